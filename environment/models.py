@@ -1,0 +1,74 @@
+"""The values that pass between rooms: mails, search results, scenarios and answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Email(BaseModel):
+    """One mail as a source delivers it. `date` is UTC without a zone; `None` when the source has none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    message_id: str
+    subject: str = ""
+    from_address: str = ""
+    to_addresses: tuple[str, ...] = ()
+    cc_addresses: tuple[str, ...] = ()
+    bcc_addresses: tuple[str, ...] = ()
+    date: datetime | None = None
+    body: str = ""
+    file_name: str = ""
+
+
+class SearchResult(BaseModel):
+    """One hit. `id` is the short integer that the model sees; `message_id` is what answers are reported with."""
+
+    id: int
+    message_id: str
+    date: datetime
+    from_address: str
+    subject: str
+    snippet: str
+
+
+class EmailView(BaseModel):
+    """A mail as its reader sees it: the stored copy that stands for all its duplicates."""
+
+    id: int
+    message_id: str
+    date: datetime
+    from_address: str
+    to_addresses: tuple[str, ...]
+    cc_addresses: tuple[str, ...]
+    subject: str
+    body: str
+
+
+class Scenario(BaseModel):
+    """A question about one mailbox, with its reference answer and the mails that prove it.
+
+    `message_ids` are in the order in which an agent needs them: for a question that takes two mails, the first one
+    names what the second one is about. `query_date` is the moment of asking: later mails do not exist yet.
+    """
+
+    id: str
+    question: str
+    answer: str
+    message_ids: tuple[str, ...] = Field(min_length=1)
+    inbox_address: str
+    query_date: datetime
+    split: Literal["train", "test"]
+    how_realistic: float = Field(default=1.0, ge=0, le=1)
+    kind: str = "unknown"
+    """Kind of fact asked for (`phone`, `room` …); reports break results down by it."""
+
+
+class FinalAnswer(BaseModel):
+    """What the agent returned: the answer and the Message-IDs of the mails it cites."""
+
+    answer: str
+    source_ids: tuple[str, ...] = ()

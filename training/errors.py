@@ -1,0 +1,5 @@
+"""Errors that a user can cause and repair."""
+
+
+class BadInput(ValueError):
+    """A setting, file or model that the trainer cannot work with; the message says what to do about it."""
