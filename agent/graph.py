@@ -1,0 +1,163 @@
+"""The ReAct loop as an explicit LangGraph graph: `model -> tools -> model -> ...`.
+
+An explicit graph rather than a prebuilt agent, because training needs three things that those hide: the raw reply with its token ids and
+log-probabilities, a say in what happens when a tool call is malformed (the episode ends), and a turn limit that counts replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypedDict
+from weakref import WeakKeyDictionary
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.runnables import Runnable
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+from openai import DefaultAsyncHttpxClient
+from openai.types.chat import ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from pydantic import BaseModel, Field
+
+from environment.models import FinalAnswer
+from environment.tools import TOOL_SCHEMAS, MailTools
+from training.task import Policy
+
+TOOL_CALL_TAG = "<tool_call>"
+
+Outcome = Literal["answered", "no_tool_call", "malformed_call", "max_turns", "truncated"]
+
+
+class ToolCallRecord(BaseModel):
+    """One executed call, and which mails (short ids) its observation showed."""
+
+    name: str
+    arguments: dict[str, Any]
+    observation: str
+    email_ids: list[int] = Field(default_factory=list)
+    invalid: bool = False
+
+
+@dataclass(frozen=True)
+class EpisodeContext:
+    """What an episode's nodes need and its messages do not carry."""
+
+    model: Runnable
+    tools: MailTools
+    max_turns: int
+
+
+class EpisodeState(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    record: Annotated[list[Any], operator.add]
+    """ART's `messages_and_choices`: the same turns, replies as `Choice` with the sampled tokens."""
+    calls: Annotated[list[ToolCallRecord], operator.add]
+    turns: int
+    answer: FinalAnswer | None
+    outcome: Outcome | None
+
+
+_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Policy, Runnable]] = WeakKeyDictionary()
+
+
+def connect(policy: Policy) -> Runnable:
+    """A chat model with the mail tools bound. One connection pool per event loop and policy: pools cannot cross loops."""
+    of_this_loop = _connections.setdefault(asyncio.get_running_loop(), {})
+    if policy not in of_this_loop:
+        chat = ChatOpenAI(
+            model=policy.model,
+            base_url=policy.base_url,
+            api_key=policy.api_key,
+            temperature=policy.temperature,
+            max_tokens=policy.max_tokens,
+            logprobs=True,
+            max_retries=2,
+            http_async_client=DefaultAsyncHttpxClient(),
+        )
+        of_this_loop[policy] = chat.bind_tools(TOOL_SCHEMAS)
+    return of_this_loop[policy]
+
+
+def sampled_choice(reply: AIMessage) -> Choice:
+    """The reply as ART trains on it: its content is the raw sampled text, tool-call markup included, so that ART's tokenizer
+    replaces it by the sampled ids alone instead of rendering the parsed call a second time.
+
+    Without log-probabilities (a server that returns none) the parsed text stands in and the reply is not trainable.
+    """
+    tokens = (reply.response_metadata.get("logprobs") or {}).get("content") or []
+    raw = b"".join(bytes(token["bytes"] or []) for token in tokens).decode("utf-8", errors="replace")
+    finish_reason = reply.response_metadata.get("finish_reason") or "stop"
+    if tokens and finish_reason != "length":
+        raw = raw.removesuffix("<|im_end|>")
+    return Choice(
+        index=0,
+        finish_reason=finish_reason,
+        message=ChatCompletionMessage(role="assistant", content=raw if tokens else reply.text),
+        logprobs=ChoiceLogprobs.model_validate({"content": tokens}) if tokens else None,
+    )
+
+
+async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
+    """One reply of the policy. A reply without a well-formed tool call ends the episode."""
+    reply = await runtime.context.model.ainvoke(state["messages"])
+    choice = sampled_choice(reply)
+    outcome: Outcome | None = None
+    if not reply.tool_calls:
+        if choice.finish_reason == "length":
+            outcome = "truncated"
+        else:
+            outcome = "malformed_call" if TOOL_CALL_TAG in (choice.message.content or "") else "no_tool_call"
+    return {"messages": [reply], "record": [choice], "turns": state["turns"] + 1, "outcome": outcome}
+
+
+async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
+    """Executes the reply's calls in their order; the first final answer ends the episode."""
+    messages: list[AnyMessage] = []
+    record: list[dict[str, Any]] = []
+    calls: list[ToolCallRecord] = []
+    answer: FinalAnswer | None = None
+    for call in state["messages"][-1].tool_calls:
+        result = runtime.context.tools.call(call["name"], call["args"])
+        calls.append(
+            ToolCallRecord(
+                name=call["name"],
+                arguments=call["args"],
+                observation=result.observation,
+                email_ids=result.email_ids,
+                invalid=result.invalid,
+            )
+        )
+        messages.append(ToolMessage(content=result.observation, tool_call_id=call["id"] or ""))
+        record.append({"role": "tool", "tool_call_id": call["id"] or "", "content": result.observation})
+        if result.final is not None:
+            answer = result.final
+            break
+    outcome: Outcome | None = None
+    if answer is not None:
+        # Nobody replies to the last observation: leaving it out keeps the trajectory's last message the policy's own.
+        return {"calls": calls, "answer": answer, "outcome": "answered"}
+    if state["turns"] >= runtime.context.max_turns:
+        outcome = "max_turns"
+    return {"messages": messages, "record": record, "calls": calls, "outcome": outcome}
+
+
+def _after_node(next_node: str):
+    return lambda state: END if state["outcome"] else next_node
+
+
+@cache
+def react_graph() -> CompiledStateGraph:
+    """The compiled graph; it holds no state of any episode."""
+    graph = StateGraph(EpisodeState, context_schema=EpisodeContext)
+    graph.add_node("model", call_model)
+    graph.add_node("tools", call_tools)
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", _after_node("tools"), ["tools", END])
+    graph.add_conditional_edges("tools", _after_node("model"), ["model", END])
+    return graph.compile()

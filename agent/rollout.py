@@ -1,0 +1,84 @@
+"""One episode: a question, a mailbox, a policy; out comes the answer and everything that happened on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from langchain_core.messages import HumanMessage, SystemMessage
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.graph import EpisodeContext, Outcome, ToolCallRecord, connect, react_graph
+from agent.prompts import load
+from agent.settings import AgentSettings
+from environment.email_db import Mailbox
+from environment.models import FinalAnswer
+from environment.tools import MailTools
+from training.task import Policy
+
+
+class AgentRun(BaseModel):
+    """What one episode did. `record` is ART's `messages_and_choices`; `seconds` is wall time."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    answer: FinalAnswer | None
+    outcome: Outcome
+    turns: int
+    seconds: float
+    calls: list[ToolCallRecord] = Field(default_factory=list)
+    record: list[Any] = Field(default_factory=list, exclude=True)
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens that the policy sampled, as far as the server reported them."""
+        choices = [turn for turn in self.record if isinstance(turn, Choice) and turn.logprobs]
+        return sum(len(choice.logprobs.content or []) for choice in choices)
+
+    def transcript(self) -> list[dict[str, str]]:
+        """The conversation as plain role and content pairs, for people."""
+        turns = [turn.message.model_dump() if isinstance(turn, Choice) else turn for turn in self.record]
+        return [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
+
+
+def opening_messages(question: str, mailbox: Mailbox) -> list[dict[str, str]]:
+    """System and user message. Everything that differs between questions is in the latter, so that servers compute the former once."""
+    asked = load("question").format(
+        inbox_address=mailbox.address, today=f"{mailbox.query_date:%-d %b %Y}", question=question
+    )
+    return [{"role": "system", "content": load("system")}, {"role": "user", "content": asked}]
+
+
+async def answer_question(policy: Policy, mailbox: Mailbox, question: str, settings: AgentSettings) -> AgentRun:
+    """Runs the agent on one question.
+
+    Raises:
+        TimeoutError: after `settings.rollout_timeout` seconds.
+        openai.OpenAIError: when the policy's server fails; a failed episode is an error, never a wrong answer.
+    """
+    started = time.monotonic()
+    system, user = opening_messages(question, mailbox)
+    state = {
+        "messages": [SystemMessage(system["content"]), HumanMessage(user["content"])],
+        "record": [system, user],
+        "turns": 0,
+        "calls": [],
+        "answer": None,
+        "outcome": None,
+    }
+    context = EpisodeContext(connect(policy), MailTools(mailbox, settings), settings.max_turns)
+    async with asyncio.timeout(settings.rollout_timeout):
+        # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
+        final = await react_graph().ainvoke(
+            state, context=context, config={"recursion_limit": 2 * settings.max_turns + 2}
+        )
+    return AgentRun(
+        answer=final["answer"],
+        outcome=final["outcome"],
+        turns=final["turns"],
+        seconds=time.monotonic() - started,
+        calls=final["calls"],
+        record=final["record"],
+    )
