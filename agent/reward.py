@@ -1,0 +1,84 @@
+"""The verifiable reward: what an episode is worth when the reference answer and its mails are known.
+
+Structure and weights are those published for ART-E, the e-mail agent whose recipe we follow; the number-of-sources bonus is generalised to
+questions that need several mails.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.rollout import AgentRun
+from environment.models import Scenario
+
+
+class RewardWeights(BaseModel):
+    """One weight per thing that is rewarded; see `verifiable_reward` for how they add up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    correct: float = 1.0
+    all_sources: float = 0.3
+    few_sources: float = 0.1
+    few_turns: float = 0.1
+    wrong: float = -1.0
+    no_answer: float = 0.0
+    malformed: float = -2.0
+    partial: float = 0.1
+
+
+class Rubric(BaseModel):
+    """What the episode did, counted; `found`, `read` and `cited` are fractions of the gold mails."""
+
+    correct: bool
+    answered: bool
+    malformed: bool
+    found: float = Field(ge=0, le=1)
+    read: float = Field(ge=0, le=1)
+    cited: float = Field(ge=0, le=1)
+    cited_count: int
+    gold_count: int
+    invalid_calls: int
+    repeated_calls: int
+    turns: int
+
+
+def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool) -> Rubric:
+    """Counts one episode. `gold_ids` are the short ids of `scenario.message_ids`; `correct` is the judge's word."""
+    gold = set(gold_ids)
+    shown = {id for call in run.calls if call.name == "search_inbox_tool" for id in call.email_ids}
+    read = {id for call in run.calls if call.name == "read_email_tool" for id in call.email_ids}
+    cited = set(run.answer.source_ids) if run.answer else set()
+    signatures = [(call.name, str(sorted(call.arguments.items()))) for call in run.calls]
+    return Rubric(
+        correct=correct,
+        answered=run.answer is not None,
+        malformed=run.outcome in ("malformed_call", "no_tool_call", "truncated"),
+        found=len(shown & gold) / len(gold),
+        read=len(read & gold) / len(gold),
+        cited=len(cited & set(scenario.message_ids)) / len(scenario.message_ids),
+        cited_count=len(cited),
+        gold_count=len(gold),
+        invalid_calls=sum(call.invalid for call in run.calls),
+        repeated_calls=len(signatures) - len(set(signatures)),
+        turns=run.turns,
+    )
+
+
+def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) -> float:
+    """The reward of one counted episode.
+
+    A correct answer earns `correct`, up to `all_sources` for its sources, `few_sources` if it cites no more mails than needed and up to
+    `few_turns` for brevity. Everything else earns its base (`wrong`, `no_answer`, `malformed`) plus partial credit for having found, read and
+    cited the gold mails without an invalid call. Partial credit never depends on the number of turns: that teaches an agent to pad.
+    """
+    if counts.correct:
+        economy = min(1.0, counts.gold_count / counts.cited_count) if counts.cited_count else 0.0
+        return (
+            weights.correct
+            + weights.all_sources * counts.cited
+            + weights.few_sources * economy
+            + weights.few_turns * (1 - counts.turns / max_turns)
+        )
+    base = weights.malformed if counts.malformed else weights.wrong if counts.answered else weights.no_answer
+    return base + weights.partial * (counts.found + counts.read + counts.cited + (counts.invalid_calls == 0))

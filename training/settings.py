@@ -1,0 +1,39 @@
+"""Everything that the trainer can be told, with bounds. Fields come in the order in which people change them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainerSettings(BaseModel):
+    """One training run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    # set for nearly every run
+    backend: Literal["torch", "local", "serverless"] = Field(
+        default="torch", description="who serves tokens and applies gradients: torch (CPU or CUDA), local (vLLM + Unsloth), serverless"
+    )
+    max_steps: int = Field(default=10, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
+    rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
+    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
+
+    # warm start
+    demonstrations: int = Field(default=96, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it")
+    warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
+    warm_start_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="peak learning rate of the warm start")
+    warm_start_batch_size: int = Field(default=4, ge=1, le=1024, description="demonstrations per gradient step")
+
+    # sampling
+    temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
+    max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time")
+
+    # adapter
+    lora_rank: int = Field(default=16, ge=1, le=256, description="rank of the LoRA adapter")
+    lora_layers: int | None = Field(default=12, ge=1, description="adapt only the top layers (torch backend); null adapts all")
+    max_context: int = Field(default=2048, ge=128, le=1_000_000, description="tokens per episode, prompt included")
+
+    seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")

@@ -1,0 +1,313 @@
+"""The training loop: warm start on demonstrations, then GRPO steps of gather -> score -> update -> record.
+
+The history file is the run's state. A step is finished when its row is on disk; whatever a killed run left behind after its last complete
+row (a checkpoint, a torn line) is removed on resume, so that the step runs again from where the row before it ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import art
+from art.utils.iterate_dataset import iterate_dataset
+from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
+from pydantic import BaseModel, ConfigDict
+
+from training.errors import BadInput
+from training.settings import TrainerSettings
+from training.task import Policy, Task
+
+HISTORY_FILE = "training_history.jsonl"
+
+
+class StepRecord(BaseModel):
+    """One row of the history. Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts."""
+
+    model_config = ConfigDict(extra="allow")
+
+    step: int
+    phase: str
+    checkpoint_step: int
+    seconds: float
+    reward: float | None = None
+    reward_std: float | None = None
+    """Mean over groups of the rewards' standard deviation within the group: without spread there is nothing to learn."""
+    accuracy: float | None = None
+    turns: float | None = None
+    groups_trained: int = 0
+    rollout_errors: int = 0
+    sampled_tokens: int = 0
+    tokens_per_second: float | None = None
+    """Sampled tokens per second of rollout time."""
+    rollout_seconds: float | None = None
+    update_seconds: float | None = None
+
+
+class TrainingRun(BaseModel):
+    """A finished run: its rows and where its adapters are (`None`: the untouched base)."""
+
+    history: list[StepRecord]
+    checkpoint: Path | None
+    warm_start: Path | None
+    resumed_from: int | None
+    """The step after which this call went on; `None` for a run from the start."""
+
+
+class Progress:
+    """What a run tells whoever watches it; the default tells nobody."""
+
+    def stage(self, description: str, total: int) -> None:
+        """A stage of `total` parts begins."""
+
+    def advance(self) -> None:
+        """One part of the stage is done."""
+
+    def step(self, row: StepRecord) -> None:
+        """A step is finished and on disk."""
+
+
+def read_history(path: Path) -> list[StepRecord]:
+    """The complete rows of a history file, in order. A torn last line, left by a killed run, is not a row.
+
+    Raises:
+        BadInput: a line before the last cannot be read, or the steps have a gap.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    rows: list[StepRecord] = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            rows.append(StepRecord.model_validate_json(line))
+        except ValueError as error:
+            raise BadInput(f"{path}, line {number}: not a history row; remove the run folder to start again") from error
+    if [row.step for row in rows] != list(range(rows[0].step, rows[0].step + len(rows)) if rows else []):
+        raise BadInput(f"{path}: steps have a gap or repeat; remove the run folder to start again")
+    return rows
+
+
+def _append_row(path: Path, row: StepRecord) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(row.model_dump_json() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
+    """Removes what was written after the last complete row: newer checkpoints, torn lines, ART's own rows."""
+    last = rows[-1].checkpoint_step if rows else 0
+    for folder in (model_dir / "checkpoints").glob("[0-9]*"):
+        if not folder.name.isdigit() or int(folder.name) > last:
+            shutil.rmtree(folder)
+    for path, keep in (
+        (model_dir / HISTORY_FILE, [row.model_dump_json() for row in rows]),
+        (model_dir / "history.jsonl", _rows_up_to(model_dir / "history.jsonl", last)),
+    ):
+        if path.exists():
+            beside = path.with_suffix(".tmp")
+            beside.write_text("".join(f"{line}\n" for line in keep), encoding="utf-8")
+            os.replace(beside, path)
+
+
+def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            if json.loads(line).get("step", 0) <= checkpoint_step:
+                kept.append(line)
+        except json.JSONDecodeError:
+            continue  # a torn line of a killed run
+    return kept
+
+
+def warm_start_learning_rates(batches: int, peak: float) -> list[float]:
+    """Linear warm-up over the first tenth of the batches, then linear decay to a tenth of the peak."""
+    rise = max(1, batches // 10)
+    return [
+        peak * min((index + 1) / rise, 1.0) * (1.0 - 0.9 * max(0, index - rise) / max(1, batches - rise))
+        for index in range(batches)
+    ]
+
+
+class Trainer:
+    """Trains `model` on `task`. Knows neither the task's world nor the backend behind the model."""
+
+    def __init__(
+        self, task: Task, model: art.TrainableModel, backend: Any, settings: TrainerSettings, *, max_tokens: int,
+        progress: Progress | None = None,
+    ) -> None:
+        self.task = task
+        self.model = model
+        self.backend = backend
+        self.settings = settings
+        self.max_tokens = max_tokens
+        self.progress = progress or Progress()
+
+    async def run(self) -> TrainingRun:
+        """Runs to `max_steps`, going on after the last finished step if there is one."""
+        await self.model.register(self.backend)
+        model_dir = Path(get_model_dir(model=self.model, art_path=self.model.base_path))
+        history_path = model_dir / HISTORY_FILE
+        rows = read_history(history_path)
+        _rewind(model_dir, rows)
+        resumed_from = rows[-1].step if rows else None
+        scenarios = list(self.task.train_scenarios())
+        if not scenarios and self.settings.max_steps:
+            raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
+
+        if not rows and self.settings.demonstrations:
+            rows.append(await self._warm_start())
+            _append_row(history_path, rows[-1])
+            self.progress.step(rows[-1])
+        first = rows[-1].step + 1 if rows else 1
+        # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
+        random.Random(self.settings.seed).shuffle(scenarios)
+        steps_per_epoch = math.ceil(len(scenarios) / self.settings.groups_per_step) if scenarios else 1
+        for batch in iterate_dataset(
+            scenarios,
+            groups_per_step=self.settings.groups_per_step,
+            num_epochs=math.ceil(self.settings.max_steps / steps_per_epoch),
+            initial_step=first - 1,
+            use_tqdm=False,
+        ):
+            step = batch.step + 1
+            if step > self.settings.max_steps:
+                break
+            row = await self._grpo_step(step, batch.items)
+            _append_row(history_path, row)
+            rows.append(row)
+            self.progress.step(row)
+            self._prune(model_dir, rows)
+        return TrainingRun(
+            history=rows,
+            checkpoint=self._checkpoint(model_dir, rows[-1].checkpoint_step if rows else 0),
+            warm_start=self._checkpoint(model_dir, rows[0].checkpoint_step if rows and rows[0].phase == "warm_start" else 0),
+            resumed_from=resumed_from,
+        )
+
+    async def _warm_start(self) -> StepRecord:
+        started = time.monotonic()
+        settings = self.settings
+        demonstrations = self.task.demonstrations(settings.demonstrations)
+        if not demonstrations:
+            raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0 or check the data")
+        trajectories: list[art.Trajectory] = []
+        for epoch in range(settings.warm_start_epochs):
+            order = list(demonstrations)
+            random.Random(f"{settings.seed}-{epoch}").shuffle(order)
+            trajectories += order
+        batches = math.ceil(len(trajectories) / settings.warm_start_batch_size)
+        self.progress.stage(f"warm start on {len(demonstrations)} demonstrations", 1)
+        await self.model.train_sft(
+            trajectories,
+            art.TrainSFTConfig(
+                learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),
+                batch_size=settings.warm_start_batch_size,
+            ),
+        )
+        self.progress.advance()
+        seconds = time.monotonic() - started
+        return StepRecord(
+            step=0,
+            phase="warm_start",
+            checkpoint_step=await self.model.get_step(),
+            seconds=seconds,
+            update_seconds=seconds,
+            demonstrations=len(demonstrations),
+        )
+
+    async def _grpo_step(self, step: int, scenarios: Sequence[Any]) -> StepRecord:
+        started = time.monotonic()
+        groups, errors = await self._gather(step, scenarios)
+        gathered = time.monotonic()
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        if not trajectories:
+            raise BadInput(f"step {step}: all {errors} rollouts failed; the errors are in the log above")
+        spread = [statistics.pstdev([t.reward for t in group.trajectories]) for group in groups]
+        trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
+        update: dict[str, float] = {}
+        if trainable:
+            result = await self.backend.train(self.model, trainable, learning_rate=self.settings.learning_rate)
+            update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
+        checkpoint_step = await self.model.get_step()
+        await self.model.log(groups, split="train", step=checkpoint_step)
+        finished = time.monotonic()
+        sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
+        judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
+        return StepRecord(
+            step=step,
+            phase="grpo",
+            checkpoint_step=checkpoint_step,
+            seconds=finished - started,
+            reward=statistics.fmean(t.reward for t in trajectories),
+            reward_std=statistics.fmean(spread),
+            accuracy=statistics.fmean(judged) if judged else None,
+            turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
+            groups_trained=len(trainable),
+            rollout_errors=errors,
+            sampled_tokens=sampled,
+            tokens_per_second=sampled / (gathered - started),
+            rollout_seconds=gathered - started,
+            update_seconds=finished - gathered,
+            **update,
+        )
+
+    async def _gather(self, step: int, scenarios: Sequence[Any]) -> tuple[list[art.TrajectoryGroup], int]:
+        """Scored groups of this step's rollouts. A failed rollout is counted and left out; a group of fewer than two is dropped."""
+        settings = self.settings
+        policy = Policy(
+            base_url=self.model.inference_base_url or "",
+            api_key=self.model.inference_api_key or "none",
+            model=self.model.get_inference_name(),
+            temperature=settings.temperature,
+            max_tokens=self.max_tokens,
+        )
+        slots = asyncio.Semaphore(settings.max_concurrent)
+        self.progress.stage(f"step {step}: rollouts", len(scenarios) * settings.rollouts_per_group)
+
+        async def one_rollout(scenario: Any) -> art.Trajectory:
+            async with slots:
+                try:
+                    return await self.task.rollout(policy, scenario)
+                finally:
+                    self.progress.advance()
+
+        async def one_group(scenario: Any) -> tuple[art.TrajectoryGroup | None, list[BaseException]]:
+            outcomes = await asyncio.gather(
+                *(one_rollout(scenario) for _ in range(settings.rollouts_per_group)), return_exceptions=True
+            )
+            failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+            for failure in failures:
+                if not isinstance(failure, Exception):
+                    raise failure
+            finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
+            if len(finished) < 2:
+                return None, failures
+            return await self.task.score(art.TrajectoryGroup(finished)), failures
+
+        results = await asyncio.gather(*(one_group(scenario) for scenario in scenarios))
+        failures = [failure for _, of_group in results for failure in of_group]
+        if failures and not any(group for group, _ in results):
+            raise failures[0]
+        return [group for group, _ in results if group is not None], len(failures)
+
+    def _checkpoint(self, model_dir: Path, checkpoint_step: int) -> Path | None:
+        folder = Path(get_step_checkpoint_dir(str(model_dir), checkpoint_step))
+        return folder if checkpoint_step and folder.is_dir() else None
+
+    def _prune(self, model_dir: Path, rows: Sequence[StepRecord]) -> None:
+        """Keeps the warm start, the latest checkpoint and the one before it."""
+        keep = {rows[0].checkpoint_step} | {row.checkpoint_step for row in rows[-2:]}
+        for folder in (model_dir / "checkpoints").glob("[0-9]*"):
+            if folder.name.isdigit() and int(folder.name) not in keep:
+                shutil.rmtree(folder)
