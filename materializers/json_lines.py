@@ -1,0 +1,55 @@
+"""Lists of pydantic values as one JSON Lines file.
+
+ZenML's own materializer for lists gives every element a folder of its own: a thousand scenarios, a thousand folders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+from zenml.enums import ArtifactType
+from zenml.materializers.base_materializer import BaseMaterializer
+from zenml.utils import source_utils
+
+LINES_FILE = "values.jsonl"
+
+
+class JsonLinesMaterializer(BaseMaterializer):
+    """Stores `list[SomeModel]`, all of one class: the first line names the class, each other line is one value.
+
+    Name it in `@step(output_materializers={"<output>": JsonLinesMaterializer})`; it is not registered for all lists.
+    """
+
+    ASSOCIATED_TYPES: ClassVar[tuple[type[Any], ...]] = (list,)
+    ASSOCIATED_ARTIFACT_TYPE: ClassVar[ArtifactType] = ArtifactType.DATA
+    SKIP_REGISTRATION: ClassVar[bool] = True
+
+    def save(self, data: list[BaseModel]) -> None:
+        """Raises `TypeError` when the values are not pydantic models of one class."""
+        classes = {type(value) for value in data}
+        if len(classes) > 1 or not all(issubclass(cls, BaseModel) for cls in classes):
+            raise TypeError(f"expected pydantic values of one class, got {sorted(cls.__name__ for cls in classes)}")
+        source = source_utils.resolve(classes.pop()).import_path if classes else None
+        with self.artifact_store.open(os.path.join(self.uri, LINES_FILE), "w") as file:
+            file.write(json.dumps({"class": source, "count": len(data)}) + "\n")
+            for value in data:
+                # ASCII only, because the store opens text files in the machine's own encoding.
+                file.write(json.dumps(value.model_dump(mode="json")) + "\n")
+
+    def load(self, data_type: type[Any]) -> list[BaseModel]:
+        """Raises `ValueError` when the file is shorter than its first line says."""
+        with self.artifact_store.open(os.path.join(self.uri, LINES_FILE), "r") as file:
+            head, *lines = file.read().splitlines()
+        described = json.loads(head)
+        if len(lines) != described["count"]:
+            raise ValueError(f"{self.uri} is incomplete: it holds {len(lines)} of {described['count']} values")
+        if not lines:
+            return []
+        model = source_utils.load(described["class"])
+        return [model.model_validate_json(line) for line in lines]
+
+    def extract_metadata(self, data: list[BaseModel]) -> dict[str, Any]:
+        return {"count": len(data)}

@@ -1,0 +1,73 @@
+"""How an artifact's files become local files: in place when the artifact store is a folder, downloaded once otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import IO, Any, cast
+
+from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
+
+CHUNK_BYTES = 1 << 20
+
+
+class DamagedArtifact(ValueError):
+    """What the artifact store delivers is not what was stored."""
+
+
+def put_file(store: BaseArtifactStore, source: Path, uri: str) -> tuple[str, int]:
+    """Copies a local file to `uri`; returns sha256 and bytes of what was written."""
+    with source.open("rb") as reader, store.open(uri, "wb") as writer:
+        return _copy(reader, cast(IO[bytes], writer))
+
+
+def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) -> Path:
+    """A local folder that holds the named files of the artifact at `uri`.
+
+    A local artifact store's own folder is used in place and must not be written to. Otherwise the files are downloaded
+    into the user's cache, in a folder named after their content: once per machine, however often they are loaded.
+
+    Raises:
+        DamagedArtifact: when a downloaded file's sha256 differs from the stored one.
+    """
+    in_place = Path(uri)
+    if in_place.is_dir():
+        return in_place
+    content = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sha256_of.items())).encode())
+    cached = cache_folder() / content.hexdigest()
+    if cached.is_dir():
+        return cached
+    beside = cached.with_name(f".{cached.name}.{uuid.uuid4().hex}")
+    try:
+        beside.mkdir(parents=True)
+        for name, expected in sha256_of.items():
+            with store.open(os.path.join(uri, name), "rb") as reader, (beside / name).open("wb") as writer:
+                found, _ = _copy(cast(IO[bytes], reader), writer)
+            if found != expected:
+                raise DamagedArtifact(f"{uri}: {name} arrived damaged (sha256 {found[:12]}, expected {expected[:12]})")
+        try:
+            os.replace(beside, cached)
+        except OSError:
+            # Another process finished the same download first; its folder has the same content.
+            if not cached.is_dir():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return cached
+
+
+def cache_folder() -> Path:
+    """Where downloaded artifacts are kept: below `XDG_CACHE_HOME` (default `~/.cache`)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "email-search-agent" / "artifacts"
+
+
+def _copy(reader: IO[bytes], writer: Any) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    while chunk := reader.read(CHUNK_BYTES):
+        digest.update(chunk)
+        writer.write(chunk)
+        size += len(chunk)
+    return digest.hexdigest(), size

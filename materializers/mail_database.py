@@ -1,0 +1,45 @@
+"""The mail database as an artifact: the SQLite file itself, opened in place where that is possible."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, ClassVar
+
+from zenml.enums import ArtifactType
+from zenml.materializers.base_materializer import BaseMaterializer
+
+from environment.email_db import MailDatabase
+from materializers.local_files import local_folder, put_file
+
+DATABASE_FILE = "mails.sqlite"
+FILE_RECORD = "mails.sqlite.json"
+
+
+class MailDatabaseMaterializer(BaseMaterializer):
+    """Stores a `MailDatabase` as its SQLite file, sha256 and size beside it.
+
+    Databases reach gigabytes: a load opens a local artifact store's file in place and downloads it once from any other.
+    """
+
+    ASSOCIATED_TYPES: ClassVar[tuple[type[Any], ...]] = (MailDatabase,)
+    ASSOCIATED_ARTIFACT_TYPE: ClassVar[ArtifactType] = ArtifactType.DATA
+
+    def save(self, data: MailDatabase) -> None:
+        digest, size = put_file(self.artifact_store, data.path, os.path.join(self.uri, DATABASE_FILE))
+        # The record comes last: without it the artifact does not load, so an interrupted save cannot pass for whole.
+        with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "w") as file:
+            file.write(json.dumps({"sha256": digest, "bytes": size}))
+
+    def load(self, data_type: type[Any]) -> MailDatabase:
+        """Raises `DamagedArtifact` when a downloaded file is not the stored one."""
+        with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "r") as file:
+            record = json.loads(file.read())
+        folder = local_folder(self.artifact_store, self.uri, {DATABASE_FILE: record["sha256"]})
+        return MailDatabase(folder / DATABASE_FILE)
+
+    def extract_metadata(self, data: MailDatabase) -> dict[str, Any]:
+        return {"mails": data.email_count(), "inboxes": len(data.inboxes()), "checksum": data.content_checksum}
+
+    def compute_content_hash(self, data: MailDatabase) -> str | None:
+        return data.content_checksum

@@ -1,0 +1,14 @@
+"""Names under which pipelines publish and find what they make. Renaming one orphans the versions stored under it."""
+
+from __future__ import annotations
+
+MODEL_NAME = "email-search-agent"
+
+MAIL_DATABASE = "mail_database"
+SCENARIOS = "scenarios"
+CHECKPOINT = "checkpoint"
+WARM_START = "warm_start_checkpoint"
+HISTORY = "training_history"
+PREDICTIONS = "predictions"
+METRICS = "metrics"
+REPORT = "evaluation_report"

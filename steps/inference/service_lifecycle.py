@@ -1,0 +1,51 @@
+"""What happens once when a service starts and once when it stops: the pipeline's init and cleanup hooks.
+
+The imports of model code are inside, because deploying a service needs only the names of these functions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def load_service(
+    checkpoint: str | None = None,
+    mail_database: str | None = None,
+    base_model: str | None = None,
+    models_dir: str = str(REPOSITORY / "models"),
+    episode: dict[str, Any] | None = None,
+) -> object:
+    """Loads model and mail database into an `AnswerService`, which every invocation finds as its pipeline's state.
+
+    `checkpoint` and `mail_database` name artifacts as in `steps.model_registry`; `base_model` replaces the source that
+    the checkpoint names; `episode` overrides fields of `AgentSettings`.
+
+    Raises:
+        BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
+    """
+    from serving.service import AnswerService, describe_model, episode_settings
+    from steps.model_registry import find_checkpoint, find_mail_database
+    from training.backends.base_model import resolve_base_model
+    from training.backends.torch import PolicyServer
+    from training.task import Policy
+
+    stored = find_checkpoint(checkpoint)
+    manifest = stored.checkpoint.manifest
+    database = find_mail_database(stored, mail_database).load()
+    base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))
+    stored.checkpoint.require_base(base.id, base.checksum)
+    settings = episode_settings(manifest.config, episode or {})
+    server = PolicyServer(base.path, adapters={manifest.name: stored.checkpoint.path})
+    policy = Policy(base_url=server.base_url, model=manifest.name, temperature=0, max_tokens=settings.max_tokens)
+    model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
+    return AnswerService(policy, database, settings, model, stop=server.close)
+
+
+def unload_service() -> None:
+    """Stops the policy's server and closes the database."""
+    from serving.endpoint import loaded_service
+
+    loaded_service().close()

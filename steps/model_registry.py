@@ -1,0 +1,95 @@
+"""Which stored checkpoint and mail database a pipeline works with: what "the current one" means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zenml.client import Client
+from zenml.enums import ModelStages
+from zenml.models import ArtifactVersionResponse, ModelVersionResponse
+
+from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint, and a reference with which `find_checkpoint` finds exactly this one again."""
+
+    checkpoint: Checkpoint
+    reference: str
+    model_version: ModelVersionResponse | None
+
+
+def find_checkpoint(reference: str | None = None) -> StoredCheckpoint:
+    """The checkpoint that `reference` names: a folder, or id or name of an artifact version.
+
+    Without one, that of the model version in stage production, else the latest model version that has a checkpoint.
+
+    Raises:
+        BadInput: when there is none, or it is damaged.
+    """
+    if reference is None:
+        version = current_model_version()
+        artifact = version.get_artifact(CHECKPOINT)
+        assert artifact is not None, "the current model version has a checkpoint"
+        return StoredCheckpoint(_load_checkpoint(artifact), str(artifact.id), version)
+    folder = Path(reference).expanduser()
+    if folder.is_dir():
+        return StoredCheckpoint(Checkpoint.load(folder), str(folder.resolve()), None)
+    try:
+        artifact = Client().get_artifact_version(reference)
+    except (KeyError, ValueError) as error:
+        raise BadInput(
+            f"checkpoint: {reference} is neither a folder nor an artifact version (see `zenml artifact version list`)"
+        ) from error
+    return StoredCheckpoint(_load_checkpoint(artifact), str(artifact.id), None)
+
+
+def current_model_version() -> ModelVersionResponse:
+    """The model version in stage production, else the latest with a checkpoint. Raises `BadInput` when there is none."""
+    client = Client()
+    try:
+        version = client.get_model_version(MODEL_NAME, ModelStages.PRODUCTION)
+        if version.get_artifact(CHECKPOINT) is not None:
+            return version
+    except KeyError:
+        pass  # nothing was promoted yet, so the latest counts
+    try:
+        for version in client.list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50):
+            if version.get_artifact(CHECKPOINT) is not None:
+                return version
+    except KeyError:
+        pass  # there is no model at all, which is the same to the caller as one without versions
+    raise BadInput("there is no trained checkpoint yet: run `python run.py --pipeline train` first")
+
+
+def find_mail_database(stored: StoredCheckpoint | None = None, reference: str | None = None) -> ArtifactVersionResponse:
+    """The mail database that `reference` (id or name of an artifact version) names.
+
+    Without one: the database of the checkpoint's model version, else the one it was trained on, else the latest.
+
+    Raises:
+        BadInput: when there is none.
+    """
+    client = Client()
+    try:
+        if reference is not None:
+            return client.get_artifact_version(reference)
+        if stored is not None:
+            if stored.model_version and (linked := stored.model_version.get_artifact(MAIL_DATABASE)):
+                return linked
+            if trained_on := stored.checkpoint.manifest.data.get(MAIL_DATABASE):
+                return client.get_artifact_version(MAIL_DATABASE, trained_on)
+        return client.get_artifact_version(MAIL_DATABASE)
+    except KeyError as error:
+        raise BadInput("there is no mail database yet: run `python run.py --pipeline data` first") from error
+
+
+def _load_checkpoint(artifact: ArtifactVersionResponse) -> Checkpoint:
+    loaded = artifact.load()
+    if not isinstance(loaded, Checkpoint):
+        raise BadInput(f"checkpoint: artifact {artifact.name} holds a {type(loaded).__name__}, not a checkpoint")
+    return loaded

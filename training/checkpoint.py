@@ -1,0 +1,140 @@
+"""A LoRA adapter together with what it was trained from, as one folder that can be checked and moved."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import uuid
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from training.errors import BadInput
+
+MANIFEST = "manifest.json"
+ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST)
+
+
+class CheckpointManifest(BaseModel):
+    """What an adapter is and where it came from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    base_model: str
+    """Id of the base model, the same on every machine."""
+    base_model_checksum: str
+    """sha256 of the base model's weights."""
+    base_model_source: str
+    """What `resolve_base_model` was given, so that another machine can fetch the same base."""
+    name: str
+    step: int = Field(ge=0)
+    """Training steps behind the adapter; 0 is the warm start."""
+    adapter_checksum: str
+    """sha256 of the adapter's weights."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """The training configuration."""
+    data: dict[str, str] = Field(default_factory=dict)
+    """Data artifact name -> version that the adapter was trained on."""
+    created: datetime
+
+
+class Checkpoint:
+    """An adapter in PEFT's format at `path`, and its manifest.
+
+    The folder of a stored checkpoint holds `adapter_config.json`, `adapter_model.safetensors` and `manifest.json`.
+    """
+
+    def __init__(self, path: Path, manifest: CheckpointManifest) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    @classmethod
+    def from_adapter(cls, folder: Path, **described: Any) -> Checkpoint:
+        """Describes the adapter in `folder`; `described` are the manifest's other fields. Writes nothing.
+
+        Raises:
+            BadInput: when `folder` holds no adapter.
+        """
+        _require_files(folder, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
+        checksum = _file_sha256(folder / ADAPTER_WEIGHTS)
+        return cls(folder, CheckpointManifest(adapter_checksum=checksum, **described))
+
+    @classmethod
+    def load(cls, folder: Path) -> Checkpoint:
+        """The checkpoint in `folder`, its weights verified against the manifest.
+
+        Raises:
+            BadInput: when a file is missing, or the manifest or the weights are damaged.
+        """
+        _require_files(folder, FILES)
+        try:
+            manifest = CheckpointManifest.model_validate_json((folder / MANIFEST).read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            problem = f"{MANIFEST} is damaged ({where}: {first['msg']})"
+            raise BadInput(f"checkpoint {folder}: {problem}: copy the folder again") from error
+        if _file_sha256(folder / ADAPTER_WEIGHTS) != manifest.adapter_checksum:
+            problem = f"{ADAPTER_WEIGHTS} is not what {MANIFEST} describes"
+            raise BadInput(f"checkpoint {folder}: {problem}: copy the folder again")
+        return cls(folder, manifest)
+
+    def save(self, folder: Path) -> Checkpoint:
+        """Copies adapter and manifest to `folder`, all or nothing, replacing a checkpoint that is there.
+
+        Raises:
+            BadInput: when the disk is full or `folder` holds something other than a checkpoint.
+        """
+        if folder.exists() and (not folder.is_dir() or {file.name for file in folder.iterdir()} - set(FILES)):
+            raise BadInput(f"checkpoint: {folder} exists and is no checkpoint: choose another folder")
+        beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+        replaced = beside.with_name(f"{beside.name}.old")
+        try:
+            beside.mkdir(parents=True)
+            for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                shutil.copyfile(self.path / name, beside / name)
+            (beside / MANIFEST).write_text(self.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            if folder.exists():
+                os.replace(folder, replaced)
+            os.replace(beside, folder)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise BadInput(f"checkpoint: no space left to write {folder}: free some and run again") from error
+            raise
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
+        return Checkpoint(folder, self.manifest)
+
+    def require_base(self, base_model: str, checksum: str) -> None:
+        """Raises `BadInput` unless the adapter was trained on exactly these base weights."""
+        trained_on = self.manifest
+        if trained_on.base_model_checksum == checksum:
+            return
+        if trained_on.base_model == base_model:
+            raise BadInput(
+                f"checkpoint {trained_on.name} (step {trained_on.step}) was trained on other weights of {base_model} "
+                f"(sha256 {trained_on.base_model_checksum[:12]}..., here {checksum[:12]}...): use that version of it"
+            )
+        raise BadInput(
+            f"checkpoint {trained_on.name} (step {trained_on.step}) was trained on {trained_on.base_model}, "
+            f"not on {base_model}: set base_model to {trained_on.base_model_source}"
+        )
+
+
+def _require_files(folder: Path, names: tuple[str, ...]) -> None:
+    if not folder.is_dir():
+        raise BadInput(f"checkpoint: there is no folder {folder}")
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise BadInput(f"checkpoint {folder}: {missing[0]} is missing: it holds no finished checkpoint")
+
+
+def _file_sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
