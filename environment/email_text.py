@@ -1,0 +1,75 @@
+"""Mail as sources deliver it, made fit to store: addresses, text and dates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time
+
+from environment.errors import BadInput
+
+# A mail outside these dates has no date worth the name: 1979 and 1980-01-01 are the zero of clocks that were never set,
+# 2043 is a typing error. A mail that claims them would be visible always or never.
+FIRST_DATE = datetime(1980, 1, 2)
+LAST_DATE = datetime(2039, 12, 31, 23, 59, 59)
+
+_MAX_ADDRESS_CHARS = 254  # RFC 5321
+_IN_ANGLES = re.compile(r"<([^<>]*)>")
+_BLANKS = re.compile(r"\s+")
+
+
+def storable(text: str) -> str:
+    """`text` without what SQLite cannot store or stops reading at: lone surrogates and NUL."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of white space made one blank."""
+    return _BLANKS.sub(" ", text).strip()
+
+
+def normalise_address(address: str) -> str:
+    """The form in which addresses are stored and compared: lower case, without display name, quotes and blanks.
+
+    Broken addresses are kept as they are otherwise (`josey'.'scott@enron.com` is a real one); what is left of a
+    hopeless one may be empty.
+    """
+    in_angles = _IN_ANGLES.findall(address)
+    bare = in_angles[-1] if in_angles else address
+    return _BLANKS.sub("", storable(bare)).strip("\"'<>,;").lower()[:_MAX_ADDRESS_CHARS]
+
+
+def normalise_addresses(addresses: Iterable[str]) -> list[str]:
+    """`addresses` normalised, empty ones and repetitions left out, order kept."""
+    return [address for address in dict.fromkeys(map(normalise_address, addresses)) if address]
+
+
+def utc_without_zone(moment: datetime) -> datetime:
+    """`moment` in UTC, without a zone and without fractions of a second. Raises OverflowError at the ends of time."""
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return moment.replace(microsecond=0)
+
+
+def parse_query_date(value: str | date | datetime) -> datetime:
+    """The moment of asking, in UTC without a zone. A bare date means the end of that day.
+
+    Takes ISO 8601 text (`2001-05-15`, `2001-05-15T09:30`, with or without a zone), a date or a datetime.
+    Raises BadInput for anything else.
+    """
+    try:
+        if isinstance(value, datetime):
+            return utc_without_zone(value)
+        if isinstance(value, date):
+            return datetime.combine(value, time(23, 59, 59))
+        if isinstance(value, str):
+            text = value.strip()
+            try:
+                return datetime.combine(date.fromisoformat(text), time(23, 59, 59))
+            except ValueError:
+                return utc_without_zone(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
+        pass  # said below, in the same words for every kind of malformed date
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
+    raise BadInput(f"query date {shown} is not a date; write it as YYYY-MM-DD, for example 2001-05-15")

@@ -1,0 +1,250 @@
+"""Mails and questions from parquet, in the columns of two public datasets.
+
+They are `corbt/enron-emails` and `corbt/enron_emails_sample_questions` on the Hugging Face Hub. A source is a Hub
+dataset id, a local folder of parquet files, or one parquet file. Rows are streamed: memory does not grow with the data.
+Empty fields, unreadable dates and a lone address where a list belongs are tolerated; a missing column is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from environment.errors import BadInput
+from environment.models import Email
+
+_EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
+_EMAIL_OPTIONAL = ("file_name",)
+_QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "how_realistic", "inbox_address", "query_date")
+_SPLITS = ("train", "test", "validation")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ROWS_PER_BATCH = 512
+_EPOCH = datetime(1970, 1, 1)
+
+
+class Question(BaseModel):
+    """A row of a question dataset, before anything is checked against the mails."""
+
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+    id: str
+    question: str
+    answer: str
+    message_ids: tuple[str, ...]
+    how_realistic: float = 1.0
+    inbox_address: str
+    query_date: str
+
+
+class ParquetEmails(Iterable[Email]):
+    """The mails of a source, in its order; `operator.length_hint` knows their number where that is cheap to know."""
+
+    def __init__(self, source: str | Path, split: str = "train") -> None:
+        self._source = source
+        self._split = split
+        self._files = _files(source, split)
+        _check_columns(self._files, _EMAIL_COLUMNS)
+
+    def __iter__(self) -> Iterator[Email]:
+        return map(_email, _rows(self._source, self._files, self._split, _EMAIL_COLUMNS, _EMAIL_OPTIONAL))
+
+    def __length_hint__(self) -> int:
+        return sum(file.metadata.num_rows for file in map(_open, self._files))
+
+
+def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
+    """The mails of a Hub dataset id, a local folder of parquet files, or one parquet file.
+
+    Raises BadInput, for local files at once and for the Hub when iteration starts: source not there, no parquet in it,
+    unreadable, or columns missing.
+    """
+    return ParquetEmails(source, split)
+
+
+def parquet_questions(source: str | Path, split: str = "train") -> Iterator[Question]:
+    """The questions of a source like that of `parquet_emails`. Raises BadInput as it does, and for a malformed row."""
+    files = _files(source, split)
+    _check_columns(files, _QUESTION_COLUMNS)
+    for number, row in enumerate(_rows(source, files, split, _QUESTION_COLUMNS, ()), start=1):
+        given = {name: value for name, value in row.items() if value is not None}
+        if isinstance(given.get("query_date"), datetime):
+            given["query_date"] = given["query_date"].isoformat()
+        try:
+            yield Question.model_validate(given)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            column = problem["loc"][0] if problem["loc"] else "row"
+            raise BadInput(f"question {number} of {source}: column '{column}': {problem['msg'].lower()}") from error
+
+
+def has_split(source: str | Path, split: str) -> bool:
+    """Whether a source has rows of its own for `split`. Raises BadInput when the source is not there."""
+    if _is_local(source):
+        return bool(_files_of_split(_parquet_files(Path(source)), split))
+    return split in _hub("get_dataset_split_names", str(source))
+
+
+def _is_local(source: str | Path) -> bool:
+    """Whether `source` names something on disk; False for a Hub id. Raises BadInput when it can be neither."""
+    if Path(source).expanduser().exists():
+        return True
+    if _HUB_ID.fullmatch(str(source)):
+        return False
+    raise BadInput(f"dataset folder {source} does not exist; give a folder of parquet files or a Hub id (owner/name)")
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    path = path.expanduser()
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    if not files:
+        raise BadInput(f"there is no .parquet file in {path}")
+    return files
+
+
+def _files_of_split(files: list[Path], split: str) -> list[Path]:
+    """As the Hub does: the split is the first word of a file's name (`test-00000-of-00001.parquet`) or its folder's.
+
+    Files that name no split are training data.
+    """
+
+    def split_of(file: Path) -> str:
+        names = (re.split(r"[-_.]", file.name.lower())[0], file.parent.name.lower())
+        return next((name for name in names if name in _SPLITS), "train")
+
+    return [file for file in files if split_of(file) == split]
+
+
+def _files(source: str | Path, split: str) -> list[Path]:
+    """The local files of `split`; an empty list for a Hub id."""
+    if not _is_local(source):
+        return []
+    files = _files_of_split(_parquet_files(Path(source)), split)
+    if not files:
+        raise BadInput(f"{source} has no '{split}' split: no parquet file in it is named {split}*.parquet")
+    return files
+
+
+def _open(file: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError) as error:
+        raise BadInput(f"{file} is not a readable parquet file: {str(error).splitlines()[0]}") from error
+
+
+def _check_columns(files: list[Path], columns: tuple[str, ...]) -> None:
+    for file in files:
+        _require(set(_open(file).schema_arrow.names), columns, file)
+
+
+def _require(present: set[str], columns: tuple[str, ...], where: object) -> None:
+    missing = [name for name in columns if name not in present]
+    if missing:
+        raise BadInput(f"{where} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
+
+
+def _rows(
+    source: str | Path, files: list[Path], split: str, columns: tuple[str, ...], optional: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
+    if not files:
+        yield from _hub_rows(str(source), split, columns)
+    for path in files:
+        file = _open(path)
+        wanted = [name for name in (*columns, *optional) if name in file.schema_arrow.names]
+        try:
+            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=wanted):
+                values = {name: _values(batch.column(name)) for name in batch.schema.names}
+                for row in zip(*values.values(), strict=True):
+                    yield dict(zip(values, row, strict=True))
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{path} cannot be read to its end: {str(error).splitlines()[0]}") from error
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if not pa.types.is_timestamp(column.type):
+        return column.to_pylist()
+    # Arrow's own conversion fails the whole batch for one date that Python cannot express.
+    microseconds = pc.cast(column, pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
+    return [None if value is None else _moment(value) for value in microseconds]
+
+
+def _moment(microseconds: int) -> datetime | None:
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None
+
+
+def _hub_rows(source: str, split: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    rows = iter(_hub("load_dataset", source, split=split, streaming=True))
+    first = True
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as error:  # the Hub client raises errors of a dozen libraries
+            raise _unreachable(source, error) from error
+        if first:
+            _require(set(row), columns, source)
+            first = False
+        yield row
+
+
+def _hub(function: str, source: str, **options: Any) -> Any:
+    import datasets  # takes a second, and only the Hub needs it
+
+    try:
+        return getattr(datasets, function)(source, **options)
+    except Exception as error:  # the Hub client raises errors of a dozen libraries
+        raise _unreachable(source, error) from error
+
+
+def _unreachable(source: str, error: Exception) -> BadInput:
+    why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+    return BadInput(f"{source} is neither a folder here nor a dataset that could be fetched from the Hub ({why})")
+
+
+def _email(row: dict[str, Any]) -> Email:
+    return Email(
+        message_id=_text(row["message_id"]),
+        subject=_text(row["subject"]),
+        from_address=next(iter(_addresses(row["from"])), ""),
+        to_addresses=_addresses(row["to"]),
+        cc_addresses=_addresses(row["cc"]),
+        bcc_addresses=_addresses(row["bcc"]),
+        date=_date(row["date"]),
+        body=_text(row["body"]),
+        file_name=_text(row.get("file_name")),
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _addresses(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(map(_text, value)) if isinstance(value, Iterable) else ()
+
+
+def _date(value: object) -> datetime | None:
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value.strip())
+        except ValueError:
+            return None
+    if not isinstance(value, datetime):
+        return None
+    try:
+        return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+    except OverflowError:
+        return None
