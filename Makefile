@@ -1,0 +1,45 @@
+# make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
+# make install  only the environment;  make test | lint | bench
+#
+# PYTHON       the interpreter that .venv is made with: 3.11, 3.12 or 3.13
+# TORCH_INDEX  an index with CPU builds of PyTorch; without it Linux on x86 downloads gigabytes of CUDA:
+#              make install TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c $(SUPPORTED) 2>/dev/null && echo $$p && break; done)
+TORCH_INDEX ?=
+ARGS ?=
+
+SUPPORTED := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+BIN := .venv/bin
+# -qq leaves errors on the terminal and takes the warnings off it.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
+
+.PHONY: run install test lint bench
+
+run: install
+	@$(BIN)/python run.py --pipeline all $(ARGS)
+
+install: .venv/installed
+
+test: .venv/installed-dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/installed-dev
+	@$(BIN)/ruff check .
+
+bench: install
+	@for benchmark in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$benchmark $(ARGS) || exit 1; done
+
+$(BIN)/python:
+	@$(PYTHON) -c $(SUPPORTED) || { echo "Python 3.11, 3.12 or 3.13 is needed: make $(or $(MAKECMDGOALS),run) PYTHON=/path/to/python3.11"; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+.venv/installed: requirements.txt | $(BIN)/python
+	@echo "Installing requirements.txt into .venv, a few minutes ..."
+	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.txt)"
+	@$(PIP) -r requirements.txt
+	@touch $@
+
+.venv/installed-dev: requirements-dev.txt .venv/installed
+	@$(PIP) -r requirements-dev.txt
+	@touch $@
