@@ -10,7 +10,7 @@ of their own, and some kinds of question occur in test only.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import cache
@@ -35,7 +35,7 @@ WORKING_DAYS = tuple(
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
 TWO_MAIL_SHARE = 0.32
-CORRECTED_SHARE = 0.28
+CORRECTED_SHARE = 0.3
 FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
 SENT_BY_OWNER = 0.12
@@ -118,6 +118,7 @@ class _Fact:
 @dataclass
 class _Question:
     kind: str
+    entity: str
     text: str
     answer: str
     mails: list[_Mail]
@@ -143,6 +144,7 @@ class _Inbox:
         self._projects = [self._project() for _ in range(max(4, company.questions_per_inbox // 4))]
         self._entities: list[str] = []
         self._contacts: list[str] = []
+        self._other_teams = [self._firm("team_kind") for _ in range(6)]
         self._used_projects: dict[str, list[str]] = {}
 
         self._write_questions(company.questions_per_inbox, index)
@@ -154,7 +156,7 @@ class _Inbox:
 
     # Names and values
 
-    def _unused(self, make: Any) -> str:
+    def _unused(self, make: Callable[[], str]) -> str:
         name = make()
         while name in self._taken:
             name = make()
@@ -224,7 +226,7 @@ class _Inbox:
         if sort == "client":
             return self._firm("client_trade")
         used = self._used_projects.setdefault(sort, [])
-        near = [p for p in dict.fromkeys(used)]
+        near = list(dict.fromkeys(used))
         projects = near if near and self.rng.random() < SIBLING_NAME else self._projects
         for pool in (projects, self._projects):
             free = [f"{p} {a}" for p in pool for a in _text()["aspects"][sort] if f"{p} {a}" not in self._taken]
@@ -243,7 +245,7 @@ class _Inbox:
 
     def _body(self, sentence: str, first_name: str, sender: str, quoted: str = "", padded: bool = True) -> str:
         frame, rng = _text()["frame"], self.rng
-        before = rng.sample(frame["openers"], rng.choice((0, 0, 1, 1, 2))) if padded else []
+        before = rng.sample(frame["openers"], rng.choice((0, 1, 1))) if padded else []
         after = rng.sample(frame["closers"], rng.choice((0, 1, 1, 2, 3))) if padded else []
         greeting = rng.choice(frame["greetings"]).format(first=first_name)
         closing = f"{rng.choice(frame['closings'])}\n{sender.partition(' ')[0]}".strip()
@@ -274,6 +276,7 @@ class _Inbox:
             mail = self._add(_Mail(sent, _address(author), [_address(reader)], subject, body, cc))
             if mail is not None:
                 return mail
+            padded = True  # more to say, so that even a huge mailbox of small talk does not run out of words
 
     def _name_of(self, address: str) -> str:
         return address.partition("@")[0].replace(".", " ").title()
@@ -319,16 +322,12 @@ class _Inbox:
         kinds = self._kinds(count - two, 1, index) + self._kinds(two, 2, index)
         corrected = set(self.rng.sample(range(count), round(CORRECTED_SHARE * count)))
         namesakes: list[str] = []
+        if kinds.count("phone") > 1:
+            person = self._person()
+            namesakes = [f"{person} in {d}" for d in self.rng.sample(_text()["names"]["departments"], 2)]
         for n, kind in enumerate(kinds):
-            entity = None
-            if kind == "phone" and (namesakes or kinds.count("phone") > 1):
-                if not namesakes:
-                    person = self._person()
-                    namesakes = [f"{person} in {d}" for d in self.rng.sample(_text()["names"]["departments"], 2)] + [""]
-                entity = namesakes.pop(0)
-                if not namesakes:
-                    namesakes = [""]
-            self._write_question(kind, n in corrected, entity or None)
+            entity = namesakes.pop() if kind == "phone" and namesakes else None
+            self._write_question(kind, n in corrected, entity)
 
     def _kinds(self, count: int, mails: int, offset: int) -> list[str]:
         """`count` kinds that take that many mails, in turn; those only tested come half as often as the others."""
@@ -378,13 +377,13 @@ class _Inbox:
             latest = max(mail.sent for mail in mails)
             after = next(n for n, day in enumerate(WORKING_DAYS) if day > latest.date())
             asked = self._moment(rng.randrange(after, len(WORKING_DAYS)))
-        self.questions.append(_Question(kind, self._wording(kind).format(e=entity), topic, mails, asked))
+        self.questions.append(_Question(kind, entity, self._wording(kind).format(e=entity), topic, mails, asked))
 
     # Mails that answer nothing
 
     def _write_filler(self, count: int) -> None:
-        writers = [self._acknowledge, self._mention, self._acknowledge, self._mention, self._chat, self._repeat,
-                   self._acknowledge, self._mention_contact, self._mention, self._chat]  # fmt: skip
+        writers = [self._ask, self._acknowledge, self._mention, self._ask, self._mention_contact,
+                   self._ask, self._acknowledge, self._repeat, self._ask, self._chat]  # fmt: skip
         end = len(self.mails) + count
         fact_mails = list(self.mails)
         turn = 0
@@ -408,6 +407,18 @@ class _Inbox:
         subject = mail.subject if mail.subject.startswith("Re: ") else f"Re: {mail.subject}"
         self._letter(sent, subject, rng.choice(_text()["filler"]["acknowledgements"]), author, quoted, padded=False)
 
+    def _ask(self, fact_mails: list[_Mail]) -> None:
+        """Somebody else wonders about what a question of ours is about, in the words of a train question."""
+        known = [q for q in self.questions if _text()["question"][q.kind]["train"]]
+        if not known:
+            return self._mention(fact_mails)
+        question = self.rng.choice(known)
+        line = self.rng.choice(_text()["question"][question.kind]["train"])
+        latest = next(n for n, day in enumerate(WORKING_DAYS) if day >= question.asked.date())
+        subject = self.rng.choice(_text()["filler"]["ask_subjects"]).format(e=question.entity)
+        ask = self.rng.choice(_text()["filler"]["asks"]).format(q=line.format(e=question.entity))
+        self._letter(self._moment(self.rng.randrange(latest + 1)), subject, ask, padded=False)
+
     def _mention(self, fact_mails: list[_Mail]) -> None:
         self._remark("mentions", "mention_subjects", self._entities or self._projects)
 
@@ -417,12 +428,12 @@ class _Inbox:
     def _remark(self, lines: str, subjects: str, entities: list[str]) -> None:
         filler, entity = _text()["filler"], self.rng.choice(entities)
         line, subject = self.rng.choice(filler[lines]), self.rng.choice(filler[subjects])
-        self._letter(self._any_day(), subject.format(e=entity), line.format(e=entity))
+        self._letter(self._any_day(), subject.format(e=entity), line.format(e=entity), padded=self.rng.random() < 0.5)
 
     def _repeat(self, fact_mails: list[_Mail]) -> None:
         """A regular meeting of another team, called like one of ours."""
         filler, day = _text()["filler"], self._any_day()
-        names = {"a": self.rng.choice(_text()["aspects"]["meeting"]), "team": self._firm("team_kind")}
+        names = {"a": self.rng.choice(_text()["aspects"]["meeting"]), "team": self.rng.choice(self._other_teams)}
         names |= {"time": self._value("time", day), "room": self._value("room", day)}
         subject, line = self.rng.choice(filler["repeat_subjects"]), self.rng.choice(filler["repeats"])
         subject = subject.format(**names)
