@@ -71,9 +71,7 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
         text = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
         record.append({"role": "assistant", "content": text})
         calls.append(
-            ToolCallRecord(
-                name=name, arguments=arguments, observation=result.observation, email_ids=result.email_ids
-            )
+            ToolCallRecord(name=name, arguments=arguments, observation=result.observation, email_ids=result.email_ids)
         )
         if result.final is not None:
             answer = result.final

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.messages import HumanMessage, SystemMessage
+import art
+from langchain_core.messages import convert_to_messages
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -51,8 +53,15 @@ def opening_messages(question: str, mailbox: Mailbox) -> list[dict[str, str]]:
     return [{"role": "system", "content": load("system")}, {"role": "user", "content": asked}]
 
 
-async def answer_question(policy: Policy, mailbox: Mailbox, question: str, settings: AgentSettings) -> AgentRun:
-    """Runs the agent on one question.
+async def answer_question(
+    policy: Policy,
+    mailbox: Mailbox,
+    question: str,
+    settings: AgentSettings,
+    *,
+    examples: Sequence[art.Trajectory] = (),
+) -> AgentRun:
+    """Runs the agent on one question. `examples` are demonstrations to put before it (few-shot prompting).
 
     Raises:
         TimeoutError: after `settings.rollout_timeout` seconds.
@@ -60,9 +69,10 @@ async def answer_question(policy: Policy, mailbox: Mailbox, question: str, setti
     """
     started = time.monotonic()
     system, user = opening_messages(question, mailbox)
+    shots = [turn for example in examples for turn in example.messages_and_choices if turn["role"] != "system"]
     state = {
-        "messages": [SystemMessage(system["content"]), HumanMessage(user["content"])],
-        "record": [system, user],
+        "messages": convert_to_messages([system, *shots, user]),
+        "record": [system, *shots, user],
         "turns": 0,
         "calls": [],
         "answer": None,

@@ -14,7 +14,8 @@ class TrainerSettings(BaseModel):
 
     # set for nearly every run
     backend: Literal["torch", "local", "serverless"] = Field(
-        default="torch", description="who serves tokens and applies gradients: torch (CPU or CUDA), local (vLLM + Unsloth), serverless"
+        default="torch",
+        description="who serves tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless",
     )
     max_steps: int = Field(default=10, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
@@ -26,6 +27,14 @@ class TrainerSettings(BaseModel):
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="peak learning rate of the warm start")
     warm_start_batch_size: int = Field(default=4, ge=1, le=1024, description="demonstrations per gradient step")
+
+    # scoring
+    scoring: Literal["verifiable", "ruler", "blend"] = Field(
+        default="verifiable", description="rewards from the reference answer, from an LLM judge (RULER), or from both"
+    )
+    ruler_model: str = Field(default="openai/o4-mini", description="LiteLLM name of the RULER judge")
+    ruler_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")
+    ruler_weight: float = Field(default=0.5, ge=0, le=1, description="share of RULER in a blended reward")
 
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")

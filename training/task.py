@@ -40,6 +40,6 @@ class Task(Protocol):
         """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure."""
         ...
 
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup | None:
-        """The same group with rewards and, where known, `metrics["correct"]`; `None` drops the group."""
+    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        """The same group with verifiable rewards and `metrics["correct"]`."""
         ...

@@ -14,7 +14,7 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
 from pydantic import BaseModel, ConfigDict
 
 from training.errors import BadInput
+from training.scoring import score_group
 from training.settings import TrainerSettings
 from training.task import Policy, Task
 
@@ -143,7 +144,13 @@ class Trainer:
     """Trains `model` on `task`. Knows neither the task's world nor the backend behind the model."""
 
     def __init__(
-        self, task: Task, model: art.TrainableModel, backend: Any, settings: TrainerSettings, *, max_tokens: int,
+        self,
+        task: Task,
+        model: art.TrainableModel,
+        backend: Any,
+        settings: TrainerSettings,
+        *,
+        max_tokens: int,
         progress: Progress | None = None,
     ) -> None:
         self.task = task
@@ -200,7 +207,7 @@ class Trainer:
         settings = self.settings
         demonstrations = self.task.demonstrations(settings.demonstrations)
         if not demonstrations:
-            raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0 or check the data")
+            raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0")
         trajectories: list[art.Trajectory] = []
         for epoch in range(settings.warm_start_epochs):
             order = list(demonstrations)
@@ -263,7 +270,7 @@ class Trainer:
         )
 
     async def _gather(self, step: int, scenarios: Sequence[Any]) -> tuple[list[art.TrajectoryGroup], int]:
-        """Scored groups of this step's rollouts. A failed rollout is counted and left out; a group of fewer than two is dropped."""
+        """Scored groups of this step's rollouts. A failed rollout is counted and left out, a group of fewer than two too."""
         settings = self.settings
         policy = Policy(
             base_url=self.model.inference_base_url or "",
@@ -293,7 +300,7 @@ class Trainer:
             finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
             if len(finished) < 2:
                 return None, failures
-            return await self.task.score(art.TrajectoryGroup(finished)), failures
+            return await score_group(self.task, art.TrajectoryGroup(finished), settings), failures
 
         results = await asyncio.gather(*(one_group(scenario) for scenario in scenarios))
         failures = [failure for _, of_group in results for failure in of_group]

@@ -1,0 +1,126 @@
+"""The same questions through every policy, and the non-learning rows beside them, as judged predictions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import art
+
+from agent.baselines import do_nothing, search_and_quote
+from agent.demonstrations import play_oracle
+from agent.judges import Judge
+from agent.metrics import Prediction
+from agent.rollout import AgentRun, answer_question
+from agent.settings import AgentSettings
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from training.task import Policy
+
+BASELINES = ("search_and_quote", "oracle", "do_nothing")
+
+
+def select_questions(scenarios: Sequence[Scenario], limit: int | None, seed: int = 0) -> list[Scenario]:
+    """The test scenarios, at most `limit` of them: a selection that depends on nothing but their ids and the seed."""
+    test = sorted((scenario for scenario in scenarios if scenario.split == "test"), key=lambda scenario: scenario.id)
+    random.Random(seed).shuffle(test)
+    return test if limit is None else test[:limit]
+
+
+class Evaluation:
+    """Asks the questions of one database and has the answers judged."""
+
+    def __init__(self, database: MailDatabase, judge: Judge, settings: AgentSettings, *, max_concurrent: int) -> None:
+        self.database = database
+        self.judge = judge
+        self.settings = settings
+        self._slots = asyncio.Semaphore(max_concurrent)
+
+    async def policy(
+        self,
+        name: str,
+        policy: Policy,
+        scenarios: Sequence[Scenario],
+        *,
+        examples: Sequence[art.Trajectory] = (),
+        advance: Callable[[], None] = lambda: None,
+    ) -> list[Prediction]:
+        """Predictions of a policy. `examples` are demonstrations put before the question (few-shot prompting)."""
+
+        async def ask(scenario: Scenario) -> AgentRun:
+            mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
+            return await answer_question(policy, mailbox, scenario.question, self.settings, examples=examples)
+
+        async def one(scenario: Scenario) -> Prediction:
+            async with self._slots:
+                prediction = await self._predict(name, scenario, ask)
+            advance()
+            return prediction
+
+        return list(await asyncio.gather(*(one(scenario) for scenario in scenarios)))
+
+    async def baseline(self, name: str, scenarios: Sequence[Scenario]) -> list[Prediction]:
+        """Predictions of a non-learning row (one of `BASELINES`)."""
+
+        async def act(scenario: Scenario) -> AgentRun:
+            mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
+            if name == "oracle":
+                gold = [self.database.resolve(message_id) for message_id in scenario.message_ids]
+                return play_oracle(scenario, mailbox, [id for id in gold if id is not None], self.settings)
+            started = time.monotonic()
+            answer = search_and_quote(mailbox, scenario.question) if name == "search_and_quote" else do_nothing()
+            seconds = time.monotonic() - started
+            return AgentRun(
+                answer=answer,
+                outcome="answered" if answer else "no_tool_call",
+                turns=1 if answer else 0,
+                seconds=seconds,
+            )
+
+        return [await self._predict(name, scenario, act) for scenario in scenarios]
+
+    async def _predict(
+        self, name: str, scenario: Scenario, act: Callable[[Scenario], Awaitable[AgentRun]]
+    ) -> Prediction:
+        known = {
+            "policy": name,
+            "scenario_id": scenario.id,
+            "kind": scenario.kind,
+            "question": scenario.question,
+            "reference": scenario.answer,
+            "inbox_address": scenario.inbox_address,
+            "gold_ids": list(scenario.message_ids),
+        }
+        started = time.monotonic()
+        try:
+            run = await act(scenario)
+            verdict = (
+                await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
+            )
+        except Exception as error:  # whatever failed is this question's result, by name and message
+            return Prediction(
+                **known,
+                answer=None,
+                source_ids=[],
+                correct=None,
+                reason=str(error),
+                turns=0,
+                seconds=time.monotonic() - started,
+                error=type(error).__name__,
+                outcome="error",
+                transcript=[],
+            )
+        return Prediction(
+            **known,
+            answer=run.answer.answer if run.answer else None,
+            source_ids=list(run.answer.source_ids) if run.answer else [],
+            correct=bool(verdict and verdict.correct),
+            reason=verdict.reason if verdict else run.outcome,
+            turns=run.turns,
+            seconds=run.seconds,
+            error=None,
+            outcome=run.outcome,
+            transcript=run.transcript(),
+        )

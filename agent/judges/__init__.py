@@ -1,0 +1,29 @@
+"""Judges: is this answer correct? `exact` is deterministic, `llm` asks a language model.
+
+Evaluation and the verifiable reward use the same ones.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydantic import BaseModel
+
+
+class Verdict(BaseModel):
+    """Whether an answer says what the reference says, and why in one line."""
+
+    correct: bool
+    reason: str
+
+
+class JudgeError(RuntimeError):
+    """The judge could not reach a verdict. The run is then an error, not a wrong answer."""
+
+
+class Judge(Protocol):
+    """Decides whether `answer` is a correct reply to `question`, given the `reference` answer."""
+
+    async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+        """Raises `JudgeError` when no verdict can be reached."""
+        ...

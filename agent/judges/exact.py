@@ -1,0 +1,159 @@
+"""The deterministic judge: an answer is right when it states the facts of the reference, no others, and little else.
+
+Equal after normalisation is right. Otherwise every time, date, weekday, figure, address and name of the reference must
+be in the answer, nothing of the same kinds may contradict it, and the answer may have at most twice the words of the
+reference + 5. A reference without any of these needs all its content words. So whole mails, quoted sentences with a
+second value and lists of candidates are wrong. What the answer repeats from the question is no contradiction as long as
+it stands in a phrase ("the Heron review is at 15:30") rather than alone, as a candidate would.
+"""
+
+from __future__ import annotations
+
+import re
+
+from agent.judges import Verdict
+from agent.judges.facts import Fact, Reading, Word, fold, plain, read, stem
+from environment.search_text import content_words
+
+_ARTICLES = ("a", "an", "the")
+_NEGATION = re.compile(
+    r"\b(?:not|never|neither|nor|cannot|nobody|nothing|none|without)\b|n't\b|\bno\b(?!\.?\s*\d)", re.IGNORECASE
+)
+_CHOICE = re.compile(r"\b(?:or|either|versus|vs)\b", re.IGNORECASE)
+_YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+_OPENERS = {"answer", "contact", "call", "ask", "please", "according", "held", "booked", "due", "meet", "see"}
+"""First words of a reply that are capitalised without being names."""
+
+
+class ExactJudge:
+    """`Judge` without a model: the same verdict for the same strings, always."""
+
+    async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+        """Never raises."""
+        return judge_exactly(question, reference, answer)
+
+
+def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
+    """The verdict of `ExactJudge`, for callers that do not await."""
+    if not answer.strip():
+        return Verdict(correct=False, reason="the answer is empty")
+    if answer.strip() == reference.strip() or (normalise(reference) and normalise(answer) == normalise(reference)):
+        return Verdict(correct=True, reason="the answer equals the reference")
+    words, allowed = count_words(answer), 2 * count_words(reference) + 5
+    if words > allowed:
+        return Verdict(correct=False, reason=f"the answer has {words} words, at most {allowed} are allowed")
+    fault = _polarity_fault(plain(reference), plain(answer)) or _fault(question, reference, answer)
+    return Verdict(correct=fault is None, reason=fault or "the answer states the facts of the reference")
+
+
+def normalise(text: str) -> str:
+    """Lower case without accents, articles and punctuation; what changes a number (. : / - + $ %) stays."""
+    text = re.sub(r"(?<=\d),(?=\d{3})", "", fold(plain(text)))
+    text = re.sub(r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|[\w\s$€£¥%+#])|.", lambda match: match[1] or " ", text)
+    return " ".join(word for word in text.split() if word not in _ARTICLES)
+
+
+def count_words(text: str) -> int:
+    """Pieces with a letter or digit between spaces, or between commas, semicolons, slashes and bars outside numbers."""
+    pieces = re.split(r"\s+|(?<!\d)[,;/|_]|[,;/|_](?!\d)", plain(text))
+    return sum(1 for piece in pieces if any(character.isalnum() for character in piece))
+
+
+def _polarity_fault(reference: str, answer: str) -> str | None:
+    """A yes or no that opens the reference must open the answer; either both are negated or neither; "or" hedges."""
+    ours, theirs = _YES_NO.match(reference), _YES_NO.match(answer)
+    if ours and not (theirs and ours[1].lower() == theirs[1].lower()):
+        return f"the answer does not say {ours[1].lower()}"
+    if bool(_NEGATION.search(reference)) != bool(_NEGATION.search(answer)):
+        return "only one of reference and answer is negated"
+    if _CHOICE.search(answer) and not _CHOICE.search(reference):
+        return "the answer offers alternatives"
+    return None
+
+
+def _fault(question: str, reference: str, answer: str) -> str | None:
+    """What the answer lacks or says too much, or None."""
+    ours, theirs = read(reference), read(answer)
+    facts = [fact for fact, _ in ours.facts]
+    if any(fact.kind == "date" and fact.value[1] is not None for fact in facts):
+        required = [fact for fact in facts if fact.kind != "weekday"]  # a full date implies its weekday
+    else:
+        required = facts
+    for fact in required:
+        if not any(fact.agrees(other) for other, _ in theirs.facts):
+            return f"{fact.text!r} is missing"
+    names = [word.text for word in ours.words if word.capitalised and word.can_name]
+    said = {stem(word.text) for word in theirs.words}
+    for name in names:
+        if stem(name) not in said:
+            return f"{name!r} is missing"
+    if not facts and not names:
+        wanted, given = _content_stems(reference), said | _content_stems(answer)
+        if missing := sorted(wanted - given):
+            return f"{missing[0]!r} is missing"
+        if not wanted and not _YES_NO.match(reference):
+            return "the answer differs from the reference"
+    return _contradiction(read(question), ours, theirs, names)
+
+
+def _content_stems(text: str) -> set[str]:
+    return {stem(part) for word in content_words(plain(text)) for part in re.split(r"[^\w']", word) if part}
+
+
+def _contradiction(question: Reading, ours: Reading, theirs: Reading, names: list[str]) -> str | None:
+    """The first thing in the answer that competes with the reference."""
+    kinds = {fact.kind for fact, _ in ours.facts}
+    phrases = {word.item for word in theirs.words if not word.capitalised}
+    for other, item in theirs.facts:
+        if other.kind not in kinds or any(fact.agrees(other) for fact, _ in ours.facts):
+            continue
+        if any(fact.kind == other.kind == "figure" and _labels_differ(fact, other) for fact, _ in ours.facts):
+            continue
+        if item in phrases and any(asked.agrees(other) for asked, _ in question.facts):
+            continue
+        return f"{other.text!r} contradicts the reference"
+    known = {stem(word.text) for word in ours.words}
+    asked_words = {stem(word.text) for word in question.words}
+    if names:
+        for word, following in zip(theirs.words, (*theirs.words[1:], None), strict=True):
+            if stem(word.text) in known or not _may_name(word, following, theirs, known):
+                continue
+            if not (word.item in phrases and stem(word.text) in asked_words):
+                return f"{word.text!r} contradicts the reference"
+    if names or not ours.facts:
+        return _bare_candidate(theirs, known)
+    return None
+
+
+def _labels_differ(fact: Fact, other: Fact) -> bool:
+    return fact.label is not None and other.label is not None and fact.label != other.label
+
+
+def _may_name(word: Word, following: Word | None, answer: Reading, known: set[str]) -> bool:
+    """Whether a word of the answer could be a name: capitalised, unless only its place at the start explains that."""
+    if not word.can_name or fold(word.text) in _OPENERS:
+        return False
+    if not any(other.capitalised for other in answer.words):
+        return True  # no capitals at all: any word may be a name
+    if not word.capitalised:
+        return False
+    if not word.opens:
+        return True
+    if word.before_colon:
+        return False
+    starts_phrase = following is not None and following.item == word.item
+    return not (starts_phrase and (not following.capitalised or stem(following.text) in known))
+
+
+def _bare_candidate(answer: Reading, known: set[str]) -> str | None:
+    """A list item made only of content words that the reference does not have: another candidate."""
+    items: dict[int, list[Word]] = {}
+    for word in answer.words:
+        if fold(word.text) not in _ARTICLES:
+            items.setdefault(word.item, []).append(word)
+    facts = {item for _, item in answer.facts}
+    for item, words in items.items():
+        bare = len(items) > 1 and item not in facts and not any(word.before_colon for word in words)
+        if bare and all(word.can_name and stem(word.text) not in known for word in words):
+            return f"{' '.join(word.text for word in words)!r} is another candidate"
+    return None

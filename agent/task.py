@@ -1,0 +1,96 @@
+"""E-mail search as a task for the trainer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import art
+
+from agent.demonstrations import demonstration, play_oracle
+from agent.judges import Judge
+from agent.reward import RewardWeights, rubric, verifiable_reward
+from agent.rollout import AgentRun, answer_question
+from agent.settings import AgentSettings
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from environment.tools import TOOL_SCHEMAS
+from training.task import Policy
+
+
+class EmailSearchTask:
+    """Questions about the mailboxes of one database; implements `training.task.Task`."""
+
+    name = "email-search"
+
+    def __init__(
+        self,
+        database: MailDatabase,
+        scenarios: Sequence[Scenario],
+        judge: Judge,
+        settings: AgentSettings,
+        *,
+        weights: RewardWeights | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.database = database
+        self.scenarios = list(scenarios)
+        self.judge = judge
+        self.settings = settings
+        self.weights = weights or RewardWeights()
+        self.seed = seed
+
+    def train_scenarios(self) -> list[Scenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "train"]
+
+    def gold_ids(self, scenario: Scenario) -> list[int]:
+        """Short ids of the scenario's mails, in its order."""
+        ids = [self.database.resolve(message_id) for message_id in scenario.message_ids]
+        return [id for id in ids if id is not None]
+
+    def oracle(self, scenario: Scenario) -> AgentRun:
+        """The episode of an agent that knows the gold mails."""
+        mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
+        return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings)
+
+    def demonstrations(self, limit: int) -> list[art.Trajectory]:
+        """Oracle episodes of a random selection of train scenarios; those that the oracle fails are no example to follow."""
+        scenarios = self.train_scenarios()
+        random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
+        examples: list[art.Trajectory] = []
+        for scenario in scenarios:
+            if len(examples) == limit:
+                break
+            run = self.oracle(scenario)
+            if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
+                examples.append(demonstration(run, scenario))
+        return examples
+
+    async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
+        mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
+        run = await answer_question(policy, mailbox, scenario.question, self.settings)
+        verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
+        counts = rubric(run, scenario, self.gold_ids(scenario), correct=bool(verdict and verdict.correct))
+        return art.Trajectory(
+            messages_and_choices=run.record,
+            tools=TOOL_SCHEMAS,
+            reward=0.0,
+            metrics={
+                **counts.model_dump(),
+                "sampled_tokens": run.sampled_tokens,
+                "seconds": run.seconds,
+                "verifiable_reward": verifiable_reward(counts, self.settings.max_turns, self.weights),
+            },
+            metadata={
+                "scenario_id": scenario.id,
+                "kind": scenario.kind,
+                "outcome": run.outcome,
+                "answer": run.answer.answer if run.answer else None,
+                "reference": scenario.answer,
+            },
+        )
+
+    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        for trajectory in group.trajectories:
+            trajectory.reward = float(trajectory.metrics["verifiable_reward"])
+        return group

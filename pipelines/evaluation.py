@@ -1,0 +1,36 @@
+"""load_trained_model -> run_inference -> compute_metrics: every policy on the same held-out questions."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from zenml import pipeline
+from zenml.client import Client
+
+from configs.schema import EvaluationConfig
+from steps.evaluation.compute_metrics import compute_metrics
+from steps.evaluation.load_trained_model import load_trained_model
+from steps.evaluation.run_inference import run_inference
+
+
+@pipeline
+def evaluation_pipeline(
+    config: EvaluationConfig,
+    database: UUID,
+    scenarios: UUID,
+    checkpoint: UUID,
+    warm_start: UUID | None = None,
+    base_model: str | None = None,
+) -> None:
+    client = Client()
+    trained = client.get_artifact_version(checkpoint)
+    base = load_trained_model(checkpoint=trained, base_model=base_model)
+    predictions = run_inference(
+        config=config,
+        base=base,
+        checkpoint=trained,
+        warm_start=client.get_artifact_version(warm_start) if warm_start else None,
+        database=client.get_artifact_version(database),
+        scenarios=client.get_artifact_version(scenarios),
+    )
+    compute_metrics(config=config, predictions=predictions)

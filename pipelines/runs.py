@@ -1,0 +1,209 @@
+"""Running the pipelines in order: what each needs, what each left, and what the user is told about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel
+from zenml import Model, save_artifact
+from zenml.client import Client
+from zenml.models import ModelVersionResponse, PipelineRunResponse
+
+from configs.schema import Config, DataConfig, EvaluationConfig, TrainingConfig, section
+from materializers.checkpoint import CheckpointMaterializer
+from pipelines.data_preparation import data_preparation_pipeline
+from pipelines.evaluation import evaluation_pipeline
+from pipelines.training import training_pipeline
+from reports.console import console, say
+from reports.tables import closing_table
+from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, REPORT, SCENARIOS, WARM_START
+from steps.data.sources import source_version
+from steps.project import OUTPUTS
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+
+
+class DataRun(BaseModel):
+    """Artifact versions of a data preparation run."""
+
+    database: UUID
+    scenarios: UUID
+
+
+class TrainedRun(BaseModel):
+    """Artifact versions of a training run, and the model version that they belong to."""
+
+    version: str
+    data: DataRun
+    checkpoint: UUID
+    warm_start: UUID | None
+
+
+def _output(run: PipelineRunResponse, step: str, name: str) -> Any:
+    return run.steps[step].outputs[name][0]
+
+
+def _finished(run: PipelineRunResponse | None) -> PipelineRunResponse:
+    assert run is not None  # only scheduled pipelines return nothing
+    return Client().get_pipeline_run(run.id)
+
+
+def _say_if_cached(run: PipelineRunResponse, what: str) -> None:
+    if all(step.status.value == "cached" for step in run.steps.values()):
+        say(f"{what}: unchanged, reused (--no-cache runs it again)")
+
+
+def run_data(config: Config, *, cache: bool) -> DataRun:
+    """Prepares mails and questions."""
+    data = section(config, DataConfig)
+    run = _finished(
+        data_preparation_pipeline.with_options(enable_cache=cache)(config=data, source_version=source_version(data))
+    )
+    database = _output(run, "create_database", MAIL_DATABASE)
+    scenarios = _output(run, "load_scenarios", SCENARIOS)
+    _say_if_cached(run, "data")
+    kept, counts = database.run_metadata, scenarios.run_metadata
+    say(
+        f"data: {kept['kept']:,} mails in {kept['inboxes']:,} inboxes (of {kept['read']:,} read), "
+        f"{counts['train']} questions to train on, {counts['test']} held out"
+    )
+    for what, dropped in (("mails", kept["dropped"]), ("questions", counts["dropped"])):
+        if dropped:
+            say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))
+    return DataRun(database=database.id, scenarios=scenarios.id)
+
+
+def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
+    """What identifies a training run: the same settings and data versions are the same run, finished or not."""
+    identity = json.dumps([config.model_dump(mode="json"), data.model_dump(mode="json"), nonce], sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:10]
+
+
+def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | None = None) -> TrainedRun | None:
+    """Trains, or goes on with an unfinished run of the same key, or finds the finished one. Scheduled runs return `None`."""
+    training = section(config, TrainingConfig)
+    key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
+    options: dict[str, Any] = {"model": Model(name=MODEL_NAME, version=key), "settings": config.settings}
+    if config.step_settings:
+        options["steps"] = {name: {"settings": settings} for name, settings in config.step_settings.items()}
+    if schedule:
+        from zenml.config.schedule import Schedule
+
+        options["schedule"] = Schedule(cron_expression=schedule)
+    say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
+    started = training_pipeline.with_options(enable_cache=cache, **options)(
+        config=training, run_key=key, database=data.database, scenarios=data.scenarios
+    )
+    if schedule:
+        say(f'training is scheduled: "{schedule}"')
+        return None
+    run = _finished(started)
+    if run.steps["train_agent"].status.value == "cached":
+        say("training: this run is finished, reused (--no-cache starts a new one)")
+    return TrainedRun(
+        version=key,
+        data=data,
+        checkpoint=_output(run, "train_agent", CHECKPOINT).id,
+        warm_start=_output(run, "train_agent", WARM_START).id,
+    )
+
+
+def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun | None:
+    """What `eval` evaluates: the named checkpoint, else the newest trained model, unless the user set anything that a
+    training run depends on: then `None`, and the run of those settings is found (or made) instead.
+
+    Raises:
+        BadInput: the named checkpoint is not there or incomplete.
+    """
+    if checkpoint is not None:
+        return _named_checkpoint(checkpoint)
+    if set(explicit) & {*DataConfig.model_fields, *TrainingConfig.model_fields}:
+        return None
+    try:
+        versions = Client().list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50, hydrate=True)
+    except KeyError:
+        return None  # no model yet
+    return next((found for version in versions.items if (found := trained_run_of(version))), None)
+
+
+def _named_checkpoint(name: str) -> TrainedRun:
+    folder = Path(name)
+    if folder.exists():
+        loaded = Checkpoint.load(folder)
+        artifact = save_artifact(loaded, name=CHECKPOINT, materializer=CheckpointMaterializer)
+    else:
+        try:
+            artifact = Client().get_artifact_version(UUID(name))
+        except (ValueError, KeyError):
+            raise BadInput(f"--checkpoint {name}: neither a checkpoint folder nor the id of an artifact version") from None
+        loaded = artifact.load()
+    data = {key: UUID(version) for key, version in loaded.manifest.data.items()}
+    try:
+        for version in data.values():
+            Client().get_artifact_version(version)
+    except KeyError:
+        raise BadInput(f"--checkpoint {name}: the data that it was trained on is not in this ZenML store") from None
+    return TrainedRun(
+        version=loaded.manifest.name,
+        data=DataRun(database=data[MAIL_DATABASE], scenarios=data[SCENARIOS]),
+        checkpoint=artifact.id,
+        warm_start=None,
+    )
+
+
+def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:
+    """What a model version's training left, `None` when it is unfinished."""
+    checkpoint, warm_start = version.get_artifact(CHECKPOINT), version.get_artifact(WARM_START)
+    if checkpoint is None or warm_start is None:
+        return None
+    inputs = checkpoint.step.inputs
+    return TrainedRun(
+        version=version.name,
+        data=DataRun(database=inputs["database"][0].id, scenarios=inputs["scenarios"][0].id),
+        checkpoint=checkpoint.id,
+        warm_start=warm_start.id,
+    )
+
+
+def run_eval(
+    config: Config, trained: TrainedRun, *, cache: bool, summary: Path | None, base_model: str | None = None
+) -> None:
+    """Evaluates a training run and prints the closing table. `base_model` insists on that base instead of the checkpoint's."""
+    run = _finished(
+        evaluation_pipeline.with_options(enable_cache=cache, model=Model(name=MODEL_NAME, version=trained.version))(
+            config=section(config, EvaluationConfig),
+            database=trained.data.database,
+            scenarios=trained.data.scenarios,
+            checkpoint=trained.checkpoint,
+            warm_start=trained.warm_start,
+            base_model=base_model,
+        )
+    )
+    _say_if_cached(run, "evaluation")
+    metrics = _output(run, "compute_metrics", METRICS).load()
+    report = write_beside(OUTPUTS / "reports" / f"{trained.version}.html", _output(run, "compute_metrics", REPORT).load())
+    if summary is not None:
+        write_beside(summary, json.dumps(metrics, indent=2) + "\n")
+    say("")
+    console.print(closing_table(metrics))
+    say(f"report: {os.path.relpath(report)}")
+    say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
+
+
+def write_beside(path: Path, text: str) -> Path:
+    """Writes a text file all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{time.time_ns()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,25 @@
+"""setup_art_model -> train_agent, on the artifacts of a data preparation run."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from zenml import pipeline
+from zenml.client import Client
+
+from configs.schema import TrainingConfig
+from steps.training.setup_art_model import setup_art_model
+from steps.training.train_agent import train_agent
+
+
+@pipeline
+def training_pipeline(config: TrainingConfig, run_key: str, database: UUID, scenarios: UUID) -> None:
+    client = Client()
+    base = setup_art_model(base_model=config.base_model)
+    train_agent(
+        config=config,
+        run_key=run_key,
+        base=base,
+        database=client.get_artifact_version(database),
+        scenarios=client.get_artifact_version(scenarios),
+    )

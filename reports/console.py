@@ -1,0 +1,99 @@
+"""What a person sees in the terminal while something long runs: bars that go away, and lines that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+console = Console(highlight=False)
+
+
+def say(line: str) -> None:
+    """A line that stays."""
+    console.print(line)
+
+
+def _bars() -> Progress:
+    # Without a terminal, rich prints nothing until the end: logs get the lines that stay and no torn bars.
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+class Counter:
+    """A bar that is told how far things are: `counter(count, total)` sets it, `counter.one()` moves it by one."""
+
+    def __init__(self, bars: Progress, task: Any) -> None:
+        self._bars = bars
+        self._task = task
+
+    def __call__(self, count: int, total: int | None = None) -> None:
+        self._bars.update(self._task, completed=count, total=total)
+
+    def one(self) -> None:
+        self._bars.advance(self._task)
+
+
+@contextmanager
+def counter(description: str, total: int | None = None) -> Iterator[Counter]:
+    """A bar for the length of a `with` block."""
+    with _bars() as bars:
+        yield Counter(bars, bars.add_task(description, total=total))
+
+
+def _number(value: float | None, form: str) -> str:
+    return format(value, form) if value is not None else "-"
+
+
+class TrainingConsole:
+    """Progress of a training run: a bar per stage, and one line per finished step. Fits the trainer's `Progress`."""
+
+    def __init__(self, max_steps: int) -> None:
+        self._bars = _bars()
+        self._task: Any = None
+        self._max_steps = max_steps
+
+    def __enter__(self) -> TrainingConsole:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def stage(self, description: str, total: int) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(description, total=total)
+
+    def advance(self) -> None:
+        self._bars.advance(self._task)
+
+    def step(self, row: Any) -> None:
+        if row.phase == "warm_start":
+            self._bars.console.print(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
+            return
+        self._bars.console.print(
+            f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
+            f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
+            f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"
+        )

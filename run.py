@@ -1,0 +1,101 @@
+"""Train, evaluate and serve an agent that answers questions about a mailbox.
+
+  python run.py --pipeline all                     the whole way once: data, train, eval
+  python run.py --pipeline train --config FILE     one pipeline; what it depends on runs first, unless it has run already
+  python run.py --pipeline deploy --name my-agent  the trained agent as an HTTP service
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+PIPELINES = ("data", "train", "eval", "deploy", "all")
+
+
+def parse_arguments(words: list[str]) -> argparse.Namespace:
+    """The command line. Nothing heavy is imported before this returns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--pipeline", required=True, choices=PIPELINES, help="what to run; `all` is data, train and eval")
+    add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
+    add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run")
+    add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
+    add("--name", default="email-search-agent", help="deploy: name of the service")
+    add("--schedule", metavar="CRON", help='train: run on a schedule, e.g. "0 2 * * *" (needs a scheduling orchestrator)')
+    add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
+    return parser.parse_args(words)
+
+
+def quiet_third_parties() -> None:
+    """Settings that libraries read when they are imported; whoever exports one of them keeps their own value."""
+    for name, value in {
+        "ZENML_LOGGING_VERBOSITY": "CRITICAL",  # steps raise what went wrong, and this file reports it
+        "ZENML_ANALYTICS_OPT_IN": "false",
+        "ZENML_ENABLE_REPO_INIT_WARNINGS": "false",
+        "ZENML_CUSTOM_SOURCE_ROOT": str(Path(__file__).resolve().parent),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise its import waits for a price list from the network
+        "WANDB_ERROR_REPORTING": "false",
+        "WANDB_SILENT": "true",
+        "TQDM_DISABLE": "1",  # bars of libraries; our own are rich's
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONWARNINGS": "ignore",
+    }.items():
+        os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")
+
+
+def main(words: list[str] | None = None) -> int:
+    """Runs the command line; returns the exit code: 0 done, 2 bad input, 130 stopped by the user."""
+    arguments = parse_arguments(sys.argv[1:] if words is None else words)
+    quiet_third_parties()
+    from configs.schema import ConfigError
+    from environment.errors import BadInput as BadMail
+    from training.errors import BadInput as BadTraining
+
+    try:
+        execute(arguments)
+    except (ConfigError, BadMail, BadTraining) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on after the last finished step", file=sys.stderr)
+        return 130
+    return 0
+
+
+def execute(arguments: argparse.Namespace) -> None:
+    """The table of contents: which pipelines run, in which order."""
+    from dotenv import load_dotenv
+
+    from configs.schema import explicit_values, load_config
+
+    load_dotenv(Path(__file__).resolve().parent / ".env")
+    config = load_config(arguments.config, arguments.set)
+    explicit = explicit_values(arguments.config, arguments.set)
+
+    from pipelines import runs
+
+    cache = not arguments.no_cache
+    if arguments.pipeline == "deploy":
+        runs.run_deploy(config, arguments.name, checkpoint=arguments.checkpoint)
+        return
+    if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
+        runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
+        return
+    data = runs.run_data(config, cache=cache)
+    if arguments.pipeline == "data":
+        return
+    trained = runs.run_train(config, data, cache=cache, schedule=arguments.schedule)
+    if arguments.pipeline in ("eval", "all") and trained is not None:
+        runs.run_eval(config, trained, cache=cache, summary=arguments.summary)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

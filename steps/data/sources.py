@@ -1,0 +1,65 @@
+"""From a data configuration to its mails and questions, and to a fingerprint of where they come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from configs.schema import SYNTHETIC, DataConfig
+from environment.email_db import MailDatabase
+from environment.models import Email
+from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
+from environment.sources.parquet import parquet_emails
+from environment.sources.synthetic import SyntheticCompany, synthetic_company
+
+
+def company(config: DataConfig) -> SyntheticCompany:
+    """The synthetic company of this configuration."""
+    return synthetic_company(
+        seed=config.data_seed,
+        train_inboxes=config.synthetic_train_inboxes,
+        test_inboxes=config.synthetic_test_inboxes,
+        mails_per_inbox=config.synthetic_mails_per_inbox,
+        questions_per_inbox=config.synthetic_questions_per_inbox,
+    )
+
+
+def open_mails(config: DataConfig) -> Iterable[Email]:
+    """The configured source's mails, one at a time."""
+    return company(config).emails() if config.emails == SYNTHETIC else parquet_emails(config.emails)
+
+
+def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport:
+    """The configured source's questions, checked against the database."""
+    if config.emails == SYNTHETIC:
+        return check_scenarios(company(config).scenarios(), database)
+    return load_scenarios(
+        config.train_questions or "",
+        config.test_questions,
+        database,
+        max_messages=config.max_messages,
+        min_realism=config.min_realism,
+        excluded_ids=config.excluded_questions,
+        train_limit=config.train_limit,
+        test_limit=config.test_limit,
+        held_out_fraction=config.held_out_fraction,
+        seed=config.data_seed,
+    )
+
+
+def source_version(config: DataConfig) -> str:
+    """Changes when a local source's files change (names, sizes, modification times); a dataset id stands for itself.
+
+    Contents are not hashed: a gigabyte of mail would be read twice, and whoever copies a file over another changes its time.
+    """
+    parts = []
+    for source in (config.emails, config.train_questions, config.test_questions):
+        folder = Path(source) if source else None
+        if folder and folder.is_dir():
+            for file in sorted(folder.rglob("*.parquet")):
+                stat = file.stat()
+                parts.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns}")
+        else:
+            parts.append(str(source))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

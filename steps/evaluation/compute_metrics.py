@@ -1,0 +1,50 @@
+"""Predictions -> the closing table, the report, and the gate that promotes the model version."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from zenml import get_step_context, log_metadata, step
+from zenml.config.cache_policy import CachePolicy
+from zenml.enums import ModelStages
+from zenml.types import HTMLString
+
+from agent.evaluation import BASELINES
+from agent.metrics import Prediction, mcnemar
+from agent.metrics import compute_metrics as metrics_of
+from configs.schema import EvaluationConfig
+from reports.evaluation import evaluation_html
+from steps.artifact_names import METRICS, REPORT
+from steps.project import code_of
+
+
+def summarize(predictions: list[Prediction]) -> dict[str, Any]:
+    """The closing table as plain values: one entry per policy and non-learning row, and the paired test."""
+    by_policy: dict[str, list[Prediction]] = {}
+    for prediction in predictions:
+        by_policy.setdefault(prediction.policy, []).append(prediction)
+    rows = {name: metrics_of(of_policy).model_dump(mode="json") for name, of_policy in by_policy.items()}
+    return {
+        "n": len({prediction.scenario_id for prediction in predictions}),
+        "policies": {name: row for name, row in rows.items() if name not in BASELINES},
+        "baselines": {name: row for name, row in rows.items() if name in BASELINES},
+        "paired": {
+            f"trained_vs_{other}": mcnemar(by_policy["trained"], by_policy[other]).model_dump(mode="json")
+            for other in ("warm_start", "base")
+            if other in by_policy
+        },
+    }
+
+
+@step(cache_policy=CachePolicy(file_dependencies=code_of("agent", "reports")))
+def compute_metrics(
+    config: EvaluationConfig, predictions: list[Prediction]
+) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
+    """Metrics go to the model version; a version that beats its base by `min_gain` becomes the one in production."""
+    summary = summarize(predictions)
+    accuracy = {name: row["accuracy"] for name, row in summary["policies"].items()}
+    log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
+    if accuracy["trained"] > accuracy["base"] + config.min_gain:
+        get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)
+    rows = [prediction.model_dump(mode="json") for prediction in predictions]
+    return summary, HTMLString(evaluation_html(summary, rows, title="E-mail search agent"))

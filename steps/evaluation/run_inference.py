@@ -1,0 +1,79 @@
+"""The held-out questions through every policy and every non-learning row."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from zenml import step
+from zenml.config.cache_policy import CachePolicy
+
+from agent.evaluation import BASELINES, Evaluation, select_questions
+from agent.judges import Judge
+from agent.judges.exact import ExactJudge
+from agent.judges.llm import LLMJudge
+from agent.metrics import Prediction
+from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
+from configs.schema import EvaluationConfig
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from materializers.json_lines import JsonLinesMaterializer
+from reports.console import counter
+from steps.artifact_names import PREDICTIONS
+from steps.project import MODELS, code_of
+from training.backends.base_model import resolve_base_model
+from training.backends.torch import PolicyServer, TorchSettings
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+from training.task import Policy
+
+
+def open_judge(config: EvaluationConfig) -> Judge:
+    """The configured judge."""
+    return ExactJudge() if config.judge == "exact" else LLMJudge(config.judge_model, api_base=config.judge_api_base)
+
+
+@step(
+    output_materializers={PREDICTIONS: JsonLinesMaterializer},
+    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment")),
+)
+def run_inference(
+    config: EvaluationConfig,
+    base: dict[str, str],
+    checkpoint: Checkpoint,
+    database: MailDatabase,
+    scenarios: list[Scenario],
+    warm_start: Checkpoint | None = None,
+) -> Annotated[list[Prediction], PREDICTIONS]:
+    """Greedy answers of the untouched base, the warm start and the trained policy, beside the non-learning rows."""
+    questions = select_questions(scenarios, config.eval_limit)
+    if not questions:
+        raise BadInput("there are no test questions: check why the data pipeline dropped them")
+    trained_with = checkpoint.manifest.config
+    settings = AgentSettings.model_validate({key: trained_with[key] for key in AgentSettings.model_fields})
+    files = resolve_base_model(base["source"], MODELS)
+    adapters = {"warm_start": warm_start.path} if warm_start else {}
+    adapters["trained"] = checkpoint.path
+    names = ["base", *adapters]
+
+    async def ask_all(base_url: str) -> list[Prediction]:
+        evaluation = Evaluation(database, open_judge(config), settings, max_concurrent=trained_with["max_concurrent"])
+        predictions: list[Prediction] = []
+        for name in BASELINES:
+            predictions += await evaluation.baseline(name, questions)
+        for name in names:
+            policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=settings.max_tokens)
+            with counter(f"questions answered by {name}", total=len(questions)) as advance:
+                predictions += await evaluation.policy(name, policy, questions, advance=advance.one)
+        if config.base_examples:
+            examples = EmailSearchTask(database, scenarios, ExactJudge(), settings).demonstrations(config.base_examples)
+            policy = Policy(base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens)
+            with counter("questions answered by the base with examples", total=len(questions)) as advance:
+                predictions += await evaluation.policy(
+                    "base_with_examples", policy, questions, examples=examples, advance=advance.one
+                )
+        return predictions
+
+    with PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
+        return asyncio.run(ask_all(server.base_url))

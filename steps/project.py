@@ -1,0 +1,21 @@
+"""Where this checkout keeps what it makes, and which of its files a cached result depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = ROOT / "models"
+DATA = ROOT / "data"
+OUTPUTS = ROOT / "outputs"
+RUNS = OUTPUTS / "runs"
+
+
+def code_of(*rooms: str) -> list[str]:
+    """Source files of the rooms, relative to the checkout: what a cache policy has to watch beside the step's own code."""
+    return [
+        str(file.relative_to(ROOT))
+        for room in rooms
+        for file in sorted((ROOT / room).rglob("*"))
+        if file.suffix in (".py", ".txt", ".jinja", ".yaml", ".json")
+    ]

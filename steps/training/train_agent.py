@@ -1,0 +1,92 @@
+"""Warm start and GRPO: the base model becomes the agent's policy."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from zenml import get_step_context, log_metadata, step
+from zenml.types import HTMLString
+
+from agent.judges.exact import ExactJudge
+from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
+from configs.schema import TrainingConfig
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from materializers.checkpoint import CheckpointMaterializer
+from reports.console import TrainingConsole
+from reports.training import training_html
+from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, WARM_START
+from steps.project import MODELS, RUNS
+from training.backends.base_model import resolve_base_model
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+from training.session import run_training
+from training.settings import TrainerSettings
+
+TRAINING_CURVE = "training_curve"
+
+
+@step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})
+def train_agent(
+    config: TrainingConfig,
+    run_key: str,
+    base: dict[str, str],
+    database: MailDatabase,
+    scenarios: list[Scenario],
+) -> tuple[
+    Annotated[Checkpoint, CHECKPOINT],
+    Annotated[Checkpoint, WARM_START],
+    Annotated[list[dict[str, Any]], HISTORY],
+    Annotated[HTMLString, TRAINING_CURVE],
+]:
+    """Trains on the train scenarios, or goes on where a killed run of the same configuration and data stopped.
+
+    Without a warm start the second output is the same checkpoint as the first.
+    """
+    files = resolve_base_model(base["source"], MODELS)
+    if files.checksum != base["checksum"]:
+        raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
+    agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
+    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    with TrainingConsole(settings.max_steps) as console:
+        run = asyncio.run(
+            run_training(
+                EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
+                base_model=str(files.path),
+                settings=settings,
+                max_tokens=config.max_tokens,
+                run_folder=RUNS / f"{run_key}-{base['checksum'][:8]}",
+                progress=console,
+            )
+        )
+    if run.checkpoint is None:
+        raise BadInput("nothing was trained: set demonstrations or max_steps above 0")
+    inputs = get_step_context().step_run.inputs
+    described = {
+        "base_model": files.id,
+        "base_model_checksum": files.checksum,
+        "base_model_source": base["source"],
+        "config": config.model_dump(mode="json"),
+        "data": {name.lower(): str(inputs[key][0].id) for name, key in ((MAIL_DATABASE, "database"), (SCENARIOS, "scenarios"))},
+        "created": datetime.now(UTC),
+    }
+    history = [row.model_dump() for row in run.history]
+    last = history[-1]
+    trained = Checkpoint.from_adapter(run.checkpoint, name=run_key, step=last["step"], **described)
+    warm_start = Checkpoint.from_adapter(run.warm_start or run.checkpoint, name=f"{run_key}-warm-start", step=0, **described)
+    log_metadata(
+        {
+            "training": {
+                "steps": last["step"],
+                "resumed_from": run.resumed_from if run.resumed_from is not None else -1,
+                "seconds": sum(row["seconds"] for row in history),
+                "last_reward": last["reward"] if last["reward"] is not None else 0.0,
+                "last_accuracy": last["accuracy"] if last["accuracy"] is not None else 0.0,
+            }
+        },
+        infer_model=True,
+    )
+    return trained, warm_start, history, HTMLString(training_html(history, title=f"Training run {run_key}"))

@@ -1,0 +1,43 @@
+"""One training run from settings to finished run: opens the backend, trains, closes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import art
+
+from training.backends import open_backend
+from training.settings import TrainerSettings
+from training.task import Task
+from training.trainer import Progress, Trainer, TrainingRun
+
+
+async def run_training(
+    task: Task,
+    *,
+    base_model: str,
+    settings: TrainerSettings,
+    max_tokens: int,
+    run_folder: Path,
+    progress: Progress | None = None,
+) -> TrainingRun:
+    """Trains an adapter for `base_model` (a folder or a Hub id), going on with whatever `run_folder` holds already.
+
+    Raises:
+        BadInput: the backend cannot work here, there is nothing to train on, or the run folder is damaged.
+    """
+    run_folder.mkdir(parents=True, exist_ok=True)
+    backend = open_backend(settings, run_folder)
+    model = art.TrainableModel(
+        name=task.name,
+        project="art",
+        base_model=base_model,
+        base_path=str(run_folder),
+        report_metrics=["wandb"] if os.environ.get("WANDB_API_KEY") else [],
+    )
+    try:
+        trainer = Trainer(task, model, backend, settings, max_tokens=max_tokens, progress=progress)
+        return await trainer.run()
+    finally:
+        await backend.close()
