@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from langchain_core.tools import StructuredTool
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from environment.email_db import MAX_RESULTS, Mailbox
+from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer
 
 SEARCH = "search_inbox_tool"
@@ -42,13 +42,16 @@ _MAX_SUBJECT_CHARS = 80
 _MAX_PEOPLE = 3
 
 
-class ToolSettings(BaseModel):
+class ToolSettings(Protocol):
     """How much of the mailbox a tool shows at once."""
 
-    max_results: int = Field(default=5, ge=1, le=MAX_RESULTS)
-    """Hits of a search."""
-    max_body_chars: int = Field(default=1_200, ge=80, le=100_000)
-    """Length at which the body of a mail that is read is cut."""
+    @property
+    def max_results(self) -> int:
+        """Hits of a search, at most 20."""
+
+    @property
+    def read_chars(self) -> int:
+        """Length at which the body of a mail that is read is cut."""
 
 
 class ToolResult(BaseModel):
@@ -67,9 +70,9 @@ class ToolResult(BaseModel):
 class MailTools:
     """The tools, bound to one mailbox."""
 
-    def __init__(self, mailbox: Mailbox, settings: ToolSettings | None = None) -> None:
+    def __init__(self, mailbox: Mailbox, settings: ToolSettings) -> None:
         self.mailbox = mailbox
-        self.settings = settings or ToolSettings()
+        self.settings = settings
         self._domain = "@" + mailbox.address.rpartition("@")[2]
         self._calls: dict[str, Callable[[dict[str, Any]], ToolResult]] = {
             SEARCH: self._search,
@@ -160,8 +163,8 @@ class MailTools:
                 head.append(f"{title}: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
         head += [f"Date: {_day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]
         body = _compact(mail.body)
-        if len(body) > self.settings.max_body_chars:
-            body = body[: self.settings.max_body_chars].rsplit(maxsplit=1)[0] + " …(cut)"
+        if len(body) > self.settings.read_chars:
+            body = body[: self.settings.read_chars].rsplit(maxsplit=1)[0] + " …(cut)"
         return "\n".join([*head, "", body])
 
     def _person(self, address: str) -> str:

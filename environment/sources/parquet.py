@@ -94,11 +94,11 @@ def has_split(source: str | Path, split: str) -> bool:
 
 def _is_local(source: str | Path) -> bool:
     """Whether `source` names something on disk; False for a Hub id. Raises BadInput when it can be neither."""
-    if Path(source).expanduser().exists():
+    if str(source).strip() and Path(source).expanduser().exists():
         return True
     if _HUB_ID.fullmatch(str(source)):
         return False
-    raise BadInput(f"dataset folder {source} does not exist; give a folder of parquet files or a Hub id (owner/name)")
+    raise BadInput(f"dataset folder '{source}' does not exist; give a folder of parquet files or a Hub id (owner/name)")
 
 
 def _parquet_files(path: Path) -> list[Path]:

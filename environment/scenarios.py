@@ -1,0 +1,173 @@
+"""From question datasets to scenarios that can be answered from the mail database, and why the others were dropped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ValidationError
+
+from environment.email_db import MailDatabase
+from environment.email_text import normalise_address, one_line, parse_query_date, storable
+from environment.errors import BadInput
+from environment.models import Scenario
+from environment.sources.parquet import Question, has_split, parquet_questions
+
+KNOWN_BAD_IDS = (49, 101, 129, 171, 208, 266, 327)
+"""Questions of `corbt/enron_emails_sample_questions` that the recipe we follow leaves out: they cannot be answered."""
+
+
+class ScenarioReport(BaseModel):
+    """The scenarios that are left, and reason to number of questions for the rest."""
+
+    read: int
+    scenarios: list[Scenario]
+    dropped: dict[str, int]
+
+
+def load_scenarios(
+    train_questions: str | Path,
+    test_questions: str | Path | None,
+    database: MailDatabase,
+    *,
+    max_messages: int = 1,
+    min_realism: float = 0.0,
+    excluded_ids: Collection[int | str] = KNOWN_BAD_IDS,
+    train_limit: int | None = 50,
+    test_limit: int | None = 20,
+    held_out_fraction: float = 0.2,
+    seed: int = 42,
+) -> ScenarioReport:
+    """The questions of one or two sources (see `sources.parquet`) as scenarios, train ones first.
+
+    Kept are questions whose every gold mail is in the database, in the question's inbox and no later than its date, with
+    at most `max_messages` gold mails (copies of one mail count once) and at least `min_realism`. Gold mails are named by
+    the kept copy's Message-ID. The test questions are those of `test_questions`; without it, the `test` split of
+    `train_questions`; without that, a `held_out_fraction` of the train questions, chosen by their ids alone: the same
+    question is always on the same side, whatever the order of rows, the limits and the seed. Train questions about a
+    mail that a test question asks about are dropped. `seed` decides which questions the limits leave, and their order;
+    a limit of None keeps all.
+
+    Raises BadInput when a source cannot be read, or when no question is left.
+    """
+    dropped: Counter[str] = Counter()
+    if test_questions is None and has_split(train_questions, "test"):
+        test_questions = train_questions
+    rows: list[tuple[Question, Literal["train", "test"]]] = []
+    for question in parquet_questions(train_questions, "train"):
+        held_out = test_questions is None and _fraction("held out", question.id) < held_out_fraction
+        rows.append((question, "test" if held_out else "train"))
+    if test_questions is not None:
+        split = "test" if has_split(test_questions, "test") else "train"
+        rows.extend((question, "test") for question in parquet_questions(test_questions, split))
+
+    excluded = {str(excluded_id) for excluded_id in excluded_ids}
+    usable: dict[str, dict[str, Scenario]] = {"train": {}, "test": {}}
+    for question, split in rows:
+        reason: str | None = None
+        scenario = None
+        if question.id in excluded:
+            reason = "excluded_id"
+        elif question.id in usable[split]:
+            reason = "repeated_id"
+        elif question.how_realistic < min_realism:
+            reason = "unrealistic"
+        else:
+            scenario, reason = _scenario(question, split)
+        if scenario is not None:
+            scenario, reason = _grounded(scenario, database)
+        if scenario is not None and len(scenario.message_ids) > max_messages:
+            reason = "too_many_messages"
+        if scenario is None or reason is not None:
+            dropped[reason or "malformed"] += 1
+        else:
+            usable[split][question.id] = scenario
+
+    asked_in_test = {message_id for scenario in usable["test"].values() for message_id in scenario.message_ids}
+    for question_id, scenario in list(usable["train"].items()):
+        if asked_in_test.intersection(scenario.message_ids):
+            dropped["mail_of_a_test_question"] += 1
+            del usable["train"][question_id]
+
+    scenarios: list[Scenario] = []
+    for split, limit in (("train", train_limit), ("test", test_limit)):
+        drawn = sorted(usable[split].values(), key=lambda scenario: (_fraction(str(seed), scenario.id), scenario.id))
+        kept = drawn if limit is None else drawn[:limit]
+        if len(kept) < len(drawn):
+            dropped[f"over_{split}_limit"] += len(drawn) - len(kept)
+        scenarios.extend(kept)
+    return _report(len(rows), scenarios, dropped)
+
+
+def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:
+    """The scenarios whose gold mails can all be found, in their order; raises BadInput when none is left."""
+    dropped: Counter[str] = Counter()
+    scenarios, kept = list(scenarios), []
+    for scenario in scenarios:
+        grounded, reason = _grounded(scenario, database)
+        if grounded is None:
+            dropped[reason or "malformed"] += 1
+        else:
+            kept.append(grounded)
+    return _report(len(scenarios), kept, dropped)
+
+
+def _report(read: int, scenarios: list[Scenario], dropped: Counter[str]) -> ScenarioReport:
+    reasons = dict(sorted(dropped.items()))
+    if not scenarios:
+        why = ", ".join(f"{name} {count}" for name, count in reasons.items()) or "there were none"
+        raise BadInput(
+            f"none of {read} questions can be used with these mails ({why}); do questions and mails belong together?"
+        )
+    return ScenarioReport(read=read, scenarios=scenarios, dropped=reasons)
+
+
+def _scenario(question: Question, split: Literal["train", "test"]) -> tuple[Scenario | None, str | None]:
+    if not question.question.strip() or not question.answer.strip():
+        return None, "no_question_or_answer"
+    if not question.message_ids:
+        return None, "no_gold_mail"
+    try:
+        query_date = parse_query_date(question.query_date)
+    except BadInput:
+        return None, "malformed_query_date"
+    try:
+        scenario = Scenario(
+            id=question.id,
+            question=one_line(storable(question.question)),
+            answer=storable(question.answer).strip(),
+            message_ids=question.message_ids,
+            inbox_address=normalise_address(question.inbox_address),
+            query_date=query_date,
+            split=split,
+            how_realistic=question.how_realistic,
+        )
+    except ValidationError:
+        return None, "malformed"
+    return scenario, None
+
+
+def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | None, str | None]:
+    """The scenario with its gold mails named by their kept copies, or why it cannot be answered from the database."""
+    canonical: dict[str, None] = {}
+    for message_id in scenario.message_ids:
+        email_id = database.resolve(message_id)
+        kept = database.canonical(message_id)
+        sent_at = database.date_of(email_id) if email_id is not None else None
+        if email_id is None or kept is None or sent_at is None:
+            return None, "gold_mail_not_in_database"
+        if not database.delivered_to(email_id, scenario.inbox_address):
+            return None, "gold_mail_not_in_inbox"
+        if sent_at > scenario.query_date:
+            return None, "gold_mail_after_query_date"
+        canonical[kept] = None
+    return scenario.model_copy(update={"message_ids": tuple(canonical)}), None
+
+
+def _fraction(*parts: str) -> float:
+    """A number in [0, 1) that depends on nothing but `parts`."""
+    digest = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
