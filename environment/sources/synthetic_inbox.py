@@ -1,0 +1,339 @@
+"""Writes one inbox of the synthetic company: mails that state facts, mails that distract, and questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, time, timedelta
+from itertools import cycle
+from random import Random
+
+from environment.models import Email, Scenario
+from environment.sources.synthetic_names import Names, Split, day_month, text
+
+DOMAIN = "kestrel-loam.example"
+WORKING_DAYS = tuple(
+    day for day in (date(2024, 1, 8) + timedelta(days=n) for n in range(182)) if day.weekday() < 5
+)  # half a year
+LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
+
+TWO_MAIL_SHARE = 0.32
+CORRECTED_SHARE = 0.3
+FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
+ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
+SENT_BY_OWNER = 0.12
+
+
+def address_of(person: str) -> str:
+    """`Dana Voss` writes from `dana.voss@…`; no two people with the same name have an address."""
+    return f"{person.lower().replace(' ', '.')}@{DOMAIN}"
+
+
+@dataclass
+class Mail:
+    """A mail with the names of its people; its Message-ID follows from its place in the inbox and is set last."""
+
+    sent: datetime
+    author: str
+    readers: list[str]
+    subject: str
+    body: str
+    cc: list[str] = field(default_factory=list)
+    message_id: str = ""
+
+    def number(self, place: str) -> None:
+        """Sets the Message-ID; `place` must differ for mails of the same day."""
+        self.message_id = f"<{self.sent:%Y%m%d}.{place}@{DOMAIN}>"
+
+    def email(self) -> Email:
+        """The mail as a source delivers it."""
+        return Email(
+            message_id=self.message_id,
+            subject=self.subject,
+            from_address=address_of(self.author),
+            to_addresses=tuple(address_of(p) for p in self.readers),
+            cc_addresses=tuple(address_of(p) for p in self.cc),
+            date=self.sent,
+            body=self.body,
+            file_name=f"synthetic/{self.message_id.strip('<>').partition('@')[0]}",
+        )
+
+
+@dataclass
+class _Fact:
+    """What a mail says about an entity and, if there is one, what its correction says instead."""
+
+    original: Mail
+    value: str
+    correction: Mail | None = None
+    corrected_value: str = ""
+
+
+@dataclass
+class _Question:
+    kind: str
+    entity: str
+    text: str
+    answer: str
+    mails: list[Mail]
+    asked: datetime
+
+
+class Inbox:
+    """One person's mails, sorted by date in `mails`, and the questions that they answer.
+
+    `mails` counts what is written; it must leave room for what the questions need.
+    """
+
+    def __init__(self, seed: int, split: Split, index: int, owner: str, mails: int, questions: int) -> None:
+        self.rng = Random(f"{seed}/{split}/{index}")
+        self.split: Split = split
+        self.index = index
+        self.owner = owner
+        self.mails: list[Mail] = []
+        self._questions: list[_Question] = []
+        self._written: set[tuple[str, str, str]] = set()
+        self._names = Names(self.rng, split, projects=max(4, questions // 4))
+        self._colleagues = [self._names.person() for _ in range(14)]
+        self._other_teams = [self._names.firm("team_kind") for _ in range(6)]
+        self._topics: list[str] = []
+        self._contacts: list[str] = []
+        self._wordings: dict[str, Iterator[str]] = {}
+
+        self._write_questions(questions)
+        self._write_filler(mails)
+        self.mails.sort(key=lambda mail: (mail.sent, mail.subject, mail.body))
+        for n, mail in enumerate(self.mails):
+            mail.number(f"{split}{index:04d}.{n:04d}")
+        self.rng.shuffle(self._questions)
+
+    def scenarios(self) -> list[Scenario]:
+        """The questions in random order, so that any first part of them is a fair sample."""
+        return [
+            Scenario(
+                id=f"{self.split}-{self.index:04d}-{n:03d}",
+                question=question.text,
+                answer=question.answer,
+                message_ids=tuple(mail.message_id for mail in question.mails),
+                inbox_address=address_of(self.owner),
+                query_date=question.asked,
+                split=self.split,
+                kind=question.kind,
+            )
+            for n, question in enumerate(self._questions)
+        ]
+
+    # Mails
+
+    def _moment(self, day_index: int) -> datetime:
+        minute = self.rng.randrange(7 * 60 + 30, 18 * 60 + 30)
+        return datetime.combine(WORKING_DAYS[day_index], time(minute // 60, minute % 60, self.rng.randrange(60)))
+
+    def _body(self, sentence: str, first_name: str, sender: str, quoted: str = "", padded: bool = True) -> str:
+        frame, rng = text()["frame"], self.rng
+        before = rng.sample(frame["openers"], rng.choice((0, 1, 1))) if padded else []
+        after = rng.sample(frame["closers"], rng.choice((0, 1, 1, 2, 3))) if padded else []
+        greeting = rng.choice(frame["greetings"]).format(first=first_name)
+        closing = f"{rng.choice(frame['closings'])}\n{sender.partition(' ')[0]}".strip()
+        paragraphs = [greeting, " ".join([*before, sentence, *after]), closing, quoted]
+        return "\n\n".join(p for p in paragraphs if p)
+
+    def _letter(
+        self, sent: datetime, subject: str, sentence: str, author: str = "", quoted: str = "", padded: bool = True
+    ) -> Mail:
+        """Adds a mail with the sentence inside, to the owner or, now and then, from the owner to a colleague.
+
+        No two mails of an inbox have subject, author and body in common: a database would take them for copies.
+        """
+        rng = self.rng
+        while True:
+            sender = author or (self.owner if rng.random() < SENT_BY_OWNER else rng.choice(self._colleagues))
+            others = [p for p in self._colleagues if p != sender]
+            reader = rng.choice(others) if sender == self.owner else self.owner
+            cc = [p for p in rng.sample(others, rng.choice((0, 0, 1, 2))) if p != reader]
+            body = self._body(sentence, reader.partition(" ")[0], sender, quoted, padded)
+            if (subject, body, sender) not in self._written:
+                break
+            padded = True  # more to say, so that even a huge mailbox of small talk does not run out of words
+        self._written.add((subject, body, sender))
+        self.mails.append(Mail(sent, sender, [reader], subject, body, cc))
+        return self.mails[-1]
+
+    def _fill(self, template: str, sort: str, day: date, entity: str, value: str, old: str = "") -> str:
+        other = self._names.value(sort, day, (value, old)) if "{o}" in template else ""
+        avoid = (value, old, other)
+        room, clock = self._names.value("room", day, avoid), self._names.value("time", day, avoid)
+        return template.format(e=entity, v=value, o=other, old=old, time=clock, room=room)
+
+    def _state(self, kind: str, entity: str, day_index: int, corrected_after: int = 0) -> _Fact:
+        """Writes the mail that states the fact and, `corrected_after` working days later, its correction."""
+        spec, frame, rng = text()["mail"][kind], text()["frame"], self.rng
+        sort, day = spec["value"], WORKING_DAYS[day_index]
+        value = self._names.value(sort, day)
+        statement = self._fill(rng.choice(spec["statements"]), sort, day, entity, value)
+        subject = rng.choice(spec["subjects"]).format(e=entity)
+        original = self._letter(self._moment(day_index), subject, statement)
+        if not corrected_after:
+            return _Fact(original, value)
+
+        new_value = self._names.value(sort, day, (value,))
+        sentence = self._fill(rng.choice(spec["corrections"]), sort, day, entity, new_value, old=value)
+        quoted = ""
+        if rng.random() < 0.5:
+            subject = f"Re: {subject}"
+            if rng.random() < 0.4:
+                quoted = self._quote(original, statement)
+        else:
+            subject = rng.choice(frame["correction_subjects"]).format(e=entity)
+        author = original.author if rng.random() < 0.7 else ""
+        correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, quoted)
+        return _Fact(original, value, correction, new_value)
+
+    def _quote(self, mail: Mail, line: str) -> str:
+        return f"On {day_month(mail.sent.date())} {mail.author} wrote:\n> {line}"
+
+    # Questions
+
+    def _write_questions(self, count: int) -> None:
+        two = round(TWO_MAIL_SHARE * count)
+        kinds = self._kinds(count - two, mails=1) + self._kinds(two, mails=2)
+        corrected = set(self.rng.sample(range(count), round(CORRECTED_SHARE * count)))
+        namesakes: list[str] = []
+        if kinds.count("phone") > 1:
+            person = self._names.person()
+            namesakes = [f"{person} in {d}" for d in self.rng.sample(text()["names"]["departments"], 2)]
+        for n, kind in enumerate(kinds):
+            entity = namesakes.pop() if kind == "phone" and namesakes else ""
+            self._write_question(kind, n in corrected, entity)
+
+    def _kinds(self, count: int, mails: int) -> list[str]:
+        """`count` kinds that take that many mails, in turn; those only tested come half as often as the others."""
+        specs = {kind: spec for kind, spec in text()["question"].items() if len(spec["mails"]) == mails}
+        turn = [kind for kind, spec in specs.items() if spec["train"]]
+        if self.split == "test":
+            turn = turn + turn + [kind for kind, spec in specs.items() if not spec["train"]]
+        start = self.index * count  # goes on where the inbox before stopped
+        return [turn[(start + n) % len(turn)] for n in range(count)]
+
+    def _wording(self, kind: str) -> str:
+        if kind not in self._wordings:
+            wordings = text()["question"][kind][self.split]
+            self._wordings[kind] = cycle(self.rng.sample(wordings, len(wordings)))
+        return next(self._wordings[kind])
+
+    def _write_question(self, kind: str, corrected: bool, entity: str) -> None:
+        """Writes the mails that answer a question of this kind, about `entity` or something new, and asks it."""
+        rng, specs = self.rng, text()["mail"]
+        mail_kinds = text()["question"][kind]["mails"]
+        sort = specs[mail_kinds[0]]["entity"]
+        topic = entity = entity or self._names.entity(sort)
+        place = -1
+        if corrected:
+            place = 0 if len(mail_kinds) == 2 and rng.random() < FIRST_MAIL_CORRECTED else len(mail_kinds) - 1
+        early = corrected and rng.random() < ASKED_BEFORE_CORRECTION
+        day, gap = rng.randrange(1, LAST_FACT_DAY), rng.randrange(3, 15)
+
+        mails: list[Mail] = []
+        for n, mail_kind in enumerate(mail_kinds):
+            if n == place:
+                fact = self._state(mail_kind, topic, day, gap)
+            else:
+                fact = self._state(mail_kind, topic, rng.randrange(day if early else LAST_FACT_DAY))
+            if specs[mail_kind]["value"] == "person":
+                self._contacts.append(fact.value)
+            if fact.correction is None or early:
+                mails.append(fact.original)
+                topic = fact.value
+            else:
+                mails.append(fact.correction)
+                topic = fact.corrected_value
+        if sort in text()["aspects"]:
+            self._topics.append(entity)
+        elif kind == "phone":
+            self._contacts.append(entity)
+
+        if early:
+            asked = self._moment(rng.randrange(day + 1, day + gap))
+        else:
+            latest = max(mail.sent for mail in mails).date()
+            asked = self._moment(rng.randrange(WORKING_DAYS.index(latest) + 1, len(WORKING_DAYS)))
+        wording = self._wording(kind).format(e=entity)
+        self._questions.append(_Question(kind, entity, wording, topic, mails, asked))
+
+    # Mails that answer nothing
+
+    def _write_filler(self, end: int) -> None:
+        """Adds mails without facts until there are `end`."""
+        fact_mails = list(self.mails)
+        writers = (
+            self._ask, lambda: self._acknowledge(fact_mails), self._mention, self._ask, self._mention_contact,
+            self._ask, lambda: self._acknowledge(fact_mails), self._repeat, self._ask, self._chat,
+        )  # fmt: skip
+        turn = 0
+        while len(self.mails) < end:
+            if turn % 25 == 24:
+                agenda = "This month people talk most about {}, {} and {}."
+                self.mails.append(
+                    newsletter(self.rng, [self.owner], agenda.format(*self.rng.sample(self._names.projects, 3)))
+                )
+            else:
+                writers[turn % len(writers)]()
+            turn += 1
+
+    def _any_day(self) -> datetime:
+        return self._moment(self.rng.randrange(len(WORKING_DAYS)))
+
+    def _acknowledge(self, fact_mails: list[Mail]) -> None:
+        """A reply under the subject of a mail with a fact; what it quotes is not the fact."""
+        rng, mail = self.rng, self.rng.choice(fact_mails)
+        sent = mail.sent + timedelta(minutes=rng.randrange(4, 300))
+        author = rng.choice([p for p in [*self._colleagues, self.owner] if p != mail.author])
+        quoted = self._quote(mail, rng.choice(text()["frame"]["openers"])) if rng.random() < 0.4 else ""
+        subject = mail.subject if mail.subject.startswith("Re: ") else f"Re: {mail.subject}"
+        self._letter(sent, subject, rng.choice(text()["filler"]["acknowledgements"]), author, quoted, padded=False)
+
+    def _ask(self) -> None:
+        """Somebody else wonders, in the words of a train question, about what a question of ours is about."""
+        rng, filler, specs = self.rng, text()["filler"], text()["question"]
+        known = [question for question in self._questions if specs[question.kind]["train"]]
+        if not known:
+            return self._mention()
+        question = rng.choice(known)
+        sent = self._moment(rng.randrange(WORKING_DAYS.index(question.asked.date()) + 1))
+        asked = rng.choice(specs[question.kind]["train"]).format(e=question.entity)
+        subject = rng.choice(filler["ask_subjects"]).format(e=question.entity)
+        self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked), padded=False)
+
+    def _mention(self) -> None:
+        self._remark("mentions", "mention_subjects", self._topics or self._names.projects)
+
+    def _mention_contact(self) -> None:
+        self._remark("contact_mentions", "contact_mention_subjects", self._contacts or self._colleagues)
+
+    def _remark(self, lines: str, subjects: str, entities: list[str]) -> None:
+        rng, filler = self.rng, text()["filler"]
+        entity = rng.choice(entities)
+        line, subject = rng.choice(filler[lines]).format(e=entity), rng.choice(filler[subjects]).format(e=entity)
+        self._letter(self._any_day(), subject, line, padded=rng.random() < 0.5)
+
+    def _repeat(self) -> None:
+        """A regular meeting of another team, called like one of ours."""
+        rng, filler, sent = self.rng, text()["filler"], self._any_day()
+        names = {"a": rng.choice(text()["aspects"]["meeting"]), "team": rng.choice(self._other_teams)}
+        names |= {sort: self._names.value(sort, sent) for sort in ("time", "room")}
+        subject = rng.choice(filler["repeat_subjects"]).format(**names)
+        self._letter(sent, subject[0].upper() + subject[1:], rng.choice(filler["repeats"]).format(**names))
+
+    def _chat(self) -> None:
+        filler = text()["filler"]
+        self._letter(self._any_day(), self.rng.choice(filler["chat_subjects"]), self.rng.choice(filler["chat"]))
+
+
+def newsletter(rng: Random, readers: list[str], agenda: str = "") -> Mail:
+    """A long mail of company news, with a line on the readers' own projects if there is one."""
+    filler = text()["filler"]
+    sentences = rng.sample(filler["newsletter"], rng.randrange(7, 14))
+    sentences.insert(rng.randrange(len(sentences)), agenda)
+    sent = datetime.combine(rng.choice(WORKING_DAYS), time(7, rng.randrange(60), rng.randrange(60)))
+    body = "\n".join(sentence for sentence in sentences if sentence)
+    return Mail(sent, "Post", readers, rng.choice(filler["newsletter_subjects"]), body)
