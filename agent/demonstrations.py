@@ -23,6 +23,7 @@ from environment.tools import TOOL_SCHEMAS, MailTools
 
 MAX_KEYWORDS = 6
 
+_WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
 
 
@@ -30,7 +31,13 @@ def _text(mail: EmailView) -> str:
     return f"{mail.subject}\n{mail.body}"
 
 
-def _keyword_plans(question: str, target: EmailView, known: list[EmailView]) -> list[list[str]]:
+def _as_written(words: list[str], texts: list[str]) -> str:
+    """The words as one query, each spelled as in the texts: copying a word is easier to learn than lower-casing it."""
+    spelled = {match.lower(): match for text in reversed(texts) for match in _WORD.findall(text)}
+    return " ".join(spelled.get(word, word) for word in words[:MAX_KEYWORDS])
+
+
+def _queries(question: str, target: EmailView, known: list[EmailView]) -> list[str]:
     """Queries that lead to `target`, best first: what an agent that has read `known` could have searched for.
 
     After a first mail, the bridge is the longest name that it shares with the target and that the question does not contain.
@@ -49,7 +56,7 @@ def _keyword_plans(question: str, target: EmailView, known: list[EmailView]) -> 
     if not known:
         plans.append(shared)
     plans += [asked, [*shared, *content_words(target.subject)], content_words(target.subject)]
-    return [plan[:MAX_KEYWORDS] for plan in plans if plan]
+    return [_as_written(plan, [question, *map(_text, known), _text(target)]) for plan in plans if plan]
 
 
 def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings) -> AgentRun:
@@ -85,10 +92,10 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
         if target is None:
             continue
         if gold_id not in shown:
-            for keywords in _keyword_plans(scenario.question, target, known):
-                found = mailbox.search(keywords, max_results=settings.max_results)
+            for query in _queries(scenario.question, target, known):
+                found = mailbox.search([query], max_results=settings.max_results)
                 if gold_id in {hit.id for hit in found}:
-                    act("search_inbox_tool", {"keywords": keywords})
+                    act("search_inbox_tool", {"keywords": [query]})
                     break
             else:
                 continue
