@@ -14,7 +14,7 @@ from typing import Any
 
 from zenml import pipeline
 from zenml.client import Client
-from zenml.config import DeploymentSettings, EndpointMethod, EndpointSpec, MiddlewareSpec
+from zenml.config import DeploymentDefaultEndpoints, DeploymentSettings, EndpointMethod, EndpointSpec, MiddlewareSpec
 
 from serving.answer import Answer
 from steps.inference.run_single_inference import run_single_inference
@@ -28,12 +28,13 @@ DEPLOYMENT = DeploymentSettings(
     app_title="E-mail search agent",
     app_description="Answers questions about a mailbox and cites the mails that prove the answer.",
     custom_endpoints=[
+        EndpointSpec(path="/", method=EndpointMethod.GET, handler="serving.endpoint.page", auth_required=False),
         EndpointSpec(path="/invoke", method=EndpointMethod.POST, handler="serving.endpoint.invoke_endpoint"),
         EndpointSpec(path="/health", method=EndpointMethod.GET, handler="serving.endpoint.health", auth_required=False),
         EndpointSpec(path="/model", method=EndpointMethod.GET, handler="serving.endpoint.model_info"),
     ],
     custom_middlewares=[MiddlewareSpec(middleware="serving.endpoint.BodyLimit")],
-    dashboard_files_path="serving/page",
+    include_default_endpoints=DeploymentDefaultEndpoints.ALL & ~DeploymentDefaultEndpoints.DASHBOARD,
 )
 
 

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from zenml.deployers.server.app import BaseDeploymentAppRunner
@@ -31,6 +32,7 @@ MAX_QUESTION_CHARS = 4_000
 MAX_BODY_BYTES = 256 * 1024
 DRAIN_BYTES = 16 * 1024 * 1024
 MAX_PARALLEL_INVOCATIONS = 8
+PAGE = Path(__file__).with_name("page.html")
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +151,11 @@ def health() -> JSONResponse:
 def model_info() -> JSONResponse:
     """`GET /model`: which checkpoint answers, and when it was loaded."""
     return JSONResponse(loaded_service().model.model_dump(mode="json"))
+
+
+def page() -> FileResponse:
+    """`GET /`: a form to ask a question with."""
+    return FileResponse(PAGE, media_type="text/html")
 
 
 def loaded_service() -> AnswerService:
