@@ -131,7 +131,8 @@ def read(text: str) -> Reading:
         gap = masked[end : match.start()]
         opens = bool(_SENTENCE_END.search(gap)) or (end == 0 and _MASK not in gap)
         before_colon = masked[match.end() : match.end() + 2].lstrip(" ").startswith(":")
-        words.append(Word(match.group(), bisect(breaks, match.start()), opens, before_colon))
+        if not _SEPARATOR.fullmatch(match.group()):
+            words.append(Word(match.group(), bisect(breaks, match.start()), opens, before_colon))
         end = match.end()
     facts = tuple((fact, bisect(breaks, start)) for start, fact in sorted(found, key=lambda entry: entry[0]))
     return Reading(facts=facts, words=tuple(words))
