@@ -190,7 +190,7 @@ class Inbox:
         return _Fact(original, value, correction, new_value)
 
     def _quote(self, mail: Mail, line: str) -> str:
-        return f"On {day_month(mail.sent.date())} {mail.author} wrote:\n> {line}"
+        return f"On {day_month(mail.sent.date())}, {mail.author} wrote:\n> {line}"
 
     # Questions
 
