@@ -1,0 +1,79 @@
+"""Configuration files and overrides: what is accepted, and what a mistake is answered with."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from configs.schema import Config, ConfigError, DataConfig, TrainingConfig, load_config, section
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.name)
+def test_every_file_of_the_project_is_valid(file: Path) -> None:
+    values = yaml.safe_load(file.read_text())
+    config = load_config(file, [])
+    assert values, "an empty file says nothing"
+    for key, value in values.items():
+        if not isinstance(value, dict):
+            assert Config.model_fields[key].annotation is not None
+            loaded = getattr(config, key)
+            assert (list(loaded) if isinstance(loaded, tuple) else loaded) == value
+
+
+@pytest.mark.parametrize("name", ["training_cpu", "data_prep", "evaluation", "deployment"])
+def test_files_of_the_default_profile_repeat_the_defaults(name: str) -> None:
+    assert load_config(CONFIGS / f"{name}.yaml", []) == Config()
+
+
+def test_gpu_profile_has_the_published_parameters() -> None:
+    config = load_config(CONFIGS / "training_local.yaml", [])
+    assert config.base_model == "Qwen/Qwen2.5-7B-Instruct"
+    assert (config.groups_per_step, config.rollouts_per_group, config.max_steps) == (2, 4, 20)
+    assert config.learning_rate == 1e-5
+    assert (config.scoring, config.ruler_model) == ("ruler", "openai/o4-mini")
+
+
+def test_overrides_win_over_the_file_and_are_typed() -> None:
+    config = load_config(CONFIGS / "training_cpu.yaml", ["max_steps=3", "learning_rate=1e-5", "lora_layers=null"])
+    assert (config.max_steps, config.learning_rate, config.lora_layers) == (3, 1e-5, None)
+    assert section(config, TrainingConfig).max_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("learning_rat=1", ["unknown key 'learning_rat'", "'learning_rate'"]),
+        ("learning_rate=7", ["learning_rate", "<= 1", "> 0"]),
+        ("max_steps=-1", ["max_steps", ">= 0"]),
+        ("max_steps=many", ["max_steps", "integer"]),
+        ("backend=vllm", ["backend", "torch"]),
+        ("max_steps", ["key=value"]),
+        ("emails=somewhere", ["train_questions"]),
+        ("train_questions=somewhere", ["train_questions", "synthetic"]),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(override: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [override])
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+    for content in ("- a list", "a: [", "text"):
+        file = tmp_path / "config.yaml"
+        file.write_text(content)
+        with pytest.raises(ConfigError, match="config"):
+            load_config(file, [])
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config(tmp_path / "absent.yaml", [])
+
+
+def test_a_section_holds_only_its_own_settings() -> None:
+    data = section(Config(), DataConfig)
+    assert set(DataConfig.model_fields) == set(data.model_dump())
+    assert "learning_rate" not in data.model_dump()
