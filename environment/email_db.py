@@ -104,22 +104,27 @@ def build_database(
     partial = Path(name)
     try:
         report = _Builder(partial, max_body_chars, max_recipients).build(emails, progress)
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except (OSError, sqlite3.OperationalError) as error:
-        full = getattr(error, "errno", None) == errno.ENOSPC or "disk is full" in str(error)
-        if full or isinstance(error, PermissionError):
-            raise _unwritable(path, error) from error
-        raise
+        _publish(partial, path)
+    except sqlite3.OperationalError as error:
+        raise _unwritable(path, error) from error
     finally:
         partial.unlink(missing_ok=True)
     return report
 
 
+def _publish(partial: Path, path: Path) -> None:
+    """Make the complete file appear at `path` at once."""
+    try:
+        with partial.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.chmod(partial, 0o644)  # mkstemp's file is for its owner alone
+        os.replace(partial, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
 def _unwritable(path: Path, error: Exception) -> BadInput:
-    if getattr(error, "errno", None) == errno.ENOSPC or "disk is full" in str(error):
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
         return BadInput(f"the disk is full: no room for the mail database in {path.parent}; free some space there")
     return BadInput(f"cannot write the mail database {path}: {getattr(error, 'strerror', None) or error}")
 

@@ -1,0 +1,440 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_mails import OWNER, STRANGER, mail
+
+from environment import email_db
+from environment.email_db import MailDatabase, build_database, parse_query_date
+from environment.errors import BadInput
+from environment.models import Email
+
+LATE = datetime(2030, 1, 1)
+Build = Callable[[Iterable[Email]], MailDatabase]
+
+
+# Building
+
+
+def test_every_reason_to_drop_a_mail_is_counted(tmp_path: Path) -> None:
+    people = tuple(f"p{i}@example.com" for i in range(31))
+    report = build_database(
+        [
+            mail(1),
+            mail(2, body=" \n "),
+            mail(3, body="x" * 5_001),
+            mail(4, body="word " * 2_000_000),
+            mail(5, date=None),
+            mail(6, date=datetime(1979, 12, 31)),
+            mail(7, date=datetime(2043, 1, 1)),
+            mail(8, to_addresses=people),
+            mail(9, message_id="  "),
+            mail(10, from_address="", to_addresses=()),
+            mail(11, message_id="<1@example.com>"),
+            mail(12, body="This is note number 1.", subject="Note 1"),
+        ],
+        tmp_path / "mails.sqlite",
+    )
+    assert report.dropped == {
+        "absurd_date": 2,
+        "body_too_long": 2,
+        "message_id_reused": 1,
+        "no_address": 1,
+        "no_body": 1,
+        "no_date": 1,
+        "no_message_id": 1,
+        "too_many_recipients": 1,
+    }
+    assert (report.read, report.kept, report.duplicates) == (12, 1, 1)
+
+
+def test_limits_are_inclusive_and_repeated_recipients_count_once(database_of: Build) -> None:
+    thirty = tuple(f"p{i}@example.com" for i in range(30))
+    database = database_of([mail(1, body="x" * 5_000, to_addresses=thirty, cc_addresses=thirty, bcc_addresses=thirty)])
+    assert database.email_count() == 1
+
+
+def test_copies_become_one_mail_delivered_to_the_recipients_of_all(database_of: Build) -> None:
+    same = {"subject": "Plan", "body": "The plan."}
+    database = database_of(
+        [
+            mail(10, **same),
+            mail(20, **same, to_addresses=(STRANGER,)),
+            mail(5, **same, to_addresses=(), cc_addresses=("Carl@example.com",)),
+            mail(11, **same, from_address="other@example.com"),
+        ]
+    )
+    assert database.email_count() == 2
+    kept = database.resolve("<10@example.com>")
+    assert kept is not None
+    assert {database.resolve(f"<{n}@example.com>") for n in (5, 10, 20)} == {kept}
+    assert database.canonical("<20@example.com>") == "<5@example.com>", "the earliest copy stands for all"
+    assert database.date_of(kept) == datetime(2001, 1, 6, 9, 30)
+    assert all(database.delivered_to(kept, who) for who in (OWNER, STRANGER, "carl@EXAMPLE.com", "bob.ray@example.com"))
+    assert not database.delivered_to(kept, "other@example.com")
+    hits = database.mailbox(STRANGER, LATE).search(["plan"])
+    assert [hit.message_id for hit in hits] == ["<5@example.com>"]
+
+
+def test_same_content_gives_the_same_checksum_and_other_content_another(tmp_path: Path) -> None:
+    reports = [build_database([mail(1), mail(n)], tmp_path / f"{i}.sqlite") for i, n in enumerate((2, 2, 3))]
+    checksums = [report.content_checksum for report in reports]
+    assert checksums[0] == checksums[1] != checksums[2]
+    assert MailDatabase(tmp_path / "0.sqlite").content_checksum == checksums[0]
+
+
+def test_progress_is_told_and_knows_the_total_where_the_source_does(tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    mails = [mail(n) for n in range(1_500)]
+    build_database(mails, tmp_path / "a.sqlite", progress=lambda *step: seen.append(step))
+    assert seen == [(1_000, 1_500), (1_500, 1_500)]
+    seen.clear()
+    build_database((m for m in mails[:3]), tmp_path / "b.sqlite", progress=lambda *step: seen.append(step))
+    assert seen == [(3, None)]
+
+
+def test_a_source_without_mails_gives_an_empty_database(database_of: Build) -> None:
+    database = database_of([])
+    assert database.email_count() == 0 and database.inboxes() == []
+
+
+def test_a_failed_build_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "mails.sqlite"
+    build_database([mail(1)], path)
+    before = path.read_bytes()
+
+    def broken() -> Iterator[Email]:
+        yield mail(2)
+        raise BadInput("the source ends here")
+
+    with pytest.raises(BadInput, match="the source ends here"):
+        build_database(broken(), path)
+    assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "error"),
+    [
+        (email_db._Builder, "_flush", sqlite3.OperationalError("database or disk is full")),
+        (os, "fsync", OSError(errno.ENOSPC, "No space left on device")),
+    ],
+)
+def test_a_full_disk_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: object, name: str, error: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(where, name, full)
+    with pytest.raises(BadInput, match="disk is full"):
+        build_database([mail(1)], tmp_path / "mails.sqlite")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> None:
+    """A real error of the file system in the middle of a build, provoked with a limit on the size of files."""
+    script = """
+        import resource, signal, sys
+        from pathlib import Path
+        from environment.email_db import build_database
+        from environment.errors import BadInput
+        from environment.models import Email
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        try:
+            mails = (Email(message_id=f"<{n}>", from_address="a@b.example", date="2001-01-01", body=f"{n} " * 500)
+                     for n in range(3_000))
+            build_database(mails, Path(sys.argv[1]))
+        except BadInput as error:
+            print(error)
+    """
+    path = tmp_path / "mails.sqlite"
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)], capture_output=True, text=True, cwd=Path.cwd()
+    )
+    assert done.stdout.startswith(f"cannot write the mail database {path}"), done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot write the mail database"):
+        build_database([mail(1)], tmp_path / "file" / "mails.sqlite")
+
+
+def test_a_killed_build_leaves_no_file_that_looks_finished(tmp_path: Path) -> None:
+    script = """
+        import itertools, sys
+        from pathlib import Path
+        from environment.email_db import build_database
+        from environment.models import Email
+        mails = (Email(message_id=f"<{n}>", from_address="a@b.example", date="2001-01-01", body=f"{n}")
+                 for n in itertools.count())
+        build_database(mails, Path(sys.argv[1]), progress=lambda *_: print("on", flush=True))
+    """
+    path = tmp_path / "mails.sqlite"
+    build = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)], stdout=subprocess.PIPE, cwd=Path.cwd()
+    )
+    assert build.stdout is not None
+    for _ in range(4):
+        assert build.stdout.readline() == b"on\n"
+    os.kill(build.pid, signal.SIGKILL)
+    build.communicate()
+    assert not path.exists()
+    for leftover in tmp_path.iterdir():
+        with pytest.raises(BadInput):
+            MailDatabase(leftover)
+
+
+# Opening
+
+
+@pytest.mark.parametrize("damage", ["missing", "folder", "text", "other_database", "old_schema", "cut", "unfinished"])
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "mails.sqlite"
+    build_database([mail(n) for n in range(200)], path)
+    if damage == "missing":
+        path.unlink()
+    elif damage == "folder":
+        path = tmp_path
+    elif damage == "text":
+        path.write_text("not a database " * 1_000)
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-4_096])
+    elif damage == "other_database":
+        path.unlink()
+        sqlite3.connect(path).execute("CREATE TABLE email (id)").connection.close()
+    else:
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 99" if damage == "old_schema" else "DELETE FROM metadata")
+        connection.commit()
+        connection.close()
+    with pytest.raises(BadInput) as caught:
+        MailDatabase(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_any_thread_may_read_and_nothing_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "folder with spaces, % and ?"
+    build_database([mail(1)], folder / "mails.sqlite")
+    database = MailDatabase(folder / "mails.sqlite")
+    found: list[int] = []
+
+    def search() -> None:
+        found.append(len(database.mailbox(OWNER, LATE).search(["note"])))
+
+    threads = [threading.Thread(target=search) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 8
+    with pytest.raises(sqlite3.OperationalError):
+        database._rows("DELETE FROM email")
+    database.close()
+    assert [file.name for file in folder.iterdir()] == ["mails.sqlite"]
+    assert database.resolve("<1@example.com>") == 1, "a closed database opens again when it is needed"
+    database.close()
+
+
+def test_an_unknown_inbox_is_one_clear_line(database_of: Build) -> None:
+    with pytest.raises(BadInput, match="unknown inbox 'nobody@example.com'"):
+        database_of([mail(1)]).mailbox("nobody@example.com", LATE)
+
+
+# Searching and reading
+
+
+def test_one_missing_word_does_not_hide_the_mail(database_of: Build) -> None:
+    mailbox = database_of(
+        [
+            mail(1, subject="Heron", body="The kickoff takes place in Room 4B."),
+            mail(2, subject="Lunch", body="The kickoff was fun."),
+            mail(3, subject="Parking", body="No spaces left."),
+        ]
+    ).mailbox(OWNER, LATE)
+    hits = mailbox.search(["heron kickoff", "zeppelin", "rooms"])
+    assert [hit.message_id for hit in hits] == ["<1@example.com>", "<2@example.com>"]
+    assert "Room 4B" in hits[0].snippet
+
+
+def test_the_subject_counts_more_and_the_newer_of_equal_mails_comes_first(database_of: Build) -> None:
+    mailbox = database_of(
+        [
+            mail(1, subject="Other things", body="About the budget and so on."),
+            mail(2, subject="Budget", body="About things and so on, you see."),
+            mail(3, subject="Weekly", body="The lunch list is out.", from_address="a@example.com"),
+            mail(4, subject="Weekly", body="The lunch list is out.", from_address="b@example.com"),
+        ]
+    ).mailbox(OWNER, LATE)
+    assert [hit.message_id for hit in mailbox.search(["budget"])] == ["<2@example.com>", "<1@example.com>"]
+    assert [hit.message_id for hit in mailbox.search(["lunch"])] == ["<4@example.com>", "<3@example.com>"]
+
+
+def test_results_are_limited_and_dates_restrict(database_of: Build) -> None:
+    mailbox = database_of([mail(n) for n in range(1, 26)]).mailbox(OWNER, LATE)
+    assert len(mailbox.search(["note"])) == 5
+    assert len(mailbox.search(["note"], max_results=0)) == 1
+    assert len(mailbox.search(["note"], max_results=10**9)) == 20
+    between = mailbox.search(["note"], sent_after=datetime(2001, 1, 3), sent_before=datetime(2001, 1, 4, 9, 30))
+    assert {hit.message_id for hit in between} == {"<2@example.com>", "<3@example.com>"}
+
+
+def test_mail_after_the_query_date_does_not_exist_yet(database_of: Build) -> None:
+    database = database_of([mail(10), mail(11), mail(12, date=datetime(2001, 1, 11, 23, 59, 59))])
+    mailbox = database.mailbox(OWNER, parse_query_date("2001-01-11"))
+    seen = {hit.message_id for hit in mailbox.search(["note"])}
+    assert seen == {"<10@example.com>", "<12@example.com>"}, "the whole of the day, and nothing later"
+    assert mailbox.read(database.resolve("<11@example.com>") or 0) is None
+    earlier = database.mailbox(OWNER, datetime(2001, 1, 11, 9, 29, 59))
+    assert earlier.search(["note"]) == []
+
+
+def test_a_foreign_mail_looks_like_no_mail(database_of: Build) -> None:
+    database = database_of([mail(1), mail(2, to_addresses=(STRANGER,), body="A secret in the i1 column.")])
+    foreign = database.resolve("<2@example.com>")
+    assert foreign is not None
+    mailbox = database.mailbox(OWNER, LATE)
+    assert mailbox.search(["secret"]) == [] and mailbox.search(["i1"]) == []
+    assert mailbox.read(foreign) is mailbox.read(10**6) is None
+    assert database.mailbox(STRANGER, LATE).read(foreign) is not None
+
+
+def test_reading_shows_the_mail_without_its_blind_copies(database_of: Build) -> None:
+    database = database_of([mail(1, cc_addresses=("Carl@example.com",), bcc_addresses=(STRANGER, "carl@example.com"))])
+    view = database.mailbox(STRANGER, LATE).read(1)
+    assert view is not None
+    assert (view.to_addresses, view.cc_addresses) == ((OWNER,), ("carl@example.com",))
+    assert view.date == datetime(2001, 1, 2, 9, 30)
+
+
+def test_a_snippet_is_one_short_line(database_of: Build) -> None:
+    body = "intro\n\n" + "filler words here\n" * 100 + "the Heron budget\tis " + "9" * 3_000
+    hit = database_of([mail(1, body=body)]).mailbox(OWNER, LATE).search(["heron", "budget"])[0]
+    assert "Heron budget is" in hit.snippet and "\n" not in hit.snippet and len(hit.snippet) <= 161
+
+
+HOSTILE_WORDS = st.one_of(
+    st.text(),
+    st.text(alphabet="\"*^:(){}+-'\\%_;, NEARANDOTi12\x00\ud800é", max_size=40),
+    st.sampled_from(
+        [
+            '"',
+            '""',
+            'a" OR "b',
+            "note*",
+            "NEAR(note number, 2)",
+            "inbox : i2",
+            "subject:note",
+            "NOT note",
+            "{",
+            "' OR 1=1 --",
+        ]
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def two_owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailDatabase]:
+    path = tmp_path_factory.mktemp("hostile") / "mails.sqlite"
+    mine = [mail(n, body=f"note {n} AND OR NOT NEAR é i2 'x' inbox subject") for n in range(1, 21)]
+    foreign = [mail(100 + n, to_addresses=(STRANGER,), body=f"note {n} secret NEAR") for n in range(20)]
+    build_database(mine + foreign, path)
+    database = MailDatabase(path)
+    yield database
+    database.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(keywords=st.lists(HOSTILE_WORDS, max_size=30), limit=st.integers(), day=st.integers(1, 28))
+def test_no_keyword_breaks_search_or_out_of_the_mailbox(
+    two_owners: MailDatabase, keywords: list[str], limit: int, day: int
+) -> None:
+    mailbox = two_owners.mailbox(OWNER, datetime(2001, 1, day))
+    hits = mailbox.search(keywords, max_results=limit)
+    assert len(hits) <= 20
+    for hit in hits:
+        assert two_owners.delivered_to(hit.id, OWNER) and hit.date <= mailbox.query_date
+        assert mailbox.read(hit.id) is not None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(st.integers(), st.text(), st.none(), st.floats(), st.booleans()))
+def test_only_ids_of_own_and_past_mail_can_be_read(two_owners: MailDatabase, email_id: object) -> None:
+    view = two_owners.mailbox(OWNER, LATE).read(email_id)  # type: ignore[arg-type]
+    assert (view is not None) == (type(email_id) is int and 1 <= email_id <= 20)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text())
+def test_free_text_is_no_known_address_and_no_message_id(two_owners: MailDatabase, text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        two_owners.mailbox(f"{text}?", LATE)
+    assert len(str(caught.value).splitlines()) == 1
+    assert two_owners.resolve(text) is None and two_owners.canonical(text) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            Email,
+            message_id=st.text(),
+            subject=st.text(),
+            from_address=st.text(),
+            to_addresses=st.lists(st.text(), max_size=3).map(tuple),
+            date=st.none() | st.datetimes(),
+            body=st.text(),
+        ),
+        max_size=10,
+    )
+)
+def test_no_mail_breaks_a_build_and_every_kept_one_is_found(
+    tmp_path_factory: pytest.TempPathFactory, emails: list[Email]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "mails.sqlite"
+    report = build_database(emails, path)
+    assert report.read == len(emails) == report.kept + report.duplicates + sum(report.dropped.values())
+    database = MailDatabase(path)
+    assert database.email_count() == report.kept and len(database.inboxes()) == report.inboxes
+    for address in database.inboxes():
+        mailbox = database.mailbox(address, LATE.replace(year=2040))
+        assert all(
+            database.delivered_to(i, address) == (mailbox.read(i) is not None) for i in range(1, report.kept + 1)
+        )
+    database.close()
+
+
+def test_search_stays_inside_a_large_mailbox_of_others(database_of: Build) -> None:
+    """The cost of a search follows the inbox: 20,000 mails of others that hold the word take no part in it."""
+    others = (
+        mail(
+            n,
+            message_id=f"<{n}>",
+            to_addresses=(f"p{n % 50}@x.example",),
+            from_address="q@x.example",
+            body=f"heron {n}",
+        )
+        for n in range(20_000)
+    )
+    mailbox = database_of([*others, mail(1, body="heron here")]).mailbox(OWNER, LATE)
+    mailbox.search(["heron"])
+    started = time.perf_counter()
+    assert len(mailbox.search(["heron"])) == 1
+    assert time.perf_counter() - started < 0.1

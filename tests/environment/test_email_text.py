@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environment.email_text import normalise_address, normalise_addresses, parse_query_date
+from environment.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("Ann.Lee@Example.COM ", "ann.lee@example.com"),
+        ('"Lee, Ann" <ann.lee@example.com>', "ann.lee@example.com"),
+        ("'ann.lee@example.com'", "ann.lee@example.com"),
+        ("josey'.'scott@enron.com", "josey'.'scott@enron.com"),
+        ("undisclosed-recipients", "undisclosed-recipients"),
+        ("\x00\ud800 <>", ""),
+    ],
+)
+def test_addresses_are_compared_in_one_form(address: str, expected: str) -> None:
+    assert normalise_address(address) == expected
+
+
+@given(st.lists(st.text()))
+def test_normalised_addresses_stay_as_they_are(addresses: list[str]) -> None:
+    once = normalise_addresses(addresses)
+    assert normalise_addresses(once) == once
+    assert "" not in once
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2001-05-15", datetime(2001, 5, 15, 23, 59, 59)),
+        (date(2001, 5, 15), datetime(2001, 5, 15, 23, 59, 59)),
+        (" 2001-05-15T09:30 ", datetime(2001, 5, 15, 9, 30)),
+        ("2001-05-15T09:30:00+02:00", datetime(2001, 5, 15, 7, 30)),
+        ("2001-05-15T09:30:00Z", datetime(2001, 5, 15, 9, 30)),
+        (datetime(2001, 5, 15, 9, 30, 1, 5, timezone(timedelta(hours=-5))), datetime(2001, 5, 15, 14, 30, 1)),
+    ],
+)
+def test_query_dates(value: str | date, expected: datetime) -> None:
+    assert parse_query_date(value) == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["", "yesterday", "2001-13-01", "15.05.2001", None, 20010515, "0001-01-01T00:00+14:00", "9" * 100_000]
+)
+def test_a_malformed_query_date_is_one_clear_line(value: object) -> None:
+    with pytest.raises(BadInput, match="YYYY-MM-DD") as caught:
+        parse_query_date(value)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from sample_mails import OWNER, STRANGER, mail
+
+from environment.email_db import MailDatabase
+from environment.models import Email, FinalAnswer
+from environment.tools import FINAL_ANSWER, READ, SEARCH, TOOL_SCHEMAS, MailTools
+
+NAMES = [SEARCH, READ, FINAL_ANSWER]
+FOREIGN = 3
+
+
+@pytest.fixture
+def tools(database_of: Callable[[Iterable[Email]], MailDatabase]) -> MailTools:
+    """The owner's mails are 1 and 2; 3 is someone else's and 4 has not been sent yet."""
+    database = database_of(
+        [
+            mail(
+                1,
+                subject="Heron kickoff",
+                body="The kickoff now\n\n\n takes place in   Room 4B. \n" + "filler " * 300,
+                to_addresses=(OWNER, *(f"p{i}@example.com" for i in range(5))),
+                cc_addresses=(STRANGER,),
+            ),
+            mail(2, subject="", from_address=STRANGER, body="Lunch at noon?"),
+            mail(3, to_addresses=(STRANGER,), body="Secret kickoff."),
+            mail(4, date=datetime(2002, 1, 1), body="Later kickoff."),
+        ]
+    )
+    return MailTools(database.mailbox(OWNER, datetime(2001, 2, 1)), SimpleNamespace(max_results=5, read_chars=200))
+
+
+def test_the_tools_are_named_and_described_alike_for_openai_and_langchain(tools: MailTools) -> None:
+    assert [schema["function"]["name"] for schema in TOOL_SCHEMAS] == [
+        "search_inbox_tool",
+        "read_email_tool",
+        "return_final_answer_tool",
+    ]
+    assert [convert_to_openai_tool(tool) for tool in tools.langchain_tools()] == TOOL_SCHEMAS
+    assert len(json.dumps(TOOL_SCHEMAS)) < 800, "every prompt pays for these"
+
+
+def test_a_search_shows_a_line_per_hit(tools: MailTools) -> None:
+    result = tools.call(SEARCH, {"keywords": ["kickoff", "room"]})
+    assert result.observation.startswith("1 | 2 Jan 2001 | bob.ray | Heron kickoff | ")
+    assert len(result.observation.splitlines()) == 1 and "Room 4B" in result.observation
+    assert result.email_ids == [1] and not result.invalid
+    assert (
+        tools.call(SEARCH, {"keywords": "lunch"}).observation
+        == f"2 | 3 Jan 2001 | {STRANGER} | (no subject) | Lunch at noon?"
+    )
+    assert tools.call(SEARCH, {"keywords": ["zeppelin"]}).observation == "No mails found."
+    assert tools.call(SEARCH, {"keywords": []}).observation == "No mails found."
+
+
+def test_a_read_shows_the_mail_cut_to_length(tools: MailTools) -> None:
+    lines = tools.call(READ, {"email_id": 1}).observation.splitlines()
+    assert lines[:6] == [
+        "From: bob.ray",
+        "To: ann.lee, p0, p1 +3",
+        f"Cc: {STRANGER}",
+        "Date: 2 Jan 2001 09:30",
+        "Subject: Heron kickoff",
+        "",
+    ]
+    body = "\n".join(lines[6:])
+    assert body.startswith("The kickoff now\n\ntakes place in Room 4B.\nfiller filler")
+    assert body.endswith("filler …(cut)") and len(body) <= 200 + len(" …(cut)")
+
+
+def test_foreign_later_and_missing_mails_read_the_same(tools: MailTools) -> None:
+    results = [tools.call(READ, {"email_id": number}) for number in (FOREIGN, 4, 999, -1, 2**80)]
+    assert all(result == results[0] for result in results)
+    assert results[0].observation == "No mail with that id in this mailbox." and results[0].unknown_ids == 1
+
+
+def test_the_final_answer_cites_message_ids_of_readable_mails_only(tools: MailTools) -> None:
+    result = tools.call(FINAL_ANSWER, {"answer": " Room 4B ", "source_ids": [1, "2", 1, FOREIGN, 999, "x", None]})
+    assert result.final == FinalAnswer(answer="Room 4B", source_ids=("<1@example.com>", "<2@example.com>"))
+    assert result.email_ids == [1, 2] and result.unknown_ids == 4
+    assert tools.call(FINAL_ANSWER, {"answer": 14, "source_ids": []}).final == FinalAnswer(answer="14")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("send_email_tool", {}),
+        (SEARCH, {}),
+        (SEARCH, None),
+        (SEARCH, {"keywords": None}),
+        (SEARCH, {"keywords": [["nested"]]}),
+        (READ, {}),
+        (READ, {"email_id": "one"}),
+        (READ, {"email_id": True}),
+        (READ, {"email_id": 1.5}),
+        (FINAL_ANSWER, {"source_ids": [1]}),
+        (FINAL_ANSWER, {"answer": "  "}),
+        (FINAL_ANSWER, {"answer": ["Room 4B"]}),
+    ],
+)
+def test_a_malformed_call_is_told_what_is_expected(tools: MailTools, name: str, arguments: object) -> None:
+    result = tools.call(name, arguments)
+    assert result.invalid and result.final is None
+    assert len(result.observation.splitlines()) == 1
+    assert name in result.observation or result.observation.startswith("No such tool")
+
+
+def test_langchain_carries_the_observation_and_the_whole_result(tools: MailTools) -> None:
+    search = tools.langchain_tools()[0]
+    call = {"type": "tool_call", "id": "1", "name": SEARCH, "args": {"keywords": ["lunch"], "unasked": 1}}
+    message = search.invoke(call)
+    assert message.content == message.artifact.observation and message.artifact.email_ids == [2]
+    assert search.invoke({"type": "tool_call", "id": "1", "name": SEARCH, "args": {}}).artifact.invalid
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+ARGUMENTS = ANY_JSON | st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("keywords", "email_id", "answer", "source_ids"), ANY_JSON)
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.sampled_from(NAMES) | st.text(), arguments=ARGUMENTS)
+def test_whatever_a_model_writes_it_gets_text_and_only_its_own_mail(
+    tools: MailTools, name: str, arguments: object
+) -> None:
+    result = tools.call(name, arguments)
+    assert result.observation and set(result.email_ids) <= {1, 2}
+    assert "Secret" not in result.observation and "Later" not in result.observation
+    if result.final is not None:
+        assert set(result.final.source_ids) <= {"<1@example.com>", "<2@example.com>"}
