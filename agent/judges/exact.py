@@ -10,6 +10,7 @@ it stands in a phrase ("the Heron review is at 15:30") rather than alone, as a c
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from agent.judges import Verdict
 from agent.judges.facts import Fact, Reading, Word, fold, plain, read, stem
@@ -115,8 +116,11 @@ def _contradiction(question: Reading, ours: Reading, theirs: Reading, names: lis
     known = {stem(word.text) for word in ours.words}
     asked_words = {stem(word.text) for word in question.words}
     if names:
-        for word, following in zip(theirs.words, (*theirs.words[1:], None), strict=True):
-            if stem(word.text) in known or not _may_name(word, following, theirs, known):
+        wanted = [stem(name) for name in names]
+        any_capital = any(word.capitalised for word in theirs.words)  # without, every word may be a name
+        for position, word in enumerate(theirs.words):
+            possible = _may_name(word, theirs.words[position + 1 :], wanted) if any_capital else word.can_name
+            if stem(word.text) in known or fold(word.text) in _OPENERS or not possible:
                 continue
             if not (word.item in phrases and stem(word.text) in asked_words):
                 return f"{word.text!r} contradicts the reference"
@@ -129,20 +133,19 @@ def _labels_differ(fact: Fact, other: Fact) -> bool:
     return fact.label is not None and other.label is not None and fact.label != other.label
 
 
-def _may_name(word: Word, following: Word | None, answer: Reading, known: set[str]) -> bool:
-    """Whether a word of the answer could be a name: capitalised, unless only its place at the start explains that."""
-    if not word.can_name or fold(word.text) in _OPENERS:
-        return False
-    if not any(other.capitalised for other in answer.words):
-        return True  # no capitals at all: any word may be a name
-    if not word.capitalised:
+def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
+    """Whether a word of the answer could be a name: capitalised, unless only its place at the start explains that.
+
+    At the start it is taken for a verb or the like when a lower-case word or the whole wanted name comes next.
+    """
+    if not (word.can_name and word.capitalised):
         return False
     if not word.opens:
         return True
     if word.before_colon:
         return False
-    starts_phrase = following is not None and following.item == word.item
-    return not (starts_phrase and (not following.capitalised or stem(following.text) in known))
+    continues = bool(following) and following[0].item == word.item and not following[0].capitalised
+    return not (continues or [stem(other.text) for other in following[: len(wanted)]] == wanted)
 
 
 def _bare_candidate(answer: Reading, known: set[str]) -> str | None:

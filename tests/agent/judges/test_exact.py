@@ -104,6 +104,8 @@ CANDIDATES = [
     ("Dana Voss", "Dana Voss, Piet Harlow"),
     ("Dana Voss", "Piet Harlow, Dana Voss"),
     ("Dana Voss", "Piet and Dana Voss"),
+    ("Dana Voss", "Piet Voss, Dana Voss"),
+    ("Dana Voss", "Piet Voss Dana Voss"),
     ("Dana Voss", "dana voss, piet harlow"),
     ("Dana Voss", "dana voss piet harlow"),
     ("Dana Voss", "Dana Voss, piet harlow"),

@@ -1,0 +1,88 @@
+"""The language-model judge: asks whether an answer says what the reference says, and takes yes or no as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from pydantic import BaseModel, ValidationError
+
+from agent import prompts
+from agent.judges import JudgeError, Verdict
+
+
+class _Reply(BaseModel):
+    reasoning: str = ""
+    accept: bool
+
+
+class LLMJudge:
+    """`Judge` that asks any LiteLLM model, at temperature 0 where the model has one."""
+
+    def __init__(
+        self,
+        model: str = "openai/gpt-4.1",
+        *,
+        attempts: int = 3,
+        timeout: float = 60.0,
+        api_base: str | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        """`timeout` is in seconds per attempt; without `api_base` and `api_key` the environment variables of the provider count."""
+        self.model = model
+        self.attempts = attempts
+        self.timeout = timeout
+        self.api_base = api_base
+        self.api_key = api_key
+
+    async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+        """Raises `JudgeError` when no attempt gives a usable reply; an empty answer is wrong without asking."""
+        if not answer.strip():
+            return Verdict(correct=False, reason="the answer is empty")
+        from openai import OpenAIError  # what LiteLLM's errors derive from; imported late like LiteLLM itself
+
+        problem = ""
+        for attempt in range(self.attempts):
+            try:
+                reply = _parse(await self._ask(question, reference, answer))
+            except ValueError as error:
+                problem = f"unusable reply ({error})"
+                continue
+            except OpenAIError as error:
+                problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                await asyncio.sleep(attempt)
+                continue
+            return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300])
+        raise JudgeError(f"{self.model} gave no verdict in {self.attempts} attempts: {problem}")
+
+    async def _ask(self, question: str, reference: str, answer: str) -> str:
+        import litellm  # seconds of import that only this judge needs
+
+        case = {"question": question, "reference": reference, "candidate": answer}
+        response = await litellm.acompletion(
+            model=self.model,
+            messages=[
+                {"role": "system", "content": prompts.load("judge")},
+                {"role": "user", "content": json.dumps(case, ensure_ascii=False)},
+            ],
+            response_format={"type": "json_object"},
+            temperature=0.0,
+            drop_params=True,
+            timeout=self.timeout,
+            num_retries=0,
+            api_base=self.api_base,
+            api_key=self.api_key,
+        )
+        return response.choices[0].message.content or ""
+
+
+def _parse(text: str) -> _Reply:
+    """The first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
+    start = text.find("{")
+    if start < 0:
+        raise ValueError("no JSON object")
+    found, _ = json.JSONDecoder().raw_decode(text, start)
+    try:
+        return _Reply.model_validate(found)
+    except ValidationError as error:
+        raise ValueError("no verdict in the JSON object") from error

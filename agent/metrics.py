@@ -1,0 +1,190 @@
+"""What an evaluation counts: one `Prediction` per question and policy, `PolicyMetrics` over them, and paired tests."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from agent.judges.exact import normalise
+
+Z95 = 1.959963984540054
+"""Quantile of the standard normal distribution that leaves 2.5% above it."""
+
+
+class Prediction(BaseModel):
+    """What one policy did with one question. An `error` (class name) means that nobody can say what it would have done."""
+
+    policy: str
+    scenario_id: str
+    kind: str = "unknown"
+    question: str
+    reference: str
+    inbox_address: str = ""
+    answer: str | None = None
+    source_ids: tuple[str, ...] = ()
+    gold_ids: tuple[str, ...] = ()
+    correct: bool | None = None
+    reason: str = ""
+    turns: int = Field(default=0, ge=0)
+    seconds: float = Field(default=0.0, ge=0)
+    outcome: str = "answered"
+    error: str | None = None
+    transcript: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class KindMetrics(BaseModel):
+    """Accuracy on the questions that ask for one kind of fact."""
+
+    n: int
+    accuracy: float
+
+
+class Seconds(BaseModel):
+    """Wall time per question."""
+
+    median: float
+    p95: float
+
+
+class PolicyMetrics(BaseModel):
+    """One policy's figures. `errors` runs count nowhere else: `n` is the number of the others.
+
+    `source_recall` and `source_precision` are means over questions, see `source_recall_of` and `source_precision_of`.
+    """
+
+    n: int
+    errors: int
+    error_classes: dict[str, int]
+    accuracy: float
+    ci95: tuple[float, float]
+    answer_rate: float
+    source_recall: float
+    source_precision: float
+    token_f1: float
+    turns: float
+    seconds: Seconds
+    outcomes: dict[str, int]
+    by_kind: dict[str, KindMetrics]
+
+
+class McNemar(BaseModel):
+    """Two policies on the same questions: `a_only` were right only in a, `b_only` only in b; `n` pairs in all."""
+
+    n: int
+    a_only: int
+    b_only: int
+    p_value: float
+
+
+def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
+    """Score interval of a proportion (E. B. Wilson, JASA 22, 1927): 95% by default, (0, 1) when nothing was observed.
+
+    Raises ValueError unless 0 <= successes <= n.
+    """
+    if not 0 <= successes <= n:
+        raise ValueError(f"successes must be between 0 and {n}, not {successes}")
+    if n == 0:
+        return 0.0, 1.0
+    share, spread = successes / n, z * z / n
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / n + spread / (4 * n))
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == n else centre + half
+    return low, high
+
+
+def mcnemar(a: Sequence[Prediction], b: Sequence[Prediction]) -> McNemar:
+    """Exact two-sided McNemar test (Q. McNemar, Psychometrika 12, 1947), paired by scenario id.
+
+    Under the null hypothesis the questions that only one of the two gets right fall to either side with probability
+    one half, so p = min(1, 2 P[X <= min(a_only, b_only)]) with X ~ Binomial(a_only + b_only, 1/2). A question that
+    either policy ended with an error, or that only one was asked, is no pair. Raises ValueError on a repeated id.
+    """
+    right_a, right_b = _verdicts(a), _verdicts(b)
+    shared = right_a.keys() & right_b.keys()
+    a_only = sum(right_a[id] and not right_b[id] for id in shared)
+    b_only = sum(right_b[id] and not right_a[id] for id in shared)
+    discordant = a_only + b_only
+    tail = sum(math.comb(discordant, k) for k in range(min(a_only, b_only) + 1))
+    return McNemar(n=len(shared), a_only=a_only, b_only=b_only, p_value=min(1.0, 2 * tail / 2**discordant))
+
+
+def token_f1(reference: str, answer: str | None) -> float:
+    """Harmonic mean of precision and recall over words, each as often as it occurs (SQuAD v1.1 evaluation script).
+
+    Words are those of `normalise`. Two texts without words agree; no answer scores 0.
+    """
+    if answer is None:
+        return 0.0
+    ours, theirs = normalise(reference).split(), normalise(answer).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs))
+
+
+def source_recall_of(prediction: Prediction) -> float:
+    """Share of the gold mails that were cited: |cited ∩ gold| / |gold|; 0 without an answer."""
+    gold = set(prediction.gold_ids)
+    return len(gold & set(prediction.source_ids)) / len(gold) if gold else 0.0
+
+
+def source_precision_of(prediction: Prediction) -> float:
+    """Share of the cited mails that are gold: |cited ∩ gold| / |cited|; 0 when nothing was cited."""
+    cited = set(prediction.source_ids)
+    return len(cited & set(prediction.gold_ids)) / len(cited) if cited else 0.0
+
+
+def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
+    """The figures of one policy.
+
+    Accuracy, answer rate, source recall, token-F1, turns and seconds are over all runs without error, whether they
+    answered or not; source precision is over those that answered. Nothing to average gives 0. `source_recall` leaves
+    out questions without known gold mails.
+    """
+    runs = [prediction for prediction in predictions if prediction.error is None]
+    answered = [run for run in runs if run.answer is not None]
+    right = sum(run.correct is True for run in runs)
+    kinds = sorted({run.kind for run in runs})
+    seconds = sorted(run.seconds for run in runs)
+    return PolicyMetrics(
+        n=len(runs),
+        errors=len(predictions) - len(runs),
+        error_classes=dict(sorted(Counter(p.error for p in predictions if p.error is not None).items())),
+        accuracy=right / len(runs) if runs else 0.0,
+        ci95=wilson_interval(right, len(runs)),
+        answer_rate=len(answered) / len(runs) if runs else 0.0,
+        source_recall=_mean([source_recall_of(run) for run in runs if run.gold_ids]),
+        source_precision=_mean([source_precision_of(run) for run in answered]),
+        token_f1=_mean([token_f1(run.reference, run.answer) for run in runs]),
+        turns=_mean([run.turns for run in runs]),
+        seconds=Seconds(median=statistics.median(seconds) if seconds else 0.0, p95=_quantile(seconds, 0.95)),
+        outcomes=dict(sorted(Counter(run.outcome for run in runs).items())),
+        by_kind={kind: _kind_metrics([run for run in runs if run.kind == kind]) for kind in kinds},
+    )
+
+
+def _kind_metrics(runs: Sequence[Prediction]) -> KindMetrics:
+    return KindMetrics(n=len(runs), accuracy=sum(run.correct is True for run in runs) / len(runs))
+
+
+def _verdicts(predictions: Sequence[Prediction]) -> dict[str, bool]:
+    runs = [prediction for prediction in predictions if prediction.error is None]
+    verdicts = {run.scenario_id: run.correct is True for run in runs}
+    if len(verdicts) != len(runs):
+        raise ValueError("a paired test needs each scenario id once per policy")
+    return verdicts
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else 0.0
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of the values do not exceed (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
