@@ -1,0 +1,32 @@
+"""An ART backend on plain PyTorch: serves a policy over HTTP and trains its LoRA adapter, on CPU or CUDA.
+
+The pieces, from the bottom up: `network` (the language model and its adapters), `attention` (ragged batches),
+`engine` (continuous batching with prefix reuse), `conversation` (chat messages to token ids and back), `server`
+(OpenAI-compatible HTTP), `update` (gradients over a token tree), `service` and `backend` (ART's seam).
+
+Heavy imports happen on first use of a name, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from training.backends.torch.settings import TorchSettings
+
+if TYPE_CHECKING:
+    from training.backends.torch.backend import TorchBackend
+    from training.backends.torch.server import PolicyServer
+
+__all__ = ["PolicyServer", "TorchBackend", "TorchSettings"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TorchBackend":
+        from training.backends.torch.backend import TorchBackend
+
+        return TorchBackend
+    if name == "PolicyServer":
+        from training.backends.torch.server import PolicyServer
+
+        return PolicyServer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

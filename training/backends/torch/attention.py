@@ -1,0 +1,189 @@
+"""Attention over ragged batches: many sequences side by side in one row of tokens, no padding.
+
+transformers calls `ragged_attention` for every layer; who attends to what is decided by the `plan` in the keyword
+arguments: `CachedAttention` for serving (keys and values live in a pool), `TreeAttention` for training (keys and
+values of shared prefixes are computed once and differentiated through).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from transformers import AttentionInterface
+
+RAGGED = "ragged_plan"
+
+
+class AttentionPlan(Protocol):
+    """Attention for one forward pass."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """`query` [heads, n, d], `key` and `value` [kv_heads, n, d] of the n new tokens -> [n, heads, d]."""
+        ...
+
+
+def ragged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    plan: AttentionPlan,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """transformers' attention interface for a batch of one row: [1, heads, n, d] -> [1, n, heads, d]."""
+    return plan.attend(module.layer_idx, query[0], key[0], value[0], scaling)[None], None
+
+
+AttentionInterface.register(RAGGED, ragged_attention)
+
+
+def grouped_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """One sequence. `query` [heads, n, d], `key`/`value` [kv_heads, t, d], `mask` [n, t] -> [n, heads, d].
+
+    Query heads that share a key head become a batch dimension over an expanded (never copied) key.
+    Without a mask every query sees every key.
+    """
+    heads, n, d = query.shape
+    kv_heads = key.shape[0]
+    repeat = heads // kv_heads
+    if n == 1:
+        out = F.scaled_dot_product_attention(
+            query.view(kv_heads, 1, repeat, d), key[:, None], value[:, None], scale=scale
+        )
+        return out.reshape(1, heads, d)
+    out = F.scaled_dot_product_attention(
+        query.unflatten(0, (kv_heads, repeat)),
+        key[:, None].expand(-1, repeat, -1, -1),
+        value[:, None].expand(-1, repeat, -1, -1),
+        attn_mask=mask,
+        scale=scale,
+    )
+    return out.flatten(0, 1).transpose(0, 1)
+
+
+def causal_mask(n: int, total: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Additive mask [n, total] for the last `n` of `total` positions."""
+    mask = torch.full((n, total), float("-inf"), dtype=dtype, device=device)
+    return mask.triu_(total - n + 1)
+
+
+class KVPool:
+    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it."""
+
+    def __init__(
+        self, layers: int, kv_heads: int, head_dim: int, tokens: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.tokens = tokens
+        self._empty = partial(torch.empty, layers, 2, tokens, kv_heads, head_dim, dtype=dtype, device=device)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything. On CPU memory is taken only as regions are written."""
+        self.store: torch.Tensor = torch.empty(0)  # frees the old one before a new one is taken
+        self.store = self._empty()
+        self._free: list[tuple[int, int]] = [(0, self.tokens)]  # (start, size), ordered, never adjacent
+
+    def allocate(self, size: int) -> int | None:
+        """Start of a free region of `size` tokens (first fit), or `None` when no hole is large enough."""
+        for i, (start, free) in enumerate(self._free):
+            if free >= size:
+                if free == size:
+                    del self._free[i]
+                else:
+                    self._free[i] = (start + size, free - size)
+                return start
+        return None
+
+    def release(self, start: int, size: int) -> None:
+        if size <= 0:
+            return
+        merged: list[tuple[int, int]] = []
+        for hole in sorted([*self._free, (start, size)]):
+            if merged and sum(merged[-1]) == hole[0]:
+                merged[-1] = (merged[-1][0], merged[-1][1] + hole[1])
+            else:
+                merged.append(hole)
+        self._free = merged
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        self.store[:, :, target : target + count] = self.store[:, :, source : source + count]
+
+
+@dataclass(frozen=True)
+class Span:
+    """New tokens `begin:end` of the row belong to a sequence stored at `start`, which then has `total` tokens."""
+
+    begin: int
+    end: int
+    start: int
+    total: int
+
+
+class CachedAttention:
+    """Serving: append the new keys and values to each sequence's region, then attend within that region."""
+
+    def __init__(self, pool: KVPool, spans: Sequence[Span]) -> None:
+        store = pool.store
+        self._store = store
+        self._spans = [
+            (s, None if s.end - s.begin == 1 else causal_mask(s.end - s.begin, s.total, store.dtype, store.device))
+            for s in spans
+        ]
+        slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
+        self._slots = torch.cat(slots).to(store.device)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        keys, values = self._store[layer].unbind()
+        keys.index_copy_(0, self._slots, key.transpose(0, 1))
+        values.index_copy_(0, self._slots, value.transpose(0, 1))
+        out = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
+        for span, mask in self._spans:
+            region = slice(span.start, span.start + span.total)
+            out[span.begin : span.end] = grouped_attention(
+                query[:, span.begin : span.end],
+                keys[region].transpose(0, 1),
+                values[region].transpose(0, 1),
+                mask,
+                scale,
+            )
+        return out
+
+
+class TreeAttention:
+    """Training: every segment of a token tree attends to its ancestors and causally to itself."""
+
+    def __init__(self, lengths: Sequence[int], paths: Sequence[Sequence[int]], like: torch.Tensor) -> None:
+        """`lengths[i]` tokens in segment i; `paths[i]` the segments from the root to i, i included."""
+        self._lengths = list(lengths)
+        self._paths = paths
+        self._masks = [
+            causal_mask(n, sum(lengths[p] for p in path), like.dtype, like.device)
+            for n, path in zip(lengths, paths, strict=True)
+        ]
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        # One split per tensor: its backward is one concatenation, where slicing would add up full-size zeros.
+        queries = query.split(self._lengths, dim=1)
+        keys = key.split(self._lengths, dim=1)
+        values = value.split(self._lengths, dim=1)
+        out = []
+        for q, path, mask in zip(queries, self._paths, self._masks, strict=True):
+            k = keys[path[0]] if len(path) == 1 else torch.cat([keys[p] for p in path], dim=1)
+            v = values[path[0]] if len(path) == 1 else torch.cat([values[p] for p in path], dim=1)
+            out.append(grouped_attention(q, k, v, mask, scale))
+        return torch.cat(out)

@@ -1,0 +1,228 @@
+"""Chat messages to token ids and back, such that earlier replies keep the very ids that were sampled.
+
+Rendering a conversation and tokenizing the text again does not always give the ids that the model produced. So the
+ids of every reply are remembered under the text of the conversation up to it; a later request that contains this
+conversation starts from them and tokenizes only what was added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from training.errors import BadInput
+
+_TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_REMEMBERED = 4_096
+
+
+@dataclass(frozen=True)
+class ParsedReply:
+    """A sampled text as an OpenAI message: `content` is what stands outside of `tool_calls`."""
+
+    content: str | None
+    tool_calls: list[dict[str, Any]]
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": self.content}
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+        return message
+
+
+class ChatFormat:
+    """The chat template of one tokenizer, with a memory of the ids behind each reply."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if not isinstance(tokenizer.chat_template, str):
+            raise BadInput("The model's tokenizer has no chat template: add chat_template.jinja to its folder.")
+        self.tokenizer = tokenizer
+        self._memory: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self.special_ids = frozenset(tokenizer.all_special_ids)
+        self._byte_of = {char: byte for byte, char in _bytes_to_unicode().items()}
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, open_reply: bool
+    ) -> str:
+        """The conversation as text; with `open_reply` it ends where the next assistant message begins."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [_canonical(message) for message in messages],
+                tools=[ordered_tool(tool) for tool in tools] if tools else None,
+                add_generation_prompt=open_reply,
+                tokenize=False,
+                **template_options(self.tokenizer),
+            )
+        except TemplateError as error:
+            raise BadInput(f"The chat template cannot render these messages: {error}") from error
+        return text
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        conversation: str | None = None,
+    ) -> list[int]:
+        """Prompt ids for the next reply. Replies that `remember` has seen keep their sampled ids.
+
+        `conversation` tells apart conversations whose texts are equal although their sampled ids differ.
+        """
+        text = self.render(messages, tools, open_reply=True)
+        for end in range(len(messages), 0, -1):
+            if messages[end - 1].get("role") != "assistant":
+                continue
+            known = self.render(messages[:end], tools, open_reply=False)
+            for key in _memory_keys(known, messages[:end], conversation):
+                ids = self._memory.get(key)
+                if ids is not None and text.startswith(known):
+                    self._memory.move_to_end(key)
+                    return [*ids, *self.tokenize(text[len(known) :])]
+        return self.tokenize(text)
+
+    def remember(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        prompt_ids: Sequence[int],
+        reply: ParsedReply,
+        sampled_ids: Sequence[int],
+        conversation: str | None = None,
+    ) -> None:
+        """Keep the ids of a conversation that `reply` (sampled as `sampled_ids`) was added to."""
+        extended = [*messages, reply.message()]
+        text = self.render(extended, tools, open_reply=False)
+        # What the template writes after a reply: the end token, unless it was sampled, and a line break.
+        closing = self._closing(text)
+        if closing and sampled_ids and sampled_ids[-1] == closing[0]:
+            closing = closing[1:]
+        ids = (*prompt_ids, *sampled_ids, *closing)
+        for key in _memory_keys(text, extended, conversation):
+            self._memory[key] = ids
+            self._memory.move_to_end(key)
+        while len(self._memory) > _REMEMBERED:
+            self._memory.popitem(last=False)
+
+    def parse(self, text: str, with_tools: bool) -> ParsedReply:
+        """Split Hermes-style tool calls from a reply. A call that is not valid JSON leaves the reply plain text."""
+        if not with_tools or "<tool_call>" not in text:
+            return ParsedReply(text, [])
+        calls = []
+        for block in _TOOL_CALL.finditer(text):
+            call = _parse_call(block[1])
+            if call is None:
+                return ParsedReply(text, [])
+            calls.append(call)
+        return ParsedReply(text[: text.index("<tool_call>")].strip() or None, calls)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def token_bytes(self, token_id: int) -> list[int]:
+        """The bytes that a token stands for (a part of a character is possible)."""
+        token = self.tokenizer.convert_ids_to_tokens(token_id)
+        if token is None:
+            return []
+        if token_id in self.special_ids or any(char not in self._byte_of for char in token):
+            return list(self.tokenizer.decode([token_id], clean_up_tokenization_spaces=False).encode())
+        return [self._byte_of[char] for char in token]
+
+    def tokenize(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False) if text else []
+
+    def _closing(self, text: str) -> list[int]:
+        """Ids of what follows the last reply in `text`: from the last special token to the end."""
+        ids = self.tokenize(text[-32:])
+        special = [i for i, token in enumerate(ids) if token in self.special_ids]
+        return ids[special[-1] :] if special else []
+
+
+def template_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The template arguments that ART passes when it tokenizes (`art.preprocessing.tokenize`)."""
+    template = tokenizer.chat_template
+    options: dict[str, Any] = {}
+    if isinstance(template, str) and "enable_thinking" in template:
+        options["enable_thinking"] = False
+    if isinstance(template, str) and "preserve_thinking" in template:
+        options["preserve_thinking"] = True
+    return options
+
+
+def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool with its keys in ART's `vllm_openai` order, so that serving and training render the same text."""
+    if tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
+        return dict(tool)
+    function = tool["function"]
+    first = [key for key in ("name", "description", "parameters", "strict") if key in function]
+    rest = [key for key in function if key not in first]
+    ordered = {"type": "function", "function": {key: function[key] for key in [*first, *rest]}}
+    return {**ordered, **{key: value for key, value in tool.items() if key not in ordered}}
+
+
+def _canonical(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message as the template should see it, however the client spelled it."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+    plain = {"role": message.get("role"), "content": content or ""}
+    for key in ("name", "tool_call_id"):
+        if message.get(key):
+            plain[key] = message[key]
+    if message.get("tool_calls"):
+        plain["tool_calls"] = [
+            {"type": "function", "function": _canonical_function(call.get("function") or {})}
+            for call in message["tool_calls"]
+        ]
+    return plain
+
+
+def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise BadInput(f"The arguments of a tool call are not JSON: {arguments[:80]!r}") from error
+    return {"name": function.get("name"), "arguments": arguments if arguments is not None else {}}
+
+
+def _memory_keys(text: str, messages: Sequence[Mapping[str, Any]], conversation: str | None) -> list[str]:
+    """From the most to the least specific: this conversation, these call ids, this text."""
+    calls = [call.get("id") for message in messages for call in message.get("tool_calls") or []]
+    marks = [f"call:{calls}"] if calls and all(calls) else []
+    if conversation:
+        marks.insert(0, f"conversation:{conversation}")
+    return [hashlib.sha256(f"{mark}\n{text}".encode()).hexdigest() for mark in [*marks, ""]]
+
+
+def _parse_call(text: str) -> dict[str, Any] | None:
+    try:
+        call = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return None
+    return {
+        "id": f"call_{uuid.uuid4().hex[:24]}",
+        "type": "function",
+        "function": {"name": call["name"], "arguments": json.dumps(arguments, ensure_ascii=False)},
+    }
+
+
+def _bytes_to_unicode() -> dict[int, str]:
+    """The printable stand-ins for bytes in byte-level BPE vocabularies (GPT-2's table)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {byte: chr(byte) for byte in printable}
+    others = [byte for byte in range(256) if byte not in table]
+    return {**table, **{byte: chr(256 + i) for i, byte in enumerate(others)}}

@@ -1,0 +1,341 @@
+"""Continuous batching on one model: every step computes the next tokens of all running sequences in one ragged row.
+
+Three things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
+finished, copies those keys and values instead of computing them. A prompt that shares it with one that is still
+being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from training.backends.torch.attention import CachedAttention, Span
+from training.backends.torch.network import LoraAdapter, PolicyNetwork
+from training.backends.torch.sampling import sample
+from training.backends.torch.settings import TorchSettings
+from training.backends.torch.token_tree import common_prefix
+from training.errors import BadInput
+
+_WORTH_WAITING = 16
+"""Hold a prompt back when a running prefill will spare it at least this many tokens."""
+_PATIENCE_S = 2.0
+"""Requests for another adapter wait at most this long before the running batch is drained for them."""
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to continue a prompt. Temperature 0 is greedy; `seed` makes sampling reproducible."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Sampled token ids (with the end token when there is one) and their log-probabilities at temperature 1."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    cached_tokens: int
+
+
+@dataclass(eq=False)
+class _Request:
+    prompt: np.ndarray
+    params: SamplingParams
+    adapter: LoraAdapter | None
+    is_stop: Callable[[list[int]], bool] | None
+    future: Future[Completion] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+    generator: torch.Generator | None = None
+
+    @property
+    def adapter_key(self) -> str:
+        return self.adapter.key if self.adapter else ""
+
+
+@dataclass(eq=False)
+class _Sequence:
+    """Tokens whose keys and values occupy a region of the pool. `request` is `None` once it has finished."""
+
+    adapter_key: str
+    ids: np.ndarray  # room for prompt and completion
+    length: int  # tokens known
+    computed: int  # of those, tokens whose keys and values are in the pool
+    start: int
+    size: int
+    used: int
+    request: _Request | None
+    reused: int = 0
+    sampled: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+class Engine:
+    """Owns the model while it serves; `submit` from any thread, `paused` to use the model for something else."""
+
+    def __init__(self, network: PolicyNetwork, settings: TorchSettings) -> None:
+        self.network = network
+        self._settings = settings
+        self._pool = network.kv_pool(settings.kv_cache_tokens)
+        self._waiting: deque[_Request] = deque()
+        self._running: list[_Sequence] = []
+        self._finished: list[_Sequence] = []
+        self._wake = threading.Condition()
+        self._model_lock = threading.Lock()
+        self._closed = False
+        self._clock = itertools.count()
+        self._generator = torch.Generator().manual_seed(settings.seed)
+        self.counters = {"requests": 0, "steps": 0, "computed_tokens": 0, "reused_tokens": 0, "sampled_tokens": 0}
+        self.busy_seconds = 0.0
+        self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens that prompt and completion may have together."""
+        return min(self.network.context_length, self._settings.kv_cache_tokens)
+
+    def submit(
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        adapter: LoraAdapter | None = None,
+        is_stop: Callable[[list[int]], bool] | None = None,
+    ) -> Future[Completion]:
+        """Queue a prompt. Cancel the future to give its place back. Raises `BadInput` when it cannot fit."""
+        total = len(prompt_ids) + params.max_tokens
+        if not prompt_ids:
+            raise BadInput("The prompt is empty.")
+        if total > self.max_tokens:
+            raise BadInput(
+                f"The prompt has {len(prompt_ids)} tokens and max_tokens is {params.max_tokens}: together {total}, "
+                f"but this model can hold {self.max_tokens}. Shorten the prompt or ask for fewer tokens."
+            )
+        request = _Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop)
+        if params.seed is not None:
+            request.generator = torch.Generator().manual_seed(params.seed)
+        with self._wake:
+            if self._closed:
+                raise RuntimeError("the engine is closed")
+            self._waiting.append(request)
+            self.counters["requests"] += 1
+            self._wake.notify()
+        return request.future
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The model to oneself: no step runs inside. Waiting and running requests go on afterwards.
+
+        Finished conversations leave the cache, and its memory is given back when nothing is running.
+        """
+        with self._model_lock:
+            for sequence in list(self._finished):
+                self._evict(sequence)
+            if not self._running:
+                self._pool.clear()
+            yield
+
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def running(self) -> int:
+        return len(self._running)
+
+    def close(self) -> None:
+        """Stop; open requests fail with an error."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+        for request in [*self._waiting, *(s.request for s in self._running)]:
+            if request is not None and not request.future.done():
+                request.future.set_exception(RuntimeError("the engine was closed"))
+
+    def _loop(self) -> None:
+        while True:
+            with self._wake:
+                while not self._closed and not self._waiting and not self._running:
+                    self._wake.wait()
+                if self._closed:
+                    return
+            with self._model_lock, torch.inference_mode():
+                started = time.monotonic()
+                try:
+                    self._step()
+                except Exception as error:
+                    self._fail_all(error)
+                self.busy_seconds += time.monotonic() - started
+
+    def _fail_all(self, error: Exception) -> None:
+        """A step that cannot be computed fails its requests, not the engine."""
+        failed, self._running = self._running, []
+        for sequence in failed:
+            self._pool.release(sequence.start, sequence.size)
+            if sequence.request and not sequence.request.future.done():
+                sequence.request.future.set_exception(error)
+
+    def _step(self) -> None:
+        self._drop_cancelled()
+        self._admit()
+        if not self._running:
+            return
+        batch = self._choose_tokens()
+        spans, begin = [], 0
+        for sequence, count in batch:
+            spans.append(Span(begin, begin + count, sequence.start, sequence.computed + count))
+            begin += count
+        network = self.network
+        rows = [(s.computed, s.computed + count) for s, count in batch]
+        ids = np.concatenate([s.ids[a:b] for (s, _), (a, b) in zip(batch, rows, strict=True)])
+        positions = np.concatenate([np.arange(a, b) for a, b in rows])
+        network.merge(next((s.request.adapter for s, _ in batch if s.request), None))
+        hidden = network.hidden(
+            torch.from_numpy(ids).to(network.device),
+            torch.from_numpy(positions).to(network.device),
+            CachedAttention(self._pool, spans),
+        )
+        ready = []
+        for (sequence, count), span in zip(batch, spans, strict=True):
+            sequence.computed += count
+            if sequence.computed == sequence.length:
+                ready.append((sequence, span.end - 1))
+        self.counters["steps"] += 1
+        self.counters["computed_tokens"] += begin
+        if ready:
+            self._sample([s for s, _ in ready], network.logits(hidden[[row for _, row in ready]]))
+
+    def _choose_tokens(self) -> list[tuple[_Sequence, int]]:
+        """(sequence, how many of its pending tokens) for this step: decoding first, then prompts in order."""
+        batch = []
+        budget = max(1, self._settings.step_tokens - sum(s.length - s.computed == 1 for s in self._running))
+        for sequence in self._running:
+            pending = sequence.length - sequence.computed
+            if pending == 1:
+                batch.append((sequence, 1))
+            elif budget > 0:
+                count = min(pending, budget)
+                budget -= count
+                batch.append((sequence, count))
+        return batch
+
+    def _sample(self, sequences: list[_Sequence], logits: torch.Tensor) -> None:
+        requests = [s.request for s in sequences if s.request]
+        uniforms = torch.tensor(
+            [torch.rand((), dtype=torch.float64, generator=r.generator or self._generator) for r in requests]
+        )
+        tokens, logprobs = sample(
+            logits, [r.params.temperature for r in requests], [r.params.top_p for r in requests], uniforms
+        )
+        self.counters["sampled_tokens"] += len(tokens)
+        for sequence, request, token, logprob in zip(sequences, requests, tokens, logprobs, strict=True):
+            sequence.sampled.append(token)
+            sequence.logprobs.append(logprob)
+            sequence.ids[sequence.length] = token
+            sequence.length += 1
+            if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):
+                self._finish(sequence, "stop")
+            elif len(sequence.sampled) == request.params.max_tokens:
+                self._finish(sequence, "length")
+
+    def _finish(self, sequence: _Sequence, reason: str) -> None:
+        request = sequence.request
+        self._retire(sequence)
+        if request and request.future.set_running_or_notify_cancel():
+            request.future.set_result(Completion(sequence.sampled, sequence.logprobs, reason, sequence.reused))
+
+    def _retire(self, sequence: _Sequence) -> None:
+        """From running to finished: what is computed stays in the cache, the rest of the region is free again."""
+        self._running.remove(sequence)
+        self._pool.release(sequence.start + sequence.computed, sequence.size - sequence.computed)
+        sequence.size = sequence.length = sequence.computed
+        sequence.request = None
+        sequence.used = next(self._clock)
+        if sequence.size:
+            self._finished.append(sequence)
+
+    def _drop_cancelled(self) -> None:
+        with self._wake:
+            for request in [r for r in self._waiting if r.future.cancelled()]:
+                self._waiting.remove(request)
+        for sequence in [s for s in self._running if s.request and s.request.future.cancelled()]:
+            self._retire(sequence)
+
+    def _admit(self) -> None:
+        with self._wake:
+            waiting = list(self._waiting)
+        if not waiting:
+            return
+        current = self._running[0].adapter_key if self._running else waiting[0].adapter_key
+        now = time.monotonic()
+        if self._running and any(r.adapter_key != current and now - r.arrived > _PATIENCE_S for r in waiting):
+            return  # drain, so that the other adapter gets its turn
+        for request in waiting:
+            if len(self._running) >= self._settings.max_running:
+                return
+            if request.adapter_key == current and not self._start(request):
+                return
+
+    def _start(self, request: _Request) -> bool:
+        """Give `request` a region and its cached prefix. False when there is no room until others finish."""
+        source, shared = None, 0
+        most_promised = 0
+        for sequence in [*self._running, *self._finished]:
+            if sequence.adapter_key != request.adapter_key:
+                continue
+            common = common_prefix(request.prompt, sequence.ids[: sequence.length])
+            most_promised = max(most_promised, common)
+            if min(common, sequence.computed) > shared:
+                source, shared = sequence, min(common, sequence.computed)
+        # The last prompt token is always computed: its hidden state predicts the first new token.
+        shared = min(shared, len(request.prompt) - 1)
+        if min(most_promised, len(request.prompt) - 1) - shared >= _WORTH_WAITING:
+            return True  # held back: a running prefill is about to compute what it shares
+        size = len(request.prompt) + request.params.max_tokens
+        start = self._allocate(size, keep=source)
+        if start is None and not self._running:  # only the sequence to copy from is in the way: give up the reuse
+            source, shared = None, 0
+            start = self._allocate(size, keep=None)
+        if start is None:
+            return False
+        if source is not None and shared:
+            self._pool.copy(source.start, start, shared)
+            source.used = next(self._clock)
+            if source.request is None and shared >= source.length - 1:
+                self._evict(source)  # its whole content lives on in the new sequence
+        ids = np.empty(size, dtype=np.int64)
+        ids[: len(request.prompt)] = request.prompt
+        with self._wake:
+            self._waiting.remove(request)
+        self._running.append(
+            _Sequence(
+                request.adapter_key, ids, len(request.prompt), shared, start, size, next(self._clock), request, shared
+            )
+        )
+        self.counters["reused_tokens"] += shared
+        return True
+
+    def _allocate(self, size: int, keep: _Sequence | None) -> int | None:
+        while (start := self._pool.allocate(size)) is None:
+            victims = [s for s in self._finished if s is not keep]
+            if not victims:
+                return None
+            self._evict(min(victims, key=lambda s: s.used))
+        return start
+
+    def _evict(self, sequence: _Sequence) -> None:
+        self._finished.remove(sequence)
+        self._pool.release(sequence.start, sequence.size)

@@ -1,0 +1,262 @@
+"""The language model: base weights kept once, LoRA adapters merged for serving or applied explicitly for training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
+
+from training.backends.torch.attention import RAGGED, AttentionPlan, KVPool
+from training.backends.torch.settings import TorchSettings
+from training.errors import BadInput
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+_PREFIX = "base_model.model."
+
+
+class LoraAdapter:
+    """Low-rank matrices per projection (Hu et al. 2021): weight + scale * b @ a, with a [r, in] and b [out, r]."""
+
+    def __init__(
+        self, key: str, matrices: dict[str, tuple[torch.Tensor, torch.Tensor]], alpha: float, scale: float
+    ) -> None:
+        self.key = key
+        self.matrices = matrices
+        self.alpha = alpha
+        self.scale = scale
+
+    def parameters(self) -> list[torch.Tensor]:
+        """All matrices, in a fixed order."""
+        return [matrix for name in sorted(self.matrices) for matrix in self.matrices[name]]
+
+    def layers(self) -> list[int]:
+        return sorted({_layer_index(name) for name in self.matrices})
+
+
+class AdaptedLinear(torch.nn.Module):
+    """A frozen linear layer whose weight can carry a merged adapter, or add an explicit, trainable one."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight = linear.weight.detach()
+        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.original: torch.Tensor | None = None
+        self.explicit: tuple[torch.Tensor, torch.Tensor, float] | None = None
+
+    def merge(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> None:
+        if self.original is None:
+            self.original = self.weight.clone()
+        delta = b.float() @ a.float()
+        self.weight.copy_(self.original.float().add_(delta, alpha=scale))
+
+    def restore(self) -> None:
+        if self.original is not None:
+            self.weight.copy_(self.original)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = F.linear(x, self.weight, self.bias)
+        if self.explicit is None:
+            return out
+        a, b, scale = self.explicit
+        return out + F.linear(F.linear(x.to(a.dtype), a), b * scale).to(out.dtype)
+
+
+class PolicyNetwork:
+    """A Llama-like causal language model (Llama, Qwen2) that computes ragged rows of tokens.
+
+    Weights are float32 on CPU and bfloat16 on CUDA. At any moment at most one adapter is merged (`merged`).
+    """
+
+    def __init__(self, model_dir: str | os.PathLike[str], settings: TorchSettings) -> None:
+        device = settings.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+        if self.device.type == "cpu":
+            torch.set_num_threads(settings.threads or physical_cores())
+        self.model_dir = Path(model_dir)
+        if not (self.model_dir / "config.json").is_file():
+            raise BadInput(f"No model in {self.model_dir}: expected a folder with config.json and safetensors weights.")
+        dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        disable_progress_bar()
+        model = AutoModelForCausalLM.from_pretrained(self.model_dir, dtype=dtype, attn_implementation=RAGGED)
+        model.to(self.device).eval().requires_grad_(False)
+        self.config = model.config
+        self.dtype = dtype
+        self.body = model.model
+        self.head: torch.Tensor = model.lm_head.weight.detach()
+        self.layer_count = len(self.body.layers)
+        self.context_length: int = self.config.max_position_embeddings
+        self.end_ids = _end_ids(model)
+        self.merged: LoraAdapter | None = None
+        self.linears: dict[str, AdaptedLinear] = {}
+        for index, layer in enumerate(self.body.layers):
+            for block_name in ("self_attn", "mlp"):
+                block = getattr(layer, block_name)
+                for projection in PROJECTIONS:
+                    if hasattr(block, projection):
+                        linear = AdaptedLinear(getattr(block, projection))
+                        setattr(block, projection, linear)
+                        self.linears[f"model.layers.{index}.{block_name}.{projection}"] = linear
+
+    def kv_pool(self, tokens: int) -> KVPool:
+        attention = self.body.layers[0].self_attn
+        heads = self.config.num_key_value_heads
+        return KVPool(self.layer_count, heads, attention.head_dim, tokens, self.dtype, self.device)
+
+    def hidden(
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, *, grad_from: int | None = None
+    ) -> torch.Tensor:
+        """Final hidden states [n, width] of a row of `ids` [n] at `positions` [n].
+
+        Nothing is recorded for back-propagation below layer `grad_from` (nowhere when it is `None`).
+        """
+        recording = grad_from is not None and torch.is_grad_enabled()
+        with torch.no_grad():
+            x = self.body.embed_tokens(ids)[None]
+            rotary = self.body.rotary_emb(x, positions[None])
+            x = self._layers(x, rotary, plan, 0, grad_from if recording else self.layer_count)
+        if recording:
+            x = self._layers(x, rotary, plan, grad_from, self.layer_count)
+        return self.body.norm(x)[0]
+
+    def _layers(
+        self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], plan: AttentionPlan, first: int, last: int
+    ) -> torch.Tensor:
+        for layer in self.body.layers[first:last]:
+            x = layer(x, attention_mask=None, position_embeddings=rotary, plan=plan)
+        return x
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, width] -> float32 [n, vocabulary]."""
+        return F.linear(hidden, self.head).float()
+
+    @torch.no_grad()
+    def merge(self, adapter: LoraAdapter | None) -> None:
+        """Serve `adapter` from now on (`None`: the untouched base). Exact: originals are kept, nothing drifts."""
+        if (adapter and adapter.key) == (self.merged and self.merged.key):
+            return
+        if self.merged is not None:
+            for name in self.merged.matrices:
+                self.linears[name].restore()
+        if adapter is not None:
+            for name, (a, b) in adapter.matrices.items():
+                self.linears[name].merge(a.to(self.device), b.to(self.device), adapter.scale)
+        self.merged = adapter
+
+    @contextmanager
+    def explicit(self, adapter: LoraAdapter | None) -> Iterator[None]:
+        """Apply `adapter` beside the untouched base weights, so that gradients reach its matrices."""
+        self.merge(None)
+        if adapter is None:
+            yield
+            return
+        for name, (a, b) in adapter.matrices.items():
+            self.linears[name].explicit = (a, b, adapter.scale)
+        try:
+            yield
+        finally:
+            for name in adapter.matrices:
+                self.linears[name].explicit = None
+
+    def new_adapter(self, rank: int, alpha: float, layers: int | None, seed: int) -> LoraAdapter:
+        """A fresh adapter on all projections of the top `layers`: a is Kaiming-uniform, b zero (as in PEFT)."""
+        generator = torch.Generator().manual_seed(seed)
+        first = 0 if layers is None else max(0, self.layer_count - layers)
+        matrices = {}
+        for name, linear in self.linears.items():
+            if _layer_index(name) < first:
+                continue
+            out_features, in_features = linear.weight.shape
+            bound = math.sqrt(1 / in_features)  # kaiming_uniform_ with a = sqrt(5)
+            a = (torch.rand(rank, in_features, generator=generator) * 2 - 1) * bound
+            matrices[name] = (a.to(self.device), torch.zeros(out_features, rank, device=self.device))
+        return LoraAdapter("", matrices, alpha, alpha / rank)
+
+    def load_adapter(self, path: str | os.PathLike[str]) -> LoraAdapter:
+        """Read a PEFT LoRA folder. Raises `BadInput` when it is incomplete or does not fit this base model."""
+        folder = Path(path)
+        for needed in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+            if not (folder / needed).is_file():
+                raise BadInput(f"No LoRA adapter in {folder}: {needed} is missing.")
+        config = json.loads((folder / ADAPTER_CONFIG).read_text())
+        if config.get("rank_pattern") or config.get("alpha_pattern") or config.get("use_dora"):
+            raise BadInput(f"The adapter in {folder} uses per-layer ranks or DoRA, which this backend does not serve.")
+        rank, alpha = int(config["r"]), float(config["lora_alpha"])
+        tensors = load_file(folder / ADAPTER_WEIGHTS)
+        pairs: dict[str, dict[str, torch.Tensor]] = {}
+        for tensor_name, tensor in tensors.items():
+            found = re.fullmatch(rf"{re.escape(_PREFIX)}(.+)\.lora_([AB])\.weight", tensor_name)
+            if not found or found[1] not in self.linears:
+                raise BadInput(
+                    f"The adapter in {folder} does not fit {self.model_dir.name}: no place for {tensor_name}."
+                )
+            pairs.setdefault(found[1], {})[found[2]] = tensor.to(self.device, torch.float32)
+        matrices = {}
+        for name, pair in pairs.items():
+            expected = tuple(self.linears[name].weight.shape)
+            if set(pair) != {"A", "B"} or (pair["B"].shape[0], pair["A"].shape[1]) != expected:
+                shapes = {side: tuple(matrix.shape) for side, matrix in pair.items()}
+                raise BadInput(
+                    f"The adapter in {folder} was trained on another base model: {name} has shapes {shapes}, "
+                    f"{self.model_dir.name} needs {expected}."
+                )
+            matrices[name] = (pair["A"], pair["B"])
+        scale = alpha / math.sqrt(rank) if config.get("use_rslora") else alpha / rank
+        stamp = (folder / ADAPTER_WEIGHTS).stat()
+        return LoraAdapter(f"{folder.resolve()}:{stamp.st_mtime_ns}", matrices, alpha, scale)
+
+    def save_adapter(self, adapter: LoraAdapter, folder: Path) -> None:
+        """Write `adapter` as a PEFT folder (float32)."""
+        from peft import LoraConfig
+
+        layers = adapter.layers()
+        config = LoraConfig(
+            r=next(iter(adapter.matrices.values()))[0].shape[0],
+            lora_alpha=adapter.alpha,
+            lora_dropout=0.0,
+            target_modules=sorted({name.rsplit(".", 1)[1] for name in adapter.matrices}),
+            layers_to_transform=layers if len(layers) < self.layer_count else None,
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=str(self.config._name_or_path),
+            inference_mode=True,
+        )
+        config.save_pretrained(str(folder))
+        tensors = {}
+        for name, (a, b) in adapter.matrices.items():
+            tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.detach().cpu().contiguous()
+            tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.detach().cpu().contiguous()
+        save_file(tensors, folder / ADAPTER_WEIGHTS)
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may run on (hyper-threads share one)."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
+    return max(1, len(cores))
+
+
+def _layer_index(name: str) -> int:
+    return int(name.split(".")[2])
+
+
+def _end_ids(model: torch.nn.Module) -> frozenset[int]:
+    end = model.generation_config.eos_token_id
+    if end is None:
+        end = model.config.eos_token_id
+    return frozenset([end] if isinstance(end, int) else end or [])
