@@ -21,7 +21,7 @@ from environment.search_text import content_words
 from environment.sources.synthetic import SyntheticCompany, mails_needed, synthetic_company
 from environment.sources.synthetic_names import text
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 VALUE_FORMS = {
     "time": r"\d\d:\d\d",
