@@ -58,8 +58,7 @@ class AdaptedLinear(torch.nn.Module):
     def merge(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> None:
         if self.original is None:
             self.original = self.weight.clone()
-        delta = b.float() @ a.float()
-        self.weight.copy_(self.original.float().add_(delta, alpha=scale))
+        self.weight.copy_(torch.add(self.original.float(), b.float() @ a.float(), alpha=scale))
 
     def restore(self) -> None:
         if self.original is not None:
