@@ -1,17 +1,25 @@
-"""What every test shares: no telemetry, no network beyond loopback, and the real model where a test asks for it."""
+"""What every test shares: a ZenML of its own, no telemetry, and the real model where a test asks for it."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+
+# The user's ZenML, with its runs and stacks, is not the tests' to write to. At exit, since ZenML writes to it until then.
+ZENML = tempfile.mkdtemp(prefix="zenml-tests-")
+atexit.register(shutil.rmtree, ZENML, ignore_errors=True)
 
 # Read when art, litellm, weave and zenml are imported, so they must be set before the first test module is.
 os.environ |= {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "WANDB_ERROR_REPORTING": "false",
     "WANDB_MODE": "disabled",
+    "ZENML_CONFIG_PATH": ZENML,
     "ZENML_ANALYTICS_OPT_IN": "false",
     "HF_HUB_OFFLINE": "1",
 }

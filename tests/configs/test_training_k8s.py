@@ -1,0 +1,155 @@
+"""configs/training_k8s.yaml against ZenML's and Kubernetes' own classes, which by themselves ignore what they do not know."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes.client import ApiClient
+from pydantic import BaseModel, ValidationError
+from zenml.config import DockerSettings
+from zenml.config.step_configurations import StepConfigurationUpdate
+from zenml.integrations.kubernetes import serialization_utils
+from zenml.integrations.kubernetes.flavors import KubernetesOrchestratorSettings, KubernetesStepOperatorSettings
+from zenml.integrations.kubernetes.manifest_utils import build_pod_manifest
+from zenml.integrations.kubernetes.pod_settings import KubernetesPodSettings
+from zenml.utils.settings_utils import is_valid_setting_key
+
+from configs.schema import load_config
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "configs" / "training_k8s.yaml"
+KINDS: dict[str, type[BaseModel]] = {
+    "docker": DockerSettings,
+    "orchestrator.kubernetes": KubernetesOrchestratorSettings,
+    "step_operator.kubernetes": KubernetesStepOperatorSettings,
+}
+KUBERNETES_KINDS = {
+    "affinity": "V1Affinity",
+    "resources": "V1ResourceRequirements",
+    "tolerations": "V1Toleration",
+    "volumes": "V1Volume",
+    "volume_mounts": "V1VolumeMount",
+    "env_from": "V1EnvFromSource",
+}
+
+
+def check(values: dict[str, Any], kind: type[BaseModel]) -> None:
+    """Raises for a key or value that `kind`, or the Kubernetes object behind it, does not know."""
+    kind.model_validate(values)
+    unknown = values.keys() - kind.model_fields.keys()
+    assert not unknown, f"{kind.__name__} has no {unknown}"
+    for key, value in values.items():
+        if key in ("pod_settings", "orchestrator_pod_settings"):
+            check(value, KubernetesPodSettings)
+        if kind is KubernetesPodSettings:
+            for part in value if isinstance(value, list) else [value]:
+                # Raises KeyError for unknown keys at any depth, which pod settings only warn about.
+                serialization_utils.deserialize_kubernetes_model(part, KUBERNETES_KINDS[key])
+
+
+def check_all(config: dict[str, Any]) -> None:
+    for key, values in config["settings"].items():
+        assert is_valid_setting_key(key), key
+        check(values, KINDS[key])
+    for step in config["step_settings"].values():
+        StepConfigurationUpdate.model_validate(step)
+        assert not step.keys() - StepConfigurationUpdate.model_fields.keys()
+        for key, values in step["settings"].items():
+            assert is_valid_setting_key(key), key
+            check(values, KINDS[key])
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    return copy.deepcopy(yaml.safe_load(FILE.read_text()))
+
+
+def train_pod(config: dict[str, Any]) -> dict[str, Any]:
+    return config["step_settings"]["train_agent"]["settings"]["step_operator.kubernetes"]["pod_settings"]
+
+
+def test_every_key_is_known(config: dict[str, Any]) -> None:
+    check_all(config)
+    loaded = load_config(FILE, [])
+    assert (loaded.base_model, loaded.backend, loaded.ruler_model) == (
+        "Qwen/Qwen2.5-7B-Instruct",
+        "local",
+        "openai/o4-mini",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["settings", "docker", "parent_imge"], "x"),
+        (["settings", "docker", "python_package_installer"], "conda"),
+        (["settings", "orchestrator.kubernetes", "concurrency_policy"], "Never"),
+        (["settings", "orchestrator.kubernetes", "pod_settings", "env_form"], []),
+        (["settings", "stepoperator"], {}),
+        (["step_settings", "train_agent", "step_operators"], True),
+        (["step_settings", "train_agent", "settings", "step_operator.kubernetes", "podsettings"], {}),
+        (["step_settings", "train_agent", "settings", "step_operator.kubernetes", "pod_settings", "gpu"], 1),
+    ],
+)
+def test_the_check_sees_typing_errors(config: dict[str, Any], path: list[str], value: Any) -> None:
+    *parents, key = path
+    place = config
+    for parent in parents:
+        place = place[parent]
+    place[key] = value
+    with pytest.raises((AssertionError, KeyError, ValidationError)):
+        check_all(config)
+
+
+def test_the_check_sees_typing_errors_inside_kubernetes_objects(config: dict[str, Any]) -> None:
+    train_pod(config)["volumes"][0]["emptyDir"]["sizelimit"] = "1Gi"
+    with pytest.raises(KeyError, match="sizelimit"):
+        check_all(config)
+
+
+def test_pod_of_the_training_step(config: dict[str, Any]) -> None:
+    """The pod that ZenML makes of these settings asks for one GPU, on a GPU node, with shared memory and the keys."""
+    pod = build_pod_manifest(
+        pod_name="train",
+        image_name="image",
+        command=["python"],
+        args=[],
+        privileged=False,
+        pod_settings=KubernetesPodSettings.model_validate(train_pod(config)),
+    )
+    spec = ApiClient().sanitize_for_serialization(pod)["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["resources"]["requests"]["nvidia.com/gpu"] == "1"
+    assert container["volumeMounts"] == [{"name": "shared-memory", "mountPath": "/dev/shm"}]
+    assert container["envFrom"] == [{"secretRef": {"name": "email-agent-keys"}}]
+    assert spec["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {expression["key"].split("/")[0] for expression in term["matchExpressions"]} == {"nvidia.com"}
+    assert spec["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_gpu_settings_stand_only_under_the_step_operator(config: dict[str, Any]) -> None:
+    assert "gpu" not in yaml.safe_dump({k: v for k, v in config["settings"].items() if k != "docker"})
+    assert config["step_settings"]["train_agent"]["step_operator"] is True
+
+
+def test_image_has_the_pinned_torch_and_cuda(config: dict[str, Any]) -> None:
+    docker = config["settings"]["docker"]
+    requirements = (ROOT / docker["requirements"]).read_text()
+    torch = re.search(r"^torch==(\S+)$", requirements, re.MULTILINE)
+    image = re.fullmatch(r"pytorch/pytorch:([\d.]+)-cuda([\d.]+)-cudnn9-devel", docker["parent_image"])
+    assert torch and image
+    assert image[1] == torch[1]
+    # The CUDA that this torch's wheels bring is checked where the requirements are resolved.
+    assert f"CUDA {image[2]}" in requirements
+
+
+def test_same_training_as_on_one_machine(config: dict[str, Any]) -> None:
+    local = yaml.safe_load((ROOT / "configs" / "training_local.yaml").read_text())
+    assert {key: value for key, value in config.items() if key not in ("settings", "step_settings")} == local
