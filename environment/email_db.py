@@ -12,38 +12,19 @@ follows the inbox, not the database. Deleting, changing and adding mail is not p
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
-import operator
-import os
 import sqlite3
-import tempfile
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import BaseModel
-from sqlite_utils import Database
-
-from environment.email_text import (
-    FIRST_DATE,
-    LAST_DATE,
-    normalise_address,
-    normalise_addresses,
-    one_line,
-    parse_query_date,
-    storable,
-    utc_without_zone,
-)
+from environment.email_db_build import APPLICATION_ID, SCHEMA_VERSION, BuildReport, build_database
+from environment.email_text import normalise_address, one_line, parse_query_date, storable, utc_without_zone
 from environment.errors import BadInput
-from environment.models import Email, EmailView, SearchResult
+from environment.models import EmailView, SearchResult
 from environment.search_text import content_words, words
 
-SCHEMA_VERSION = 1
-_APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
+__all__ = ["BuildReport", "MailDatabase", "Mailbox", "build_database", "parse_query_date"]
 
 MAX_QUERY_WORDS = 20
 MAX_RESULTS = 20
@@ -56,256 +37,6 @@ _SEARCH = """
     WHERE email_fts MATCH ? AND email.sent_at BETWEEN ? AND ?
     ORDER BY bm25(email_fts, 2.0, 1.0, 0.0), email.sent_at DESC, email.id DESC LIMIT ?
 """
-_ROWS_PER_FLUSH = 2_000
-_MAILS_PER_PROGRESS = 1_000
-
-
-class BuildReport(BaseModel):
-    """What became of the mails that were read: `read == kept + duplicates + sum(dropped.values())`."""
-
-    read: int
-    kept: int
-    duplicates: int
-    """Further copies of a kept mail; their Message-IDs are kept as aliases."""
-    dropped: dict[str, int]
-    """Reason to number of mails."""
-    inboxes: int
-    """Addresses that sent or received a kept mail."""
-    content_checksum: str
-    """SHA-256 over everything that was kept: the version of the data, whatever machine built the file."""
-
-
-def build_database(
-    emails: Iterable[Email],
-    path: Path,
-    *,
-    max_body_chars: int = 5_000,
-    max_recipients: int = 30,
-    progress: Callable[[int, int | None], None] | None = None,
-) -> BuildReport:
-    """Write the mail database `path` from `emails` and say what was kept and what was dropped why.
-
-    Copies of a mail (same subject, body and sender) are stored once, as the earliest copy, delivered to the recipients
-    of all; later copies leave their Message-IDs as aliases. Mails without Message-ID, body, anyone's address or a
-    believable date (1980-01-02 to 2039), with a body over `max_body_chars` or over `max_recipients` distinct recipients
-    are dropped and counted. `progress(mails so far, mails in all or None)` is called every 1,000 mails and at the end.
-    Memory: about 300 bytes a mail.
-
-    The file appears when it is complete and not before; a failed build leaves nothing. Raises BadInput when the disk is
-    full or `path` cannot be written.
-    """
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    os.close(descriptor)
-    partial = Path(name)
-    try:
-        report = _Builder(partial, max_body_chars, max_recipients).build(emails, progress)
-        _publish(partial, path)
-    except sqlite3.OperationalError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return report
-
-
-def _publish(partial: Path, path: Path) -> None:
-    """Make the complete file appear at `path` at once."""
-    try:
-        with partial.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(partial, 0o644)  # mkstemp's file is for its owner alone
-        os.replace(partial, path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: Exception) -> BadInput:
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
-        return BadInput(f"the disk is full: no room for the mail database in {path.parent}; free some space there")
-    return BadInput(f"cannot write the mail database {path}: {getattr(error, 'strerror', None) or error}")
-
-
-class _Builder:
-    """One build: reads mails once, in the order of the source, and writes them in large transactions."""
-
-    def __init__(self, path: Path, max_body_chars: int, max_recipients: int) -> None:
-        self._max_body_chars = max_body_chars
-        self._max_recipients = max_recipients
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        # Nobody reads this file before it is complete, and one that is not complete is thrown away.
-        self._connection.execute("PRAGMA journal_mode = OFF")
-        self._connection.execute("PRAGMA synchronous = OFF")
-        self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        _create_tables(Database(self._connection))
-        self._addresses: dict[str, int] = {}
-        self._kept: dict[bytes, tuple[int, str]] = {}  # digest of what makes a mail the same -> id, sent_at
-        self._message_ids: set[bytes] = set()
-        self._dropped: Counter[str] = Counter()
-        self._duplicates = 0
-        self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
-
-    def build(self, emails: Iterable[Email], progress: Callable[[int, int | None], None] | None) -> BuildReport:
-        total = operator.length_hint(emails) or None
-        read = 0
-        try:
-            for read, email in enumerate(emails, start=1):
-                self._add(email)
-                if len(self._rows["alias"]) >= _ROWS_PER_FLUSH:
-                    self._flush()
-                if progress and read % _MAILS_PER_PROGRESS == 0:
-                    progress(read, total)
-            self._flush()
-            checksum = self._finish()
-        finally:
-            self._connection.close()
-        if progress:
-            progress(read, total)
-        return BuildReport(
-            read=read,
-            kept=len(self._kept),
-            duplicates=self._duplicates,
-            dropped=dict(sorted(self._dropped.items())),
-            inboxes=len(self._addresses),
-            content_checksum=checksum,
-        )
-
-    def _add(self, email: Email) -> None:
-        message_id = storable(email.message_id).strip()
-        body = storable(email.body).strip()
-        people: dict[str, list[str]] = {"from": normalise_addresses([email.from_address])}
-        named = set()
-        for role, addresses in (("to", email.to_addresses), ("cc", email.cc_addresses), ("bcc", email.bcc_addresses)):
-            # Enron's bcc repeats its cc: everyone counts once, where they are named first.
-            people[role] = [address for address in normalise_addresses(addresses) if address not in named]
-            named.update(people[role])
-        sent_at = _sent_at(email.date)
-        reason = None
-        if not message_id:
-            reason = "no_message_id"
-        elif not body:
-            reason = "no_body"
-        elif len(body) > self._max_body_chars:
-            reason = "body_too_long"
-        elif email.date is None:
-            reason = "no_date"
-        elif sent_at is None:
-            reason = "absurd_date"
-        elif len(named) > self._max_recipients:
-            reason = "too_many_recipients"
-        elif not named and not people["from"]:
-            reason = "no_address"
-        if reason or sent_at is None:
-            self._dropped[reason or "absurd_date"] += 1
-            return
-
-        subject = one_line(storable(email.subject))
-        sender = people["from"][0] if people["from"] else ""
-        content = _digest(subject, body, sender)
-        known = self._kept.get(content)
-        id_digest = _digest(message_id)
-        if id_digest in self._message_ids and known is None:
-            self._dropped["message_id_reused"] += 1
-            return
-        self._message_ids.add(id_digest)
-        if known is None:
-            email_id = len(self._kept) + 1
-            self._kept[content] = (email_id, sent_at)
-            self._rows["email"].append((email_id, message_id, sent_at, sender, subject, body))
-        else:
-            email_id, kept_at = known
-            self._duplicates += 1
-            if sent_at < kept_at:
-                self._kept[content] = (email_id, sent_at)
-                self._rows["earlier"].append((message_id, sent_at, email_id))
-        self._rows["alias"].append((message_id, email_id))
-        for role, addresses in people.items():
-            for place, address in enumerate(addresses):
-                address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
-                self._rows["delivery"].append((email_id, address_id, role, place))
-
-    def _flush(self) -> None:
-        run = self._connection.executemany
-        self._connection.execute("BEGIN")
-        run("INSERT INTO email VALUES (?, ?, ?, ?, ?, ?)", self._rows["email"])
-        run("UPDATE email SET message_id = ?, sent_at = ? WHERE id = ?", self._rows["earlier"])
-        run("INSERT OR IGNORE INTO alias VALUES (?, ?)", self._rows["alias"])
-        run("INSERT OR IGNORE INTO delivery VALUES (?, ?, ?, ?)", self._rows["delivery"])
-        self._connection.execute("COMMIT")
-        for rows in self._rows.values():
-            rows.clear()
-
-    def _finish(self) -> str:
-        """Index everything and write the metadata. Returns the checksum of the content."""
-        run = self._connection.execute
-        run("BEGIN")
-        self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
-        run("CREATE INDEX delivery_of_address ON delivery (address_id)")
-        run("INSERT INTO email_fts (email_fts) VALUES ('rebuild')")
-        run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
-        checksum = _content_checksum(self._connection)
-        metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
-        self._connection.executemany("INSERT INTO metadata VALUES (?, ?)", metadata.items())
-        run("COMMIT")
-        return checksum
-
-
-def _create_tables(database: Database) -> None:
-    database["metadata"].create({"key": str, "value": str}, pk="key")
-    database["email"].create(
-        {"id": int, "message_id": str, "sent_at": str, "from_address": str, "subject": str, "body": str},
-        pk="id",
-        not_null={"message_id", "sent_at", "from_address", "subject", "body"},
-    )
-    database["address"].create({"id": int, "address": str}, pk="id", not_null={"address"})
-    database["address"].create_index(["address"], unique=True)
-    database["alias"].create({"message_id": str, "email_id": int}, pk="message_id")
-    # One row per mail and person: the sender's, else the first role they are named in.
-    database["delivery"].create(
-        {"email_id": int, "address_id": int, "role": str, "place": int}, pk=("email_id", "address_id")
-    )
-    database.create_view(
-        "searchable_email",
-        "SELECT id, subject, body,"
-        " (SELECT group_concat('i' || address_id, ' ') FROM delivery WHERE email_id = email.id) AS inbox FROM email",
-    )
-    database.execute(
-        "CREATE VIRTUAL TABLE email_fts USING fts5(subject, body, inbox,"
-        " content='searchable_email', content_rowid='id', tokenize='porter unicode61')"
-    )
-
-
-def _sent_at(moment: datetime | None) -> str | None:
-    """`moment` as it is stored (`2001-05-15 09:30:00`, UTC), or None if it is missing or not to be believed."""
-    if moment is None:
-        return None
-    try:
-        moment = utc_without_zone(moment)
-    except OverflowError:
-        return None
-    return moment.isoformat(" ") if FIRST_DATE <= moment <= LAST_DATE else None
-
-
-def _digest(*parts: str) -> bytes:
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
-
-
-def _content_checksum(connection: sqlite3.Connection) -> str:
-    checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
-    for query in (
-        "SELECT id, message_id, sent_at, from_address, subject, body FROM email ORDER BY id",
-        "SELECT message_id, email_id FROM alias ORDER BY message_id",
-        "SELECT email_id, address, role, place FROM delivery JOIN address ON address.id = address_id"
-        " ORDER BY email_id, address",
-    ):
-        for row in connection.execute(query):
-            checksum.update(json.dumps(row, ensure_ascii=False).encode())
-            checksum.update(b"\n")
-    return checksum.hexdigest()
 
 
 class MailDatabase:
@@ -397,7 +128,7 @@ class MailDatabase:
             application_id = self._rows("PRAGMA application_id")[0][0]
             version = self._rows("PRAGMA user_version")[0][0]
             pages, page_size = (self._rows(f"PRAGMA {name}")[0][0] for name in ("page_count", "page_size"))
-            if application_id != _APPLICATION_ID:
+            if application_id != APPLICATION_ID:
                 problem = "is not a mail database"
             elif version != SCHEMA_VERSION:
                 problem = f"has schema version {version}, and this code reads version {SCHEMA_VERSION}"
