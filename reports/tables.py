@@ -1,0 +1,59 @@
+"""The closing table of an evaluation, for the terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+
+def closing_table(summary: dict[str, Any]) -> Table:
+    """Policies first, then the non-learning rows. `summary` is what `--summary` writes; missing figures show as "-"."""
+    table = Table(title=f"{summary.get('n', 0)} held-out questions", title_justify="left", title_style="bold")
+    table.add_column("policy", no_wrap=True)
+    for column in ("n", "accuracy", "95% interval", "answered", "source recall", "turns", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True)
+    errors = False
+    for group in ("policies", "baselines"):
+        for name, row in summary.get(group, {}).items():
+            failed = row.get("errors", 0)
+            errors = errors or bool(failed)
+            style = "dim" if group == "baselines" else "bold" if name == "trained" else ""
+            table.add_row(
+                Text(name.replace("_", " ") + (" *" if failed else ""), style=style),
+                str(row.get("n", summary.get("n", "-"))),
+                percent(row.get("accuracy")),
+                interval(row.get("ci95")),
+                percent(row.get("answer_rate")),
+                percent(row.get("source_recall")),
+                number(row.get("turns"), 1),
+                number(seconds_of(row), 2),
+                style=style,
+            )
+        table.add_section()
+    if errors:
+        table.caption = "* runs that ended in an error are counted in no column"
+        table.caption_justify = "left"
+    return table
+
+
+def percent(share: float | None) -> str:
+    """0.853 as "85.3%"."""
+    return "-" if share is None else f"{share:.1%}"
+
+
+def interval(bounds: list[float] | tuple[float, float] | None) -> str:
+    """Bounds of a proportion as "79.1-90.2%"."""
+    return "-" if not bounds else f"{bounds[0] * 100:.1f}-{bounds[1] * 100:.1f}%"
+
+
+def number(value: float | None, digits: int) -> str:
+    """A fixed number of decimals, or "-"."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def seconds_of(row: dict[str, Any]) -> float | None:
+    """Median seconds per question; `seconds` may hold the median alone or the median and p95."""
+    seconds = row.get("seconds")
+    return seconds.get("median") if isinstance(seconds, dict) else seconds

@@ -1,0 +1,50 @@
+"""What every page promises: no request to anywhere, and no text that can become markup or code."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.page import embed_json, escape, page
+
+
+@given(st.text())
+def test_embedded_data_survives_and_cannot_end_its_element(text: str) -> None:
+    embedded = embed_json({"text": [text]})
+    assert json.loads(embedded) == {"text": [text]}
+    assert not set("<>&\u2028\u2029") & set(embedded)
+
+
+@given(st.text())
+def test_escaped_text_holds_no_markup(text: str) -> None:
+    assert not set("<>\"'") & set(escape(text))
+    escape(text).encode("utf-8")
+
+
+def test_numbers_that_json_lacks_become_null() -> None:
+    assert (
+        embed_json({"a": [float("nan"), float("inf"), 1.5], "b": {"c": -float("inf")}})
+        == '{"a":[null,null,1.5],"b":{"c":null}}'
+    )
+
+
+def test_a_lone_surrogate_does_not_break_the_file() -> None:
+    text = page("\ud800", escape("\udfff"), script="training.js", data={"x": "\ud800"})
+    assert text.encode("utf-8")
+
+
+def test_the_page_asks_for_nothing_from_outside() -> None:
+    for script in ("evaluation.js", "training.js"):
+        text = page("Title", "<p>body</p>", script=script, data={})
+        assert "default-src 'none'" in text
+        assert " src=" not in text
+        assert "<link" not in text
+        assert "@import" not in text
+        assert "innerHTML" not in text
+        assert [
+            line
+            for line in text.splitlines()
+            if "http" in line and "w3.org/2000/svg" not in line and "http-equiv" not in line
+        ] == []
