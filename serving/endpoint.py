@@ -18,17 +18,15 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import FileResponse, JSONResponse
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from zenml.deployers.server.app import BaseDeploymentAppRunner
 from zenml.steps.step_context import get_or_create_run_context
 
-from environment.email_db import parse_query_date
 from environment.errors import BadInput
-from serving.answer import Answer
+from serving.answer import Answer, Question
 from serving.service import AnswerService
 
-MAX_QUESTION_CHARS = 4_000
 MAX_BODY_BYTES = 256 * 1024
 DRAIN_BYTES = 16 * 1024 * 1024
 MAX_PARALLEL_INVOCATIONS = 8
@@ -43,32 +41,6 @@ class Rejected(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Question(BaseModel):
-    """The parameters of one invocation."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    question: str
-    inbox_address: str
-    query_date: str
-
-    @field_validator("question")
-    @classmethod
-    def _bounded(cls, text: str) -> str:
-        if not text.strip():
-            raise ValueError("is empty: ask something about the inbox")
-        if len(text) > MAX_QUESTION_CHARS:
-            raise ValueError(f"has {len(text):,} characters: at most {MAX_QUESTION_CHARS:,} are allowed")
-        return text
-
-    @field_validator("question", "inbox_address")
-    @classmethod
-    def _encodable(cls, text: str) -> str:
-        if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text):
-            raise ValueError("holds characters that are not text")
-        return text
 
 
 class Invocation(BaseModel):
@@ -88,13 +60,9 @@ def parse_invocation(body: bytes) -> Invocation:
     if not isinstance(content, dict):
         raise Rejected(400, 'the body must be an object with "parameters": question, inbox_address, query_date')
     try:
-        invocation = Invocation.model_validate(content)
-        parse_query_date(invocation.parameters.query_date)
+        return Invocation.model_validate(content)
     except ValidationError as error:
         raise Rejected(422, _first_problem(error)) from error
-    except BadInput as error:
-        raise Rejected(422, f"parameters.query_date: {one_line(error)}") from error
-    return invocation
 
 
 def invoke_endpoint(app_runner: BaseDeploymentAppRunner) -> Callable[[Request], Awaitable[JSONResponse]]:
@@ -121,9 +89,8 @@ def run_invocation(
 ) -> dict[str, Any]:
     """Runs the deployed pipeline once and flattens its result. Raises `Rejected`."""
     service = loaded_service()
-    asked = invocation.parameters
     try:
-        service.database.mailbox(asked.inbox_address, parse_query_date(asked.query_date))
+        service.mailbox(invocation.parameters)
     except BadInput as error:
         raise Rejected(404, f"parameters.inbox_address: {one_line(error)}") from error
     response = app_runner.service.execute_pipeline(request_model.model_validate(invocation.model_dump()))

@@ -8,14 +8,13 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
-from environment.email_db import MailDatabase
-from serving.answer import Answer, ServedModel
+from environment.email_db import Mailbox, MailDatabase, parse_query_date
+from serving.answer import Answer, Question, ServedModel
 from training.task import Policy
 
 HEALTH_TIMEOUT_SECONDS = 2
@@ -44,7 +43,11 @@ class AnswerService:
         self._thread = threading.Thread(target=self._loop.run_forever, name="agent-episodes", daemon=True)
         self._thread.start()
 
-    def answer(self, question: str, inbox_address: str, query_date: datetime) -> Answer:
+    def mailbox(self, question: Question) -> Mailbox:
+        """The inbox that is asked about, as it was then. Raises `BadInput` when it is unknown."""
+        return self.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
+
+    def answer(self, question: Question) -> Answer:
         """Runs the agent; blocks until it has answered or given up.
 
         Raises:
@@ -52,12 +55,11 @@ class AnswerService:
             TimeoutError: after `settings.rollout_timeout` seconds.
             openai.OpenAIError: the policy's server failed.
         """
-        mailbox = self.database.mailbox(inbox_address, query_date)
-        episode = answer_question(self.policy, mailbox, question, self.settings)
+        episode = answer_question(self.policy, self.mailbox(question), question.question, self.settings)
         run: AgentRun = asyncio.run_coroutine_threadsafe(episode, self._loop).result()
         final = run.answer
         return Answer(
-            question=question,
+            question=question.question,
             answer=final.answer if final else None,
             source_ids=list(final.source_ids) if final else [],
             success=final is not None,
@@ -94,9 +96,3 @@ def describe_model(checkpoint: str, step: int, base_model: str, database: MailDa
         load_id=uuid.uuid4().hex,
         process_id=os.getpid(),
     )
-
-
-def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any]) -> AgentSettings:
-    """The limits that the policy was trained with, unless overridden: another limit is another task for it."""
-    known = {name: trained_with[name] for name in AgentSettings.model_fields if name in trained_with}
-    return AgentSettings.model_validate(known | overrides)

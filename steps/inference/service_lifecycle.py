@@ -8,14 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from agent.settings import AgentSettings
+from steps.project import MODELS
+
+SERVED_MODEL = "trained"
 
 
 def load_service(
     checkpoint: str | None = None,
     mail_database: str | None = None,
     base_model: str | None = None,
-    models_dir: str = str(REPOSITORY / "models"),
+    models_dir: str = str(MODELS),
     episode: dict[str, Any] | None = None,
 ) -> object:
     """Loads model and mail database into an `AnswerService`, which every invocation finds as its pipeline's state.
@@ -26,7 +29,7 @@ def load_service(
     Raises:
         BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
     """
-    from serving.service import AnswerService, describe_model, episode_settings
+    from serving.service import AnswerService, describe_model
     from steps.model_registry import find_checkpoint, find_mail_database
     from training.backends.base_model import resolve_base_model
     from training.backends.torch import PolicyServer
@@ -38,10 +41,16 @@ def load_service(
     base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))
     stored.checkpoint.require_base(base.id, base.checksum)
     settings = episode_settings(manifest.config, episode or {})
-    server = PolicyServer(base.path, adapters={manifest.name: stored.checkpoint.path})
-    policy = Policy(base_url=server.base_url, model=manifest.name, temperature=0, max_tokens=settings.max_tokens)
+    server = PolicyServer(base.path, adapters={SERVED_MODEL: stored.checkpoint.path})
+    policy = Policy(base_url=server.base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
     model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
     return AnswerService(policy, database, settings, model, stop=server.close)
+
+
+def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any]) -> AgentSettings:
+    """The limits that the policy was trained with, unless overridden: another limit is another task for it."""
+    known = {name: trained_with[name] for name in AgentSettings.model_fields if name in trained_with}
+    return AgentSettings.model_validate(known | overrides)
 
 
 def unload_service() -> None:

@@ -1,0 +1,104 @@
+"""Deploying the inference pipeline as a service with a name and a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from zenml.client import Client
+from zenml.deployers import BaseDeployer
+from zenml.deployers.exceptions import DeployerError
+
+from pipelines.inference import PORT, deployer_settings, inference_pipeline
+from steps.inference.service_lifecycle import episode_settings, load_service
+from steps.model_registry import find_checkpoint, find_mail_database
+from steps.project import MODELS, ROOT
+from training.backends.base_model import resolve_base_model
+
+LOG_LINES = 200
+
+
+def deploy_inference(
+    name: str,
+    *,
+    checkpoint: str | None = None,
+    base_model: str | None = None,
+    models_dir: Path = MODELS,
+    episode: dict[str, Any] | None = None,
+    port: int = PORT,
+) -> str:
+    """Deploys (or updates) the service `name` and returns its URL once it answers.
+
+    Everything that the service needs is looked up here first, so that what is missing is said at once and not in the log
+    of a service that did not start; the service is pinned to what was found. Arguments are those of `load_service`.
+
+    Raises:
+        BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
+        RuntimeError: the service did not start.
+    """
+    stored = find_checkpoint(checkpoint)
+    database = find_mail_database(stored)
+    source = base_model or stored.checkpoint.manifest.base_model_source
+    base = resolve_base_model(source, models_dir)
+    stored.checkpoint.require_base(base.id, base.checksum)
+    episode_settings(stored.checkpoint.manifest.config, episode or {})
+    pinned = {
+        "checkpoint": stored.reference,
+        "mail_database": str(database.id),
+        "base_model": str(Path(source).resolve()) if Path(source).exists() else source,
+        "models_dir": str(models_dir.resolve()),
+        "episode": episode or {},
+    }
+    configured = inference_pipeline.with_options(
+        on_init=load_service, on_init_kwargs=pinned, settings={"deployer": deployer_settings(port)}
+    )
+    try:
+        # The service imports our modules from the folder in which it was started.
+        with contextlib.chdir(ROOT), _dead_service_noticed(name):
+            deployment = configured.deploy(deployment_name=name)
+    except DeployerError as error:
+        raise RuntimeError(
+            f"service {name} did not start: {_last_error(name)} (see `zenml deployment logs {name}`)"
+        ) from error
+    assert deployment.url is not None, "a running deployment has a URL"
+    return deployment.url
+
+
+@contextlib.contextmanager
+def _dead_service_noticed(name: str) -> Iterator[None]:
+    """Reaps the service's process should it end.
+
+    ZenML asks whether the process id exists. A dead child keeps its id until somebody waits for it, so without this a
+    service that cannot start is waited for until the time limit.
+    """
+    started = threading.Event()
+
+    def reap() -> None:
+        while not started.wait(1):
+            with contextlib.suppress(KeyError, ChildProcessError):
+                if pid := (Client().get_deployment(name).deployment_metadata or {}).get("pid"):
+                    os.waitpid(pid, os.WNOHANG)
+
+    thread = threading.Thread(target=reap, name="reap-dead-service", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        started.set()
+        thread.join()
+
+
+def _last_error(name: str) -> str:
+    """The last line of the service's log that names an error, other than that a hook failed."""
+    try:
+        log = list(BaseDeployer.get_active_deployer().get_deployment_logs(name, tail=LOG_LINES))
+    except DeployerError:
+        return "there is no log"
+    errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput)\b", line)]
+    errors = [line for line in errors if "HookExecutionException" not in line]
+    return errors[-1][:300] if errors else "the log names no error"

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import io
+import os
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from zenml.artifact_stores import LocalArtifactStore, LocalArtifactStoreConfig
+from zenml.enums import StackComponentType
+from zenml.materializers.built_in_materializer import BuiltInContainerMaterializer
+from zenml.materializers.materializer_registry import materializer_registry
+
+from environment.email_db import MailDatabase, build_database
+from environment.models import Email, Scenario, SearchResult
+from materializers.checkpoint import CheckpointMaterializer
+from materializers.json_lines import LINES_FILE, JsonLinesMaterializer
+from materializers.local_files import DamagedArtifact
+from materializers.mail_database import DATABASE_FILE, MailDatabaseMaterializer
+from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Checkpoint
+
+REMOTE = "s3://bucket/artifact"
+
+
+class RemoteStore:
+    """An artifact store whose URIs are no local paths. Counts the bytes that leave it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.bytes_read = 0
+
+    def open(self, path: str, mode: str = "r") -> Any:
+        store = self
+
+        if "r" in mode:
+            content = self.files[path]
+            self.bytes_read += len(content)
+            return io.BytesIO(content) if "b" in mode else io.StringIO(content.decode())
+
+        class Written(io.BytesIO):
+            def close(self) -> None:
+                store.files[path] = self.getvalue()
+                super().close()
+
+        written = Written()
+        return written if "b" in mode else io.TextIOWrapper(written)
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> LocalArtifactStore:
+    now = datetime.now(UTC)
+    return LocalArtifactStore(
+        name="local",
+        id=uuid.uuid4(),
+        config=LocalArtifactStoreConfig(path=str(tmp_path / "store")),
+        flavor="local",
+        type=StackComponentType.ARTIFACT_STORE,
+        user=None,
+        created=now,
+        updated=now,
+    )
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> MailDatabase:
+    mail = Email(
+        message_id="<1@kestrel.example>",
+        subject="Budget",
+        from_address="ann@kestrel.example",
+        to_addresses=("bo@kestrel.example",),
+        date=datetime(2024, 3, 1),
+        body="The budget is settled.",
+    )
+    build_database([mail], tmp_path / "built.sqlite")
+    return MailDatabase(tmp_path / "built.sqlite")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / ADAPTER_CONFIG).write_text("{}")
+    (adapter / ADAPTER_WEIGHTS).write_bytes(bytes(range(256)))
+    described = {"base_model": "b", "base_model_checksum": "c", "base_model_source": "b", "name": "n", "step": 1}
+    return Checkpoint.from_adapter(adapter, created=datetime.now(UTC), **described)
+
+
+def test_local_database_is_opened_in_place(local_store: LocalArtifactStore, database: MailDatabase) -> None:
+    uri = os.path.join(local_store.path, "mails")
+    os.makedirs(uri)
+    MailDatabaseMaterializer(uri, local_store).save(database)
+    database.path.unlink()
+    loaded = MailDatabaseMaterializer(uri, local_store).load(MailDatabase)
+    assert loaded.path == Path(uri) / DATABASE_FILE
+    assert loaded.inboxes() == ["ann@kestrel.example", "bo@kestrel.example"]
+
+
+def test_remote_database_is_downloaded_once(database: MailDatabase, cache: Path) -> None:
+    store = RemoteStore()
+    MailDatabaseMaterializer(REMOTE, store).save(database)  # type: ignore[arg-type]
+    first = MailDatabaseMaterializer(REMOTE, store).load(MailDatabase)  # type: ignore[arg-type]
+    read = store.bytes_read
+    second = MailDatabaseMaterializer(REMOTE, store).load(MailDatabase)  # type: ignore[arg-type]
+    assert first.content_checksum == second.content_checksum == database.content_checksum
+    assert cache in first.path.parents and first.path == second.path
+    assert store.bytes_read - read < 1000 < first.path.stat().st_size
+
+
+def test_damaged_download_is_refused_and_not_kept(database: MailDatabase, cache: Path) -> None:
+    store = RemoteStore()
+    MailDatabaseMaterializer(REMOTE, store).save(database)  # type: ignore[arg-type]
+    store.files[f"{REMOTE}/{DATABASE_FILE}"] = store.files[f"{REMOTE}/{DATABASE_FILE}"][:-1]
+    with pytest.raises(DamagedArtifact):
+        MailDatabaseMaterializer(REMOTE, store).load(MailDatabase)  # type: ignore[arg-type]
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+
+
+def test_database_metadata(local_store: LocalArtifactStore, database: MailDatabase) -> None:
+    metadata = MailDatabaseMaterializer("unused", local_store).extract_metadata(database)
+    assert metadata == {"mails": 1, "inboxes": 2, "checksum": database.content_checksum}
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_checkpoint_travels(checkpoint: Checkpoint, local_store: LocalArtifactStore, remote: bool) -> None:
+    store: Any = RemoteStore() if remote else local_store
+    uri = REMOTE if remote else os.path.join(local_store.path, "checkpoint")
+    if not remote:
+        os.makedirs(uri)
+    CheckpointMaterializer(uri, store).save(checkpoint)
+    loaded = CheckpointMaterializer(uri, store).load(Checkpoint)
+    assert loaded.manifest == checkpoint.manifest
+    assert (loaded.path / ADAPTER_WEIGHTS).read_bytes() == bytes(range(256))
+    assert loaded.path != checkpoint.path
+    assert (loaded.path == Path(uri)) is not remote
+
+
+def test_lists_travel_as_one_file(local_store: LocalArtifactStore) -> None:
+    uri = os.path.join(local_store.path, "scenarios")
+    os.makedirs(uri)
+    scenarios = [
+        Scenario(
+            id=f"q{i}",
+            question="Où\u2028est Zoë?\n",
+            answer="4B",
+            message_ids=("<1@x.example>",),
+            inbox_address="ann@kestrel.example",
+            query_date=datetime(2024, 3, 1, i),
+            split="test",
+        )
+        for i in range(3)
+    ]
+    JsonLinesMaterializer(uri, local_store).save(scenarios)
+    assert os.listdir(uri) == [LINES_FILE]
+    assert JsonLinesMaterializer(uri, local_store).load(list) == scenarios
+
+
+def test_empty_and_incomplete_lists(local_store: LocalArtifactStore) -> None:
+    uri = os.path.join(local_store.path, "list")
+    os.makedirs(uri)
+    lines = JsonLinesMaterializer(uri, local_store)
+    lines.save([])
+    assert lines.load(list) == []
+    hit = SearchResult(id=1, message_id="<1@x>", date=datetime(2024, 1, 1), from_address="a", subject="s", snippet="t")
+    lines.save([hit, hit])
+    stored = Path(uri) / LINES_FILE
+    stored.write_text("".join(stored.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ValueError, match="incomplete"):
+        lines.load(list)
+    with pytest.raises(TypeError):
+        lines.save([hit, "text"])  # type: ignore[list-item]
+
+
+def test_other_lists_keep_zenmls_own_materializer() -> None:
+    assert materializer_registry[list] is BuiltInContainerMaterializer
