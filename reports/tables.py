@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
 
 def closing_table(summary: dict[str, Any]) -> Table:
     """Policies first, then the non-learning rows. `summary` is what `--summary` writes; missing figures show as "-"."""
-    table = Table(title=f"{summary.get('n', 0)} held-out questions", title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.title, table.title_style, table.title_justify = f"{summary.get('n', 0)} held-out questions", "bold", "left"
     table.add_column("policy", no_wrap=True)
-    for column in ("n", "accuracy", "95% interval", "answered", "source recall", "turns", "seconds"):
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("n", "correct\n(95% interval)", "answered", "source\nrecall", "turns", "seconds"):
+        table.add_column(column, justify="right", no_wrap=True, vertical="bottom")
     errors = False
     for group in ("policies", "baselines"):
         for name, row in summary.get(group, {}).items():
@@ -23,8 +25,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
             table.add_row(
                 Text(name.replace("_", " ") + (" *" if failed else ""), style=style),
                 str(row.get("n", summary.get("n", "-"))),
-                percent(row.get("accuracy")),
-                interval(row.get("ci95")),
+                f"{percent(row.get('accuracy'))} ({interval(row.get('ci95')).rstrip('%')})",
                 percent(row.get("answer_rate")),
                 percent(row.get("source_recall")),
                 number(row.get("turns"), 1),

@@ -15,13 +15,13 @@ _LABELS = {
     "turns": "turns per rollout",
     "tokens_per_second": "sampled tokens per second",
     "seconds": "seconds per step",
-    "reward_std": "spread of rewards within a group",
+    "reward_std": "reward spread in a group",
 }
 _BOOKKEEPING = ("step", "checkpoint_step")
 _WIDTH, _HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 24
 _SMALLEST_SPREAD, _LARGEST = 1e-30, 1e300
-"""A column that varies by less is drawn as constant; a larger number counts as infinite and is not drawn."""
+"""A smaller distance from zero is drawn as zero; a larger number counts as infinite and is not drawn."""
 _SMOOTHED_FROM = 12
 """Points from which on a chart also shows a running mean."""
 
@@ -64,7 +64,7 @@ def _points(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float,
 def _chart(column: str, rows: Sequence[Mapping[str, Any]]) -> str:
     points = _points(column, rows)
     steps, values = [x for x, _ in points], [y for _, y in points]
-    ticks = _ticks(min(values), max(values))
+    ticks = _ticks(min(0.0, *values), max(0.0, *values))  # from zero, so that noise looks as small as it is
     low, high = ticks[0], ticks[-1]
     first, last = min(steps), max(steps)
 
@@ -139,9 +139,8 @@ def _rows(history: Sequence[Mapping[str, Any]]) -> str:
 
 def _ticks(low: float, high: float) -> list[float]:
     """About four round values that span the data: steps of 1, 2 or 5 times a power of ten."""
-    if high - low <= max(abs(high) * 1e-9, _SMALLEST_SPREAD):
-        margin = abs(high) * 0.5 or 1.0
-        low, high = low - margin, high + margin
+    if high - low < _SMALLEST_SPREAD:
+        low, high = 0.0, 1.0
     rough = (high - low) / 3
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)

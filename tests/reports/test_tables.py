@@ -32,12 +32,13 @@ def test_rows_come_in_order_with_their_figures() -> None:
     assert sorted(names, key=text.index) == names
     assert "200 held-out questions" in text
     assert "85.3%" in text
-    assert "79.0-90.0%" in text
+    assert "(79.0-90.0)" in text
     assert "2.00" in text and "198" in text
     assert "counted in no column" in text
 
 
 def test_it_fits_a_narrow_terminal_and_lacks_gracefully() -> None:
-    assert all(len(line) <= 80 for line in render({"n": 2, "policies": {"base": ROW}}, width=80).splitlines())
+    widest = {**ROW, "n": 200, "accuracy": 1.0, "ci95": [0.981, 1.0]}
+    assert "…" not in render({"n": 200, "policies": {"base_with_examples": widest}}, width=80)
     assert "-" in render({"policies": {"[bold]base": {}}})
     assert "[bold]base" in render({"policies": {"[bold]base": {}}})
