@@ -1,0 +1,73 @@
+"""What a service is made of, small: a random Llama with an adapter, and a synthetic company's mails."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from environment.email_db import MailDatabase, build_database
+from environment.sources.synthetic import synthetic_company
+from training.backends.base_model import CHATML_HERMES, resolve_base_model
+from training.checkpoint import Checkpoint
+
+
+def build_base_model(folder: Path) -> Path:
+    """A randomly initialised Llama of a few thousand weights that writes bytes."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    vocabulary = {token: i for i, token in enumerate(marks + sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", additional_special_tokens=marks
+    )
+    fast.chat_template = CHATML_HERMES.read_text()
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=8192,
+        bos_token_id=vocabulary["<|im_start|>"],
+        eos_token_id=vocabulary["<|im_end|>"],
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def build_checkpoint(base: Path, folder: Path, **settings: object) -> Checkpoint:
+    """An untrained adapter for the model in `base`, as a stored checkpoint; `settings` become its training configuration."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    adapter = folder.with_name(folder.name + "-adapter")
+    lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora).save_pretrained(adapter)
+    files = resolve_base_model(str(base), folder.parent)
+    described = Checkpoint.from_adapter(
+        adapter,
+        base_model=files.id,
+        base_model_checksum=files.checksum,
+        base_model_source=str(base),
+        name="tiny",
+        step=3,
+        config={"max_turns": 2, "max_tokens": 16, **settings},
+        created=datetime.now(UTC),
+    )
+    return described.save(folder)
+
+
+def build_mails(path: Path) -> MailDatabase:
+    """The mails of a synthetic company with two inboxes."""
+    company = synthetic_company(seed=3, train_inboxes=1, test_inboxes=1, mails_per_inbox=60, questions_per_inbox=4)
+    build_database(company.emails(), path)
+    return MailDatabase(path)
