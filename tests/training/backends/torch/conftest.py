@@ -1,0 +1,36 @@
+"""Fixtures for the torch backend: tiny models with real mechanics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_models import save_tiny_model
+
+from training.backends.torch import TorchSettings
+
+
+@pytest.fixture(scope="session")
+def llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("llama"), "llama")
+
+
+@pytest.fixture(scope="session", params=["llama", "qwen2"])
+def model_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="session")
+def settings() -> TorchSettings:
+    return TorchSettings(device="cpu", threads=1, lora_rank=4, lora_alpha=8, lora_layers=2, kv_cache_tokens=2048)
+
+
+@pytest.fixture(autouse=True)
+def _transformers_without_arts_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing ART replaces a function of transformers by one with an older signature, and then no model can run.
+
+    Ours never calls it; the reference computations of these tests do.
+    """
+    from art.transformers.patches import _preprocess_mask_arguments
+
+    monkeypatch.setattr("transformers.masking_utils._preprocess_mask_arguments", _preprocess_mask_arguments)

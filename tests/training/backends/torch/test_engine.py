@@ -1,0 +1,145 @@
+"""What the engine samples and reports must not depend on batching, caching or adapters served in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import random_adapter
+from transformers import AutoModelForCausalLM
+
+from training.backends.torch import TorchSettings
+from training.backends.torch.engine import Completion, Engine, SamplingParams
+from training.backends.torch.network import PolicyNetwork
+from training.errors import BadInput
+
+
+@pytest.fixture
+def engine(model_dir: Path, settings: TorchSettings) -> Iterator[Engine]:
+    engine = Engine(PolicyNetwork(model_dir, settings), settings)
+    yield engine
+    engine.close()
+
+
+def reference_logprobs(
+    model_dir: Path, ids: list[int], from_position: int, adapter_dir: Path | None = None
+) -> list[float]:
+    """By transformers (and PEFT) alone, in one full forward pass."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager")
+    if adapter_dir:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapter_dir)
+    with torch.no_grad():
+        logprobs = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    return [float(logprobs[t - 1, ids[t]]) for t in range(from_position, len(ids))]
+
+
+def check(model_dir: Path, prompt: list[int], completion: Completion, adapter_dir: Path | None = None) -> None:
+    expected = reference_logprobs(model_dir, prompt + completion.token_ids, len(prompt), adapter_dir)
+    assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def prompts(count: int, shared: int, seed: int = 0) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    prefix = rng.integers(3, 300, shared).tolist()
+    return [prefix + rng.integers(3, 300, int(rng.integers(1, 60))).tolist() for _ in range(count)]
+
+
+def test_interleaved_requests_get_the_logprobs_of_a_full_forward(model_dir: Path, engine: Engine) -> None:
+    batch = prompts(12, shared=40)
+    futures = [engine.submit(p, SamplingParams(max_tokens=5 + i, seed=i)) for i, p in enumerate(batch)]
+    completions = [future.result(60) for future in futures]
+    assert sum(c.cached_tokens for c in completions) >= 11 * 40
+    for prompt, completion in zip(batch, completions, strict=True):
+        check(model_dir, prompt, completion)
+
+
+def test_greedy_equals_transformers_generate(model_dir: Path, engine: Engine) -> None:
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    batch = prompts(4, shared=10, seed=1)
+    futures = [engine.submit(p, SamplingParams(max_tokens=20, temperature=0)) for p in batch]
+    for prompt, future in zip(batch, futures, strict=True):
+        expected = model.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)[0, len(prompt) :]
+        assert future.result(60).token_ids == expected.tolist()
+
+
+def test_a_second_turn_reuses_the_first_and_stays_exact(model_dir: Path, engine: Engine) -> None:
+    prompt = prompts(1, shared=50)[0]
+    for turn in range(3):
+        completion = engine.submit(prompt, SamplingParams(max_tokens=8, seed=turn)).result(60)
+        check(model_dir, prompt, completion)
+        if turn:
+            assert completion.cached_tokens >= len(prompt) - 12
+        prompt = prompt + completion.token_ids + [5, 6, 7]
+
+
+def test_chunked_prefill_is_exact(model_dir: Path, settings: TorchSettings) -> None:
+    small = settings.model_copy(update={"step_tokens": 16, "max_running": 3})
+    engine = Engine(PolicyNetwork(model_dir, small), small)
+    try:
+        batch = prompts(6, shared=70, seed=2)
+        futures = [engine.submit(p, SamplingParams(max_tokens=6)) for p in batch]
+        for prompt, future in zip(batch, futures, strict=True):
+            check(model_dir, prompt, future.result(60))
+    finally:
+        engine.close()
+
+
+def test_a_full_cache_evicts_and_stays_exact(model_dir: Path, settings: TorchSettings) -> None:
+    small = settings.model_copy(update={"kv_cache_tokens": 256})
+    engine = Engine(PolicyNetwork(model_dir, small), small)
+    try:
+        batch = prompts(8, shared=60, seed=3) + prompts(8, shared=90, seed=4)
+        futures = [engine.submit(p, SamplingParams(max_tokens=6)) for p in batch]
+        for prompt, future in zip(batch, futures, strict=True):
+            check(model_dir, prompt, future.result(60))
+    finally:
+        engine.close()
+
+
+def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: Engine, tmp_path: Path) -> None:
+    adapter = random_adapter(engine.network)
+    engine.network.save_adapter(adapter, tmp_path)
+    batch = prompts(6, shared=30, seed=5)
+    for _ in range(2):
+        futures = [
+            (prompt, chosen, engine.submit(prompt, SamplingParams(max_tokens=6), chosen))
+            for prompt in batch
+            for chosen in (None, adapter)
+        ]
+        for prompt, chosen, future in futures:
+            check(model_dir, prompt, future.result(60), tmp_path if chosen else None)
+    for _ in range(20):
+        engine.network.merge(adapter)
+        engine.network.merge(None)
+    fresh = PolicyNetwork(model_dir, TorchSettings(device="cpu", threads=1))
+    for name, linear in fresh.linears.items():
+        assert torch.equal(linear.weight, engine.network.linears[name].weight), name
+
+
+def test_seed_reproduces_and_top_p_restricts(engine: Engine) -> None:
+    prompt = prompts(1, shared=20)[0]
+    runs = [engine.submit(prompt, SamplingParams(max_tokens=10, seed=3)).result(60).token_ids for _ in range(2)]
+    assert runs[0] == runs[1]
+    narrow = engine.submit(prompt, SamplingParams(max_tokens=10, top_p=1e-6, seed=9)).result(60)
+    greedy = engine.submit(prompt, SamplingParams(max_tokens=10, temperature=0)).result(60)
+    assert narrow.token_ids == greedy.token_ids
+
+
+def test_cancelled_requests_give_their_place_back(engine: Engine) -> None:
+    futures = [engine.submit(p, SamplingParams(max_tokens=400)) for p in prompts(4, shared=20)]
+    for future in futures:
+        future.cancel()
+    assert engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=2)).result(60).token_ids
+    assert engine.running() == 0
+
+
+def test_prompts_that_cannot_fit_are_refused(engine: Engine) -> None:
+    with pytest.raises(BadInput, match="together 1025"):
+        engine.submit([5] * 1000, SamplingParams(max_tokens=25))
+    with pytest.raises(BadInput, match="empty"):
+        engine.submit([], SamplingParams(max_tokens=25))

@@ -1,0 +1,225 @@
+"""The backend through ART's own front door: roll out, train, serve the new step, resume."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import art
+import openai
+import pytest
+import torch
+from art.preprocessing.tokenize import tokenize_trajectory
+from art.trajectories import History
+from peft import PeftModel
+from tiny_models import save_tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from training.backends.torch import TorchBackend, TorchSettings
+from training.backends.torch.backend import tokenize_demonstrations
+from training.backends.torch.conversation import ChatFormat
+
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "search",
+            "parameters": {"type": "object", "properties": {"keywords": {"type": "array"}}},
+            "description": "search the mails",
+        },
+    }
+]
+
+
+def new_model(base: Path, name: str = "policy") -> art.TrainableModel:
+    return art.TrainableModel(name=name, project="tests", base_model=str(base))
+
+
+async def rollout(model: art.TrainableModel, question: str, number: int) -> tuple[art.Trajectory, list[int]]:
+    """Three turns as an agent plays them, and the ids that the server conditioned on in the end."""
+    client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+    messages: list[Any] = [{"role": "system", "content": "read the mails"}, {"role": "user", "content": question}]
+    trajectory = art.Trajectory(messages_and_choices=list(messages), tools=TOOLS, reward=float(number % 3))
+    for turn in range(3):
+        reply = await client.chat.completions.create(
+            model=model.get_inference_name(),
+            messages=messages,
+            tools=TOOLS,
+            max_tokens=5 + number,
+            seed=number + turn,
+            logprobs=True,
+            extra_body={"prompt_cache_key": f"{question}{number}", "return_token_ids": True},
+        )
+        choice = reply.choices[0]
+        trajectory.messages_and_choices.append(choice)
+        tool = {"role": "tool", "tool_call_id": "call", "content": f"mail {turn} of {number}"}
+        messages += [choice.message.model_dump(exclude_none=True), tool]
+        if turn < 2:
+            trajectory.messages_and_choices.append(tool)
+    sampled = [int(token.token.split(":")[1]) for token in choice.logprobs.content]
+    await client.close()
+    return trajectory, [*reply.prompt_token_ids, *sampled]
+
+
+async def rollouts(model: art.TrainableModel) -> tuple[list[art.TrajectoryGroup], list[list[list[int]]]]:
+    groups, ids = [], []
+    for question in ("who?", "when?"):
+        played = await asyncio.gather(*(rollout(model, question, number) for number in range(4)))
+        groups.append(art.TrajectoryGroup([trajectory for trajectory, _ in played]))
+        ids.append([conditioned for _, conditioned in played])
+    return groups, ids
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_rollouts_train_the_sampled_tokens_in_their_real_context(
+    family: str, tmp_path: Path, settings: TorchSettings
+) -> None:
+    base = save_tiny_model(tmp_path / "base", family)
+
+    async def run() -> None:
+        backend = TorchBackend(path=str(tmp_path / "art"), settings=settings)
+        model = new_model(base)
+        await model.register(backend)
+        tokenizer = AutoTokenizer.from_pretrained(base)
+        for step in range(3):
+            assert model.get_inference_name() == f"policy@{step}"
+            groups, conditioned = await rollouts(model)
+            for group, ids_of_group in zip(groups, conditioned, strict=True):
+                for trajectory, ids in zip(group, ids_of_group, strict=True):
+                    history = History(messages_and_choices=trajectory.messages_and_choices, tools=trajectory.tools)
+                    result = tokenize_trajectory(
+                        tokenizer,
+                        None,
+                        history,
+                        1.0,
+                        False,
+                        trajectory,
+                        chat_template_tool_schema_format="vllm_openai",
+                    )
+                    assert result is not None
+                    assert result.token_ids[: len(ids)] == ids
+                    choices = [m for m in trajectory.messages_and_choices if not isinstance(m, dict)]
+                    sampled = [int(t.token.split(":")[1]) for c in choices for t in c.logprobs.content]
+                    trained = [i for i, m in zip(result.token_ids, result.assistant_mask, strict=True) if m]
+                    assert trained == sampled
+                    assert trajectory.additional_histories == []
+            result = await backend.train(model, groups, learning_rate=1e-2)
+            assert result.step == step + 1
+            assert result.metrics["loss/ratio_mean"] == pytest.approx(1, abs=1e-3)
+            assert result.metrics["loss/ratio_max"] == pytest.approx(1, abs=1e-3)
+            assert result.metrics["loss/grad_norm"] > 0
+            assert await model.get_step() == step + 1
+        await backend.close()
+
+    asyncio.run(run())
+
+
+def test_the_checkpoint_loads_in_peft_and_serves_the_same_policy(
+    llama_dir: Path, tmp_path: Path, settings: TorchSettings
+) -> None:
+    async def run() -> tuple[str, Any]:
+        backend = TorchBackend(path=str(tmp_path), settings=settings)
+        model = new_model(llama_dir)
+        await model.register(backend)
+        groups, _ = await rollouts(model)
+        result = await backend.train(model, groups, learning_rate=1e-1)
+        client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+        reply = await client.chat.completions.create(
+            model=model.get_inference_name(),
+            messages=[{"role": "user", "content": "who?"}],
+            max_tokens=12,
+            logprobs=True,
+            extra_body={"return_token_ids": True},
+        )
+        with pytest.raises(openai.NotFoundError, match="no checkpoint of step 7"):
+            await client.chat.completions.create(model="policy@7", messages=[{"role": "user", "content": "who?"}])
+        await client.close()
+        await backend.close()
+        return result.checkpoint_path, reply
+
+    folder, reply = asyncio.run(run())
+    assert sorted(p.name for p in Path(folder).parent.iterdir()) == ["0001"]
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(llama_dir), folder)
+    content = reply.choices[0].logprobs.content
+    sampled = [int(token.token.split(":")[1]) for token in content]
+    ids = torch.tensor([[*reply.prompt_token_ids, *sampled]])
+    with torch.no_grad():
+        logprobs = model(ids).logits[0].log_softmax(-1)
+    start = len(reply.prompt_token_ids)
+    expected = [float(logprobs[start + i - 1, token]) for i, token in enumerate(sampled)]
+    assert [token.logprob for token in content] == pytest.approx(expected, abs=1e-4)
+
+
+def demonstration(reply: str) -> art.Trajectory:
+    call = '<tool_call>\n{"name": "search", "arguments": {"keywords": ["mails"]}}\n</tool_call>'
+    return art.Trajectory(
+        messages_and_choices=[
+            {"role": "system", "content": "read the mails"},
+            {"role": "user", "content": "who?"},
+            {"role": "assistant", "content": call},
+            {"role": "tool", "tool_call_id": "1", "content": "mail 4"},
+            {"role": "assistant", "content": reply},
+        ],
+        tools=TOOLS,
+    )
+
+
+def test_demonstrations_train_replies_and_their_end_tokens(llama_dir: Path) -> None:
+    chat = ChatFormat(AutoTokenizer.from_pretrained(llama_dir))
+    batch = tokenize_demonstrations(chat, [demonstration("the assistant")], 1e-3, 1024)
+    tensors = batch.trajectory_tensors[0]
+    labels = tensors["labels"][0]
+    trained = chat.tokenizer.decode(labels[labels != -100])
+    call = '<tool_call>\n{"name": "search", "arguments": {"keywords": ["mails"]}}\n</tool_call>'
+    assert trained == f"{call}<|im_end|>the assistant<|im_end|>"
+    text = chat.tokenizer.decode(tensors["input_ids"][0])
+    assert text.endswith("<|im_start|>assistant\nthe assistant<|im_end|>\n")
+    assert batch.num_trainable_tokens == int((labels != -100).sum())
+    # The context of each reply is tokenized as the server tokenizes a prompt.
+    messages = demonstration("the assistant").messages()
+    prompt = chat.encode(messages[:2], TOOLS)
+    assert tensors["input_ids"][0][: len(prompt)].tolist() == prompt
+    assert tokenize_demonstrations(chat, [demonstration("x")] * 2, 1e-3, 10).num_dropped_trajectories == 2
+
+
+def test_fine_tuning_teaches_and_survives_a_restart(llama_dir: Path, tmp_path: Path) -> None:
+    settings = TorchSettings(device="cpu", threads=1, lora_layers=None, kv_cache_tokens=2048)
+    demos = [demonstration("the assistant") for _ in range(4)]
+
+    async def run(steps: int) -> tuple[art.LocalTrainResult, str]:
+        backend = TorchBackend(path=str(tmp_path), settings=settings)
+        model = new_model(llama_dir)
+        await model.register(backend)
+        for _ in range(steps):
+            result = await backend.train_sft(model, demos, learning_rate=2e-2, batch_size=2)
+        client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+        reply = await client.chat.completions.create(
+            model=model.get_inference_name(),
+            messages=demos[0].messages()[:2],
+            tools=TOOLS,
+            temperature=0,
+            max_tokens=60,
+        )
+        await client.close()
+        await backend.close()
+        return result, reply.choices[0].finish_reason
+
+    first, _ = asyncio.run(run(1))
+    last, reason = asyncio.run(run(14))
+    assert (first.step, last.step) == (1, 15)
+    assert last.metrics["loss/train"] < first.metrics["loss/train"] / 10
+    assert reason == "tool_calls"
+
+
+def test_art_sft_entry_point(llama_dir: Path, tmp_path: Path, settings: TorchSettings) -> None:
+    async def run() -> int:
+        backend = TorchBackend(path=str(tmp_path), settings=settings)
+        model = new_model(llama_dir)
+        await model.register(backend)
+        await model.train_sft([demonstration("the")] * 3, art.TrainSFTConfig(learning_rate=[1e-3, 1e-4], batch_size=2))
+        step = await model.get_step()
+        await backend.close()
+        return step
+
+    assert asyncio.run(run()) == 1
