@@ -51,6 +51,8 @@ class EpisodeContext:
     model: Runnable
     tools: MailTools
     max_turns: int
+    episode: str
+    """Tells servers that keep the sampled ids of a conversation apart from one with equal text (OpenAI's `prompt_cache_key`)."""
 
 
 class EpisodeState(TypedDict):
@@ -105,7 +107,7 @@ def sampled_choice(reply: AIMessage) -> Choice:
 
 async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
     """One reply of the policy. A reply without a well-formed tool call ends the episode."""
-    reply = await runtime.context.model.ainvoke(state["messages"])
+    reply = await runtime.context.model.ainvoke(state["messages"], prompt_cache_key=runtime.context.episode)
     choice = sampled_choice(reply)
     outcome: Outcome | None = None
     if not reply.tool_calls:

@@ -117,7 +117,7 @@ class MailTools:
             return _invalid(f'{SEARCH} expects {{"keywords": [words]}}.')
         hits = self.mailbox.search([str(word) for word in keywords], max_results=self.settings.max_results)
         lines = [
-            f"{hit.id} | {_day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
+            f"{hit.id} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits
         ]
         return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
@@ -157,15 +157,18 @@ class MailTools:
 
     def _show(self, mail: EmailView) -> str:
         head = [f"From: {self._person(mail.from_address)}"]
-        for title, addresses in (("To", mail.to_addresses), ("Cc", mail.cc_addresses)):
-            if addresses:
-                more = f" +{len(addresses) - _MAX_PEOPLE}" if len(addresses) > _MAX_PEOPLE else ""
-                head.append(f"{title}: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
-        head += [f"Date: {_day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]
+        if addresses := (*mail.to_addresses, *mail.cc_addresses):
+            more = f" +{len(addresses) - _MAX_PEOPLE}" if len(addresses) > _MAX_PEOPLE else ""
+            head.append(f"To: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
+        head += [f"Date: {self._day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]
         body = _compact(mail.body)
         if len(body) > self.settings.read_chars:
             body = body[: self.settings.read_chars].rsplit(maxsplit=1)[0] + " …(cut)"
         return "\n".join([*head, "", body])
+
+    def _day(self, date: datetime) -> str:
+        """A day as its reader says it: without the year when that is the current one, which saves five tokens a line."""
+        return f"{date.day} {date:%b}" + ("" if date.year == self.mailbox.query_date.year else f" {date.year}")
 
     def _person(self, address: str) -> str:
         """An address as its reader knows it: colleagues by the local part alone."""
@@ -185,10 +188,6 @@ def _as_id(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) else None
-
-
-def _day(date: datetime) -> str:
-    return f"{date.day} {date:%b %Y}"
 
 
 def _subject(subject: str) -> str:

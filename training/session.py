@@ -35,6 +35,7 @@ async def run_training(
         base_model=base_model,
         base_path=str(run_folder),
         report_metrics=["wandb"] if os.environ.get("WANDB_API_KEY") else [],
+        _internal_config=art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context}),
     )
     try:
         trainer = Trainer(task, model, backend, settings, max_tokens=max_tokens, progress=progress)

@@ -51,12 +51,12 @@ def test_the_tools_are_named_and_described_alike_for_openai_and_langchain(tools:
 
 def test_a_search_shows_a_line_per_hit(tools: MailTools) -> None:
     result = tools.call(SEARCH, {"keywords": ["kickoff", "room"]})
-    assert result.observation.startswith("1 | 2 Jan 2001 | bob.ray | Heron kickoff | ")
+    assert result.observation.startswith("1 | 2 Jan | bob.ray | Heron kickoff | ")
     assert len(result.observation.splitlines()) == 1 and "Room 4B" in result.observation
     assert result.email_ids == [1] and not result.invalid
     assert (
         tools.call(SEARCH, {"keywords": "lunch"}).observation
-        == f"2 | 3 Jan 2001 | {STRANGER} | (no subject) | Lunch at noon?"
+        == f"2 | 3 Jan | {STRANGER} | (no subject) | Lunch at noon?"
     )
     assert tools.call(SEARCH, {"keywords": ["zeppelin"]}).observation == "No mails found."
     assert tools.call(SEARCH, {"keywords": []}).observation == "No mails found."
@@ -64,15 +64,14 @@ def test_a_search_shows_a_line_per_hit(tools: MailTools) -> None:
 
 def test_a_read_shows_the_mail_cut_to_length(tools: MailTools) -> None:
     lines = tools.call(READ, {"email_id": 1}).observation.splitlines()
-    assert lines[:6] == [
+    assert lines[:5] == [
         "From: bob.ray",
-        "To: ann.lee, p0, p1 +3",
-        f"Cc: {STRANGER}",
-        "Date: 2 Jan 2001 09:30",
+        "To: ann.lee, p0, p1 +4",
+        "Date: 2 Jan 09:30",
         "Subject: Heron kickoff",
         "",
     ]
-    body = "\n".join(lines[6:])
+    body = "\n".join(lines[5:])
     assert body.startswith("The kickoff now\n\ntakes place in Room 4B.\nfiller filler")
     assert body.endswith("filler …(cut)") and len(body) <= 200 + len(" …(cut)")
 
