@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from training.backends.base_model import CHATML_HERMES, resolve_base_model
@@ -71,3 +73,18 @@ def build_mails(path: Path) -> MailDatabase:
     company = synthetic_company(seed=3, train_inboxes=1, test_inboxes=1, mails_per_inbox=60, questions_per_inbox=4)
     build_database(company.emails(), path)
     return MailDatabase(path)
+
+
+@pytest.fixture(scope="session")
+def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `base`, the checkpoint `tiny` trained on it, and `mails.sqlite`."""
+    folder = tmp_path_factory.mktemp("tiny")
+    build_checkpoint(build_base_model(folder / "base"), folder / "tiny")
+    build_mails(folder / "mails.sqlite").close()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def inbox(tiny_store: Path) -> str:
+    """An address that has mail in `tiny_store`."""
+    return MailDatabase(tiny_store / "mails.sqlite").inboxes()[0]

@@ -1,0 +1,135 @@
+"""Real deployments on ZenML's local stack, in a configuration of their own. The model is tiny and random: it never answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STORE = """
+import sys
+from pathlib import Path
+from zenml import Model, save_artifact
+from zenml.client import Client
+from zenml.model.utils import link_artifact_to_model
+from environment.email_db import MailDatabase
+from materializers.checkpoint import CheckpointMaterializer
+from materializers.mail_database import MailDatabaseMaterializer
+from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
+from training.checkpoint import Checkpoint
+
+folder = Path(sys.argv[1])
+checkpoint = save_artifact(Checkpoint.load(folder / "tiny"), CHECKPOINT, materializer=CheckpointMaterializer)
+database = save_artifact(MailDatabase(folder / "mails.sqlite"), MAIL_DATABASE, materializer=MailDatabaseMaterializer)
+Client().create_model(MODEL_NAME)
+version = Client().create_model_version(MODEL_NAME)
+for artifact in (checkpoint, database):
+    link_artifact_to_model(artifact, Model(name=MODEL_NAME, version=version.name))
+"""
+DEPLOY = """
+import json, sys
+from environment.errors import BadInput as BadMail
+from pipelines.deployment import deploy_inference
+from training.errors import BadInput
+
+try:
+    print(deploy_inference(sys.argv[1], **json.loads(sys.argv[2])))
+except (BadInput, BadMail) as error:
+    print(error)
+    sys.exit(2)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass
+class Place:
+    """A ZenML configuration with a stored checkpoint, and the mailbox to ask."""
+
+    environment: dict[str, str]
+    inbox: str
+    base: Path
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = self.environment | environment
+        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=150, check=False)
+
+    def zenml(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run(str(Path(sys.executable).with_name("zenml")), *arguments)
+
+    def python(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # Code without a file has no folder that could be the source root, unlike run.py.
+        return self.run(sys.executable, "-c", code, *arguments, ZENML_CUSTOM_SOURCE_ROOT=str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, inbox: str) -> Iterator[Place]:
+    environment = os.environ | {"ZENML_CONFIG_PATH": str(tmp_path_factory.mktemp("zenml"))}
+    place = Place(environment, inbox, tiny_store / "base")
+    missing = place.python(DEPLOY, "agent", "{}")
+    assert missing.returncode == 2, missing.stderr
+    assert missing.stdout.splitlines()[-1].startswith("there is no trained checkpoint yet")
+    stored = place.python(STORE, str(tiny_store))
+    assert stored.returncode == 0, stored.stderr
+    yield place
+    for name in ("by-command", "by-code"):
+        place.zenml("deployment", "delete", name, "--yes")
+
+
+def ask(url: str, **parameters: str) -> tuple[int, dict[str, object]]:
+    body = json.dumps({"parameters": parameters}).encode()
+    request = Request(f"{url}/invoke", data=body, headers={"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_two_services_beside_each_other(place: Place) -> None:
+    by_command = place.zenml("pipeline", "deploy", "pipelines.inference.inference_pipeline", "--name", "by-command")
+    assert by_command.returncode == 0, by_command.stdout + by_command.stderr
+    by_code = place.python(DEPLOY, "by-code", json.dumps({"checkpoint": str(place.base.with_name("tiny"))}))
+    assert by_code.returncode == 0, by_code.stdout + by_code.stderr
+
+    listed = json.loads(place.zenml("deployment", "list", "--output", "json").stdout)
+    urls = {service["name"]: service["url"] for service in listed["items"]}
+    assert urls["by-code"] == by_code.stdout.splitlines()[-1]
+    assert len(set(urls.values())) == 2
+
+    good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
+    loads = set()
+    for url in urls.values():
+        answers = [ask(url, **good) for _ in range(10)]
+        assert {status for status, _ in answers} == {200}
+        assert all(answer["question"] == good["question"] and "source_ids" in answer for _, answer in answers)
+        of_this_service = {answer["metadata"]["model"]["load_id"] for _, answer in answers}
+        assert len(of_this_service) == 1
+        loads |= of_this_service
+        assert ask(url, **good | {"question": ""})[0] == 422
+        assert ask(url, **good | {"inbox_address": "nobody@nowhere.example"})[0] == 404
+    assert len(loads) == 2
+
+    described = place.zenml("deployment", "describe", "by-command")
+    assert urls["by-command"] in described.stdout + described.stderr
+    log = place.zenml("deployment", "logs", "by-command")
+    assert "Service initialized" in log.stdout + log.stderr
+    assert place.zenml("deployment", "deprovision", "by-command", "--yes").returncode == 0
+    with pytest.raises(OSError):
+        urlopen(f"{urls['by-command']}/health", timeout=5)
+    assert ask(urls["by-code"], **good)[0] == 200
+
+
+def test_service_that_cannot_start_says_why(place: Place) -> None:
+    wrong = place.python(DEPLOY, "never", json.dumps({"base_model": "no/such model"}))
+    assert wrong.returncode == 2
+    assert "base_model" in wrong.stdout.splitlines()[-1]
