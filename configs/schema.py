@@ -102,9 +102,9 @@ class DeploymentConfig(BaseModel):
 class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig):
     """All sections together: what a YAML file may hold."""
 
-    settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of the training pipeline")
+    settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
     step_settings: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="ZenML settings of one step, by step name"
+        default_factory=dict, description="ZenML configuration of the training pipeline's steps, by step name"
     )
 
 

@@ -64,7 +64,9 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
     """Prepares mails and questions."""
     data = section(config, DataConfig)
     run = _finished(
-        data_preparation_pipeline.with_options(enable_cache=cache)(config=data, source_version=source_version(data))
+        data_preparation_pipeline.with_options(enable_cache=cache, settings=config.settings)(
+            config=data, source_version=source_version(data)
+        )
     )
     database = _output(run, "create_database", MAIL_DATABASE)
     scenarios = _output(run, "load_scenarios", SCENARIOS)
@@ -90,15 +92,13 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
     """Trains, or goes on with an unfinished run of the same key, or finds the finished one. Scheduled runs return `None`."""
     training = section(config, TrainingConfig)
     key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
-    options: dict[str, Any] = {"model": Model(name=MODEL_NAME, version=key), "settings": config.settings}
-    if config.step_settings:
-        options["steps"] = {name: {"settings": settings} for name, settings in config.step_settings.items()}
+    options: dict[str, Any] = {"settings": config.settings, "steps": config.step_settings}
     if schedule:
         from zenml.config.schedule import Schedule
 
         options["schedule"] = Schedule(cron_expression=schedule)
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
-    started = training_pipeline.with_options(enable_cache=cache, **options)(
+    started = training_pipeline.with_options(enable_cache=cache, model=Model(name=MODEL_NAME, version=key), **options)(
         config=training, run_key=key, database=data.database, scenarios=data.scenarios
     )
     if schedule:
@@ -177,7 +177,9 @@ def run_eval(
 ) -> None:
     """Evaluates a training run and prints the closing table. `base_model` insists on that base instead of the checkpoint's."""
     run = _finished(
-        evaluation_pipeline.with_options(enable_cache=cache, model=Model(name=MODEL_NAME, version=trained.version))(
+        evaluation_pipeline.with_options(
+            enable_cache=cache, model=Model(name=MODEL_NAME, version=trained.version), settings=config.settings
+        )(
             config=section(config, EvaluationConfig),
             database=trained.data.database,
             scenarios=trained.data.scenarios,

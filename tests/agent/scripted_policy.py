@@ -1,0 +1,61 @@
+"""A policy server that replies what a test tells it to."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from training.task import Policy
+
+OWNER = "ann.lee@example.com"
+
+
+class ScriptedPolicy(ThreadingHTTPServer):
+    """Replies with the next of `replies`: a text (sampled, one token per character) or a (tool, arguments) pair."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.replies: list[str | tuple[str, dict[str, Any]]] = []
+        self.requests: list[dict[str, Any]] = []
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(base_url=f"http://127.0.0.1:{self.server_address[1]}/v1", model="scripted", temperature=1.0)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ScriptedPolicy
+
+    def do_POST(self) -> None:
+        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        reply = self.server.replies.pop(0)
+        message: dict[str, Any] = {"role": "assistant", "content": reply}
+        text, finish = reply, "stop"
+        if not isinstance(reply, str):
+            name, arguments = reply
+            text, finish = call_text(name, arguments), "tool_calls"
+            function = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
+            message = {"role": "assistant", "content": None}
+            message["tool_calls"] = [{"id": "call_x", "type": "function", "function": function}]
+        sampled = [*text, "<|im_end|>"]
+        tokens = [
+            {"token": f"token_id:{index}", "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
+            for index, piece in enumerate(sampled)
+        ]
+        choice = {"index": 0, "finish_reason": finish, "message": message, "logprobs": {"content": tokens}}
+        body = json.dumps(
+            {"id": "x", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice]}
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Keeps the test output quiet."""
+
+
+def call_text(name: str, arguments: dict[str, Any]) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"

@@ -1,0 +1,130 @@
+"""Episodes against a scripted policy: what is recorded, how they end, and what they are worth."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import pytest
+from openai.types.chat.chat_completion import Choice
+from scripted_policy import OWNER, ScriptedPolicy, call_text
+
+from agent.demonstrations import demonstration
+from agent.judges.exact import ExactJudge
+from agent.rollout import AgentRun, answer_question
+from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+
+SEARCH = ("search_inbox_tool", {"keywords": ["Heron"]})
+READ = ("read_email_tool", {"email_id": 1})
+ANSWER = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": [1, 2]})
+
+
+def run(scripted: ScriptedPolicy, database: MailDatabase, **limits: float) -> AgentRun:
+    mailbox = database.mailbox(OWNER, datetime(2001, 2, 1))
+    settings = AgentSettings(**limits)
+    return asyncio.run(answer_question(scripted.policy, mailbox, "Who leads Heron?", settings))
+
+
+def test_an_episode_records_what_was_sampled_and_what_was_seen(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    scripted.replies = [SEARCH, READ, ANSWER]
+    episode = run(scripted, database)
+    assert episode.outcome == "answered" and episode.turns == 3
+    assert episode.answer is not None
+    assert episode.answer.source_ids == ("<1@example.com>", "<2@example.com>")
+    roles = [turn.message.role if isinstance(turn, Choice) else turn["role"] for turn in episode.record]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
+    replies = [turn for turn in episode.record if isinstance(turn, Choice)]
+    for choice, (name, arguments) in zip(replies, [SEARCH, READ, ANSWER], strict=True):
+        assert choice.message.content == call_text(name, arguments)
+        assert not choice.message.tool_calls
+        assert choice.logprobs is not None and choice.logprobs.content is not None
+        assert [token.token for token in choice.logprobs.content][:2] == ["token_id:0", "token_id:1"]
+    assert "Dana Voss" in episode.record[5]["content"]
+    assert episode.sampled_tokens == sum(len(call_text(*call)) + 1 for call in (SEARCH, READ, ANSWER))
+
+
+def test_one_episode_is_one_conversation_for_the_server(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    scripted.replies = [SEARCH, ANSWER, SEARCH, ANSWER]
+    run(scripted, database)
+    run(scripted, database)
+    keys = [request["prompt_cache_key"] for request in scripted.requests]
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    assert all(request["logprobs"] is True for request in scripted.requests)
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        ("Dana Voss leads it.", "no_tool_call"),
+        ('<tool_call>\n{"name": "search_inbox_tool", "arguments": {"keywords": ["Her', "malformed_call"),
+    ],
+)
+def test_a_reply_without_a_tool_call_ends_the_episode(
+    scripted: ScriptedPolicy, database: MailDatabase, reply: str, outcome: str
+) -> None:
+    scripted.replies = [SEARCH, reply]
+    episode = run(scripted, database)
+    assert (episode.outcome, episode.answer, episode.turns) == (outcome, None, 2)
+    assert episode.record[-1].message.content == reply
+
+
+def test_the_turn_limit_ends_the_episode(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    scripted.replies = [SEARCH] * 5
+    episode = run(scripted, database, max_turns=3)
+    assert (episode.outcome, episode.turns) == ("max_turns", 3)
+    assert len(scripted.replies) == 2
+
+
+def test_an_unknown_tool_is_an_observation_not_an_error(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    scripted.replies = [("delete_everything", {}), ANSWER]
+    episode = run(scripted, database)
+    assert episode.outcome == "answered"
+    assert episode.calls[0].invalid and "No such tool" in episode.calls[0].observation
+
+
+def test_a_slow_episode_is_an_error(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    scripted.replies = [SEARCH] * 50
+    with pytest.raises(TimeoutError):
+        run(scripted, database, rollout_timeout=0.001)
+
+
+def test_the_oracle_follows_the_bridge_from_mail_to_mail(database: MailDatabase, two_mail_question: Scenario) -> None:
+    task = EmailSearchTask(database, [two_mail_question], ExactJudge(), AgentSettings())
+    episode = task.oracle(two_mail_question)
+    assert episode.answer is not None and episode.answer.source_ids == two_mail_question.message_ids
+    searches = [call.arguments["keywords"] for call in episode.calls if call.name == "search_inbox_tool"]
+    assert any("Dana Voss" in keywords[0] for keywords in searches[1:]) or len(searches) == 1
+    reads = [call.arguments["email_id"] for call in episode.calls if call.name == "read_email_tool"]
+    assert reads == task.gold_ids(two_mail_question)
+    example = demonstration(episode, two_mail_question)
+    assert example.messages_and_choices[-1]["role"] == "assistant"
+    assert example.additional_histories == []
+
+
+def test_rewards_order_episodes_by_what_they_achieved(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    task = EmailSearchTask(database, [two_mail_question], ExactJudge(), AgentSettings())
+    wrong = ("return_final_answer_tool", {"answer": "555-9999", "source_ids": [3]})
+    no_sources = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": []})
+    scripts = {
+        "malformed": ["<tool_call>{"],
+        "wrong": [wrong],
+        "wrong after reading": [SEARCH, READ, wrong],
+        "gave up after reading": [SEARCH, READ, *[SEARCH] * 4],
+        "right without sources": [SEARCH, READ, no_sources],
+        "right": [SEARCH, READ, ANSWER],
+        "right and quick": [SEARCH, ANSWER],
+    }
+    rewards = {}
+    for name, replies in scripts.items():
+        scripted.replies = list(replies)
+        trajectory = asyncio.run(task.rollout(scripted.policy, two_mail_question))
+        rewards[name] = trajectory.metrics["verifiable_reward"]
+        assert trajectory.additional_histories == []
+        assert trajectory.metrics["correct"] == name.startswith("right")
+    assert list(rewards.values()) == sorted(rewards.values()), rewards
+    assert len(set(rewards.values())) == len(rewards), rewards
