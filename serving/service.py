@@ -68,6 +68,17 @@ class AnswerService:
             seconds=round(run.seconds, 3),
         )
 
+    def warm_up(self) -> None:
+        """Takes the first sampled token of a question, so that the service neither starts broken nor slow.
+
+        It leaves the prompt's part that all questions share in the server's prefix cache. Raises what `answer` raises.
+        """
+        mailbox = self.database.mailbox(self.database.inboxes()[0], datetime.now(UTC))
+        policy = self.policy.model_copy(update={"max_tokens": 1})
+        asyncio.run_coroutine_threadsafe(
+            answer_question(policy, mailbox, "Is anybody there?", self.settings), self._loop
+        ).result()
+
     def is_healthy(self) -> bool:
         """Whether the policy's server answers."""
         try:

@@ -214,23 +214,29 @@ class Trainer:
             random.Random(f"{settings.seed}-{epoch}").shuffle(order)
             trajectories += order
         batches = math.ceil(len(trajectories) / settings.warm_start_batch_size)
-        self.progress.stage(f"warm start on {len(demonstrations)} demonstrations", 1)
-        await self.model.train_sft(
-            trajectories,
-            art.TrainSFTConfig(
-                learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),
-                batch_size=settings.warm_start_batch_size,
-            ),
+        config = art.TrainSFTConfig(
+            learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),
+            batch_size=settings.warm_start_batch_size,
         )
-        self.progress.advance()
+        self.progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
+        losses: list[float] = []
+        # What `model.train_sft` does, with a word to the progress after each batch.
+        async for metrics in self.backend._train_sft(self.model, trajectories, config, {}):
+            losses.append(float(metrics.get("loss/train", math.nan)))
+            self.progress.advance()
+        checkpoint_step = await self.model.get_step()
+        last = losses[-max(1, len(losses) // 10) :]
+        loss = statistics.fmean(last) if last else math.nan
+        await self.model.log(metrics={"loss/train": loss}, split="train", step=checkpoint_step)
         seconds = time.monotonic() - started
         return StepRecord(
             step=0,
             phase="warm_start",
-            checkpoint_step=await self.model.get_step(),
+            checkpoint_step=checkpoint_step,
             seconds=seconds,
             update_seconds=seconds,
             demonstrations=len(demonstrations),
+            loss=loss,
         )
 
     async def _grpo_step(self, step: int, scenarios: Sequence[Any]) -> StepRecord:
@@ -243,9 +249,11 @@ class Trainer:
         spread = [statistics.pstdev([t.reward for t in group.trajectories]) for group in groups]
         trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
         update: dict[str, float] = {}
+        self.progress.stage(f"step {step}: update", 1)
         if trainable:
             result = await self.backend.train(self.model, trainable, learning_rate=self.settings.learning_rate)
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
+        self.progress.advance()
         checkpoint_step = await self.model.get_step()
         await self.model.log(groups, split="train", step=checkpoint_step)
         finished = time.monotonic()

@@ -44,7 +44,9 @@ def load_service(
     server = PolicyServer(base.path, adapters={SERVED_MODEL: stored.checkpoint.path})
     policy = Policy(base_url=server.base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
     model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
-    return AnswerService(policy, database, settings, model, stop=server.close)
+    service = AnswerService(policy, database, settings, model, stop=server.close)
+    service.warm_up()
+    return service
 
 
 def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any]) -> AgentSettings:
