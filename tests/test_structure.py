@@ -1,0 +1,87 @@
+"""The house: who may import whom, and what must stay cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "environment": set(),
+    "training": set(),
+    "reports": set(),
+    "agent": {"environment", "training"},
+    "configs": {"agent", "training"},
+    "materializers": {"environment", "training"},
+    "serving": {"agent", "environment", "training", "materializers", "steps"},
+    "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "training"},
+    "pipelines": {"configs", "environment", "materializers", "reports", "serving", "steps", "training"},
+}
+"""Room -> rooms of ours that it may import."""
+
+LIBRARIES = {
+    "zenml": {"pipelines", "steps", "materializers", "serving", "run.py"},
+    "torch": {"training/backends"},
+    "art": {"agent", "training"},
+    "langchain_core": {"agent", "environment/tools.py"},
+    "langchain_openai": {"agent"},
+    "langgraph": {"agent"},
+}
+"""Library -> places that may import it."""
+
+
+def sources() -> list[Path]:
+    return [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
+
+
+def imported(file: Path) -> list[str]:
+    names = []
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.append(node.module)
+    return names
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_imports_point_one_way(room: str) -> None:
+    files = list((ROOT / room).rglob("*.py"))
+    assert files
+    for file in files:
+        for name in imported(file):
+            top = name.partition(".")[0]
+            assert top not in ROOMS or top == room or top in ROOMS[room], f"{file.relative_to(ROOT)} imports {name}"
+
+
+def test_the_agent_knows_the_trainers_protocol_only() -> None:
+    allowed = {"training.task"}
+    for file in (ROOT / "agent").rglob("*.py"):
+        ours = {name for name in imported(file) if name.startswith("training")}
+        assert ours <= allowed, f"{file.relative_to(ROOT)} imports {ours - allowed}"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_libraries_stay_in_their_rooms(library: str) -> None:
+    for file in sources():
+        place = str(file.relative_to(ROOT))
+        if any(name.partition(".")[0] == library for name in imported(file)):
+            assert place.startswith(tuple(LIBRARIES[library])), f"{place} imports {library}"
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    for file in sources():
+        assert file.stem not in {"utils", "util", "helpers", "helper", "misc", "common", "manager"}, file
+
+
+def test_help_answers_before_anything_heavy_is_imported() -> None:
+    code = "import sys, run\ntry:\n    run.main(['--help'])\nexcept SystemExit:\n    print(sorted(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for option in ("--pipeline", "--config", "--no-cache", "--checkpoint", "--name", "--set", "--summary", "--schedule"):
+        assert option in shown
+    for library in ("'zenml'", "'torch'", "'pydantic'", "'art'"):
+        assert library not in shown
