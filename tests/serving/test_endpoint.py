@@ -195,7 +195,7 @@ def test_requests_share_one_loaded_model(client: TestClient) -> None:
 def test_warm_up_samples_one_token(client: TestClient, policy: ScriptedPolicy) -> None:
     policy.silent = True
     endpoint.loaded_service().warm_up()
-    assert [request["max_tokens"] for request in policy.requests] == [1]
+    assert [request["max_completion_tokens"] for request in policy.requests] == [1]
 
 
 def test_giving_up_is_an_honest_answer(client: TestClient, policy: ScriptedPolicy) -> None:
