@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def find_mail_database(stored: StoredCheckpoint | None = None, reference: str | 
             if stored.model_version and (linked := stored.model_version.get_artifact(MAIL_DATABASE)):
                 return linked
             if trained_on := stored.checkpoint.manifest.data.get(MAIL_DATABASE):
-                return client.get_artifact_version(MAIL_DATABASE, trained_on)
+                with contextlib.suppress(KeyError):  # a checkpoint may come from another machine's store
+                    return client.get_artifact_version(trained_on)
         return client.get_artifact_version(MAIL_DATABASE)
     except KeyError as error:
         raise BadInput("there is no mail database yet: run `python run.py --pipeline data` first") from error

@@ -40,7 +40,7 @@ class CheckpointManifest(BaseModel):
     config: dict[str, Any] = Field(default_factory=dict)
     """The training configuration."""
     data: dict[str, str] = Field(default_factory=dict)
-    """Data artifact name -> version that the adapter was trained on."""
+    """Data artifact name -> id of the version that the adapter was trained on."""
     created: datetime
 
 

@@ -92,12 +92,14 @@ def test_mail_database_follows_the_checkpoint(store: Store) -> None:
     with pytest.raises(BadInput, match="--pipeline data"):
         model_registry.find_mail_database()
     store.artifacts[MAIL_DATABASE, None] = "latest"
-    store.artifacts[MAIL_DATABASE, "3"] = "trained on"
+    store.artifacts["id-of-3", None] = "trained on"
     store.artifacts["chosen", None] = "chosen"
     assert model_registry.find_mail_database() == "latest"
 
-    store.add_version(**{CHECKPOINT: stored(1, **{MAIL_DATABASE: "3"})})
+    store.add_version(**{CHECKPOINT: stored(0, **{MAIL_DATABASE: "elsewhere"})})
+    assert model_registry.find_mail_database(model_registry.find_checkpoint()) == "latest"
+    store.add_version(**{CHECKPOINT: stored(1, **{MAIL_DATABASE: "id-of-3"})})
     assert model_registry.find_mail_database(model_registry.find_checkpoint()) == "trained on"
-    store.add_version(**{CHECKPOINT: stored(2, **{MAIL_DATABASE: "3"}), MAIL_DATABASE: "linked"})
+    store.add_version(**{CHECKPOINT: stored(2, **{MAIL_DATABASE: "id-of-3"}), MAIL_DATABASE: "linked"})
     assert model_registry.find_mail_database(model_registry.find_checkpoint()) == "linked"
     assert model_registry.find_mail_database(model_registry.find_checkpoint(), "chosen") == "chosen"
