@@ -13,12 +13,26 @@ from typing import Any
 from zenml import pipeline
 from zenml.config import DeploymentDefaultEndpoints, DeploymentSettings, EndpointMethod, EndpointSpec, MiddlewareSpec
 
-from serving.answer import Answer
+from serving.answer import Answer, Question
 from steps.inference.run_single_inference import run_single_inference
 from steps.inference.service_lifecycle import load_service, unload_service
 
 PORT = 8080
 HIGHEST_PORT = 65535
+START_SECONDS = 300
+# The endpoint reads the body itself, to bound it and to answer in one line; this is what /docs shows of it.
+REQUEST_BODY = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "properties": {"parameters": Question.model_json_schema()},
+                "required": ["parameters"],
+            }
+        }
+    },
+}
 
 # Handlers are named, not imported: whoever deploys need not load the agent.
 DEPLOYMENT = DeploymentSettings(
@@ -26,7 +40,12 @@ DEPLOYMENT = DeploymentSettings(
     app_description="Answers questions about a mailbox and cites the mails that prove the answer.",
     custom_endpoints=[
         EndpointSpec(path="/", method=EndpointMethod.GET, handler="serving.endpoint.page", auth_required=False),
-        EndpointSpec(path="/invoke", method=EndpointMethod.POST, handler="serving.endpoint.invoke_endpoint"),
+        EndpointSpec(
+            path="/invoke",
+            method=EndpointMethod.POST,
+            handler="serving.endpoint.invoke_endpoint",
+            extra_kwargs={"openapi_extra": {"requestBody": REQUEST_BODY}},
+        ),
         EndpointSpec(path="/health", method=EndpointMethod.GET, handler="serving.endpoint.health", auth_required=False),
         EndpointSpec(path="/model", method=EndpointMethod.GET, handler="serving.endpoint.model_info"),
     ],
@@ -36,8 +55,13 @@ DEPLOYMENT = DeploymentSettings(
 
 
 def deployer_settings(port: int) -> dict[str, Any]:
-    """Settings of the active stack's deployer: `port` or the next free one."""
-    return {"port": port, "allocate_port_if_busy": True, "port_range": (port, HIGHEST_PORT)}
+    """Settings of the active stack's deployer: `port` or the next free one, and how long a start may take."""
+    return {
+        "port": port,
+        "allocate_port_if_busy": True,
+        "port_range": (port, HIGHEST_PORT),
+        "lcm_timeout": START_SECONDS,
+    }
 
 
 @pipeline(

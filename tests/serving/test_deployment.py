@@ -123,6 +123,9 @@ def test_two_services_beside_each_other(place: Place) -> None:
     assert urls["by-command"] in described.stdout + described.stderr
     log = place.zenml("deployment", "logs", "by-command")
     assert "Service initialized" in log.stdout + log.stderr
+    with urlopen(f"{urls['by-command']}/openapi.json", timeout=30) as response:
+        documented = json.load(response)["paths"]["/invoke"]["post"]["requestBody"]
+    assert "query_date" in json.dumps(documented)
     assert place.zenml("deployment", "deprovision", "by-command", "--yes").returncode == 0
     with pytest.raises(OSError):
         urlopen(f"{urls['by-command']}/health", timeout=5)
