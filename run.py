@@ -84,7 +84,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
     cache = not arguments.no_cache
     if arguments.pipeline == "deploy":
-        runs.run_deploy(config, arguments.name, checkpoint=arguments.checkpoint)
+        runs.run_deploy(config, arguments.name, checkpoint=arguments.checkpoint, base_model=explicit.get("base_model"))
         return
     if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))

@@ -19,14 +19,15 @@ from zenml.models import ModelVersionResponse, PipelineRunResponse
 from configs.schema import Config, DataConfig, EvaluationConfig, TrainingConfig, section
 from materializers.checkpoint import CheckpointMaterializer
 from pipelines.data_preparation import data_preparation_pipeline
+from pipelines.deployment import deploy_inference
 from pipelines.evaluation import evaluation_pipeline
 from pipelines.training import training_pipeline
 from reports.console import console, say
 from reports.tables import closing_table
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, REPORT, SCENARIOS, WARM_START
 from steps.data.sources import source_version
+from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS
-from training.checkpoint import Checkpoint
 from training.errors import BadInput
 
 
@@ -133,29 +134,20 @@ def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun
     return next((found for version in versions.items if (found := trained_run_of(version))), None)
 
 
-def _named_checkpoint(name: str) -> TrainedRun:
-    folder = Path(name)
-    if folder.exists():
-        loaded = Checkpoint.load(folder)
-        artifact = save_artifact(loaded, name=CHECKPOINT, materializer=CheckpointMaterializer)
-    else:
-        try:
-            artifact = Client().get_artifact_version(UUID(name))
-        except (ValueError, KeyError):
-            raise BadInput(f"--checkpoint {name}: neither a checkpoint folder nor the id of an artifact version") from None
-        loaded = artifact.load()
-    data = {key: UUID(version) for key, version in loaded.manifest.data.items()}
+def _named_checkpoint(reference: str) -> TrainedRun:
+    stored = find_checkpoint(reference)
+    manifest = stored.checkpoint.manifest
     try:
-        for version in data.values():
-            Client().get_artifact_version(version)
+        data = DataRun(database=UUID(manifest.data[MAIL_DATABASE]), scenarios=UUID(manifest.data[SCENARIOS]))
+        Client().get_artifact_version(data.database)
+        Client().get_artifact_version(data.scenarios)
     except KeyError:
-        raise BadInput(f"--checkpoint {name}: the data that it was trained on is not in this ZenML store") from None
-    return TrainedRun(
-        version=loaded.manifest.name,
-        data=DataRun(database=data[MAIL_DATABASE], scenarios=data[SCENARIOS]),
-        checkpoint=artifact.id,
-        warm_start=None,
-    )
+        raise BadInput(f"--checkpoint {reference}: the data that it was trained on is not in this ZenML store") from None
+    if Path(reference).is_dir():
+        artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id
+    else:
+        artifact = UUID(stored.reference)
+    return TrainedRun(version=manifest.name, data=data, checkpoint=artifact, warm_start=None)
 
 
 def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:
@@ -197,6 +189,13 @@ def run_eval(
     console.print(closing_table(metrics))
     say(f"report: {os.path.relpath(report)}")
     say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
+
+
+def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model: str | None) -> None:
+    """Deploys the trained agent and says how to ask it."""
+    url = deploy_inference(name, checkpoint=checkpoint, base_model=base_model, port=config.port)
+    say(f"{name} answers at {url}/invoke (form: {url}/)")
+    say(f"zenml deployment describe|logs|deprovision {name}")
 
 
 def write_beside(path: Path, text: str) -> Path:

@@ -17,11 +17,12 @@ WORKING_DAYS = tuple(
 )  # half a year
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
-TWO_MAIL_SHARE = 0.32
-CORRECTED_SHARE = 0.3
+TWO_MAIL_SHARE = 0.3
+CORRECTED_SHARE = 0.25
 FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
 SENT_BY_OWNER = 0.12
+SECOND_VALUE_SHARE = 0.4  # of the mails that state a fact: they name another value of the same sort
 
 
 def address_of(person: str) -> str:
@@ -93,7 +94,7 @@ class Inbox:
         self.mails: list[Mail] = []
         self._questions: list[_Question] = []
         self._written: set[tuple[str, str, str]] = set()
-        self._names = Names(self.rng, split, projects=max(4, questions // 4))
+        self._names = Names(self.rng, split, projects=max(4, questions // 2))
         self._colleagues = [self._names.person() for _ in range(14)]
         self._other_teams = [self._names.firm("team_kind") for _ in range(6)]
         self._topics: list[str] = []
@@ -131,8 +132,8 @@ class Inbox:
 
     def _body(self, sentence: str, first_name: str, sender: str, quoted: str = "", padded: bool = True) -> str:
         frame, rng = text()["frame"], self.rng
-        before = rng.sample(frame["openers"], rng.choice((0, 1, 1))) if padded else []
-        after = rng.sample(frame["closers"], rng.choice((0, 1, 1, 2, 3))) if padded else []
+        before = rng.sample(frame["openers"], rng.choice((0, 0, 1))) if padded else []
+        after = rng.sample(frame["closers"], rng.choice((0, 0, 1, 1, 2))) if padded else []
         greeting = rng.choice(frame["greetings"]).format(first=first_name)
         closing = f"{rng.choice(frame['closings'])}\n{sender.partition(' ')[0]}".strip()
         paragraphs = [greeting, " ".join([*before, sentence, *after]), closing, quoted]
@@ -170,7 +171,9 @@ class Inbox:
         spec, frame, rng = text()["mail"][kind], text()["frame"], self.rng
         sort, day = spec["value"], WORKING_DAYS[day_index]
         value = self._names.value(sort, day)
-        statement = self._fill(rng.choice(spec["statements"]), sort, day, entity, value)
+        ambiguous = rng.random() < SECOND_VALUE_SHARE
+        templates = [template for template in spec["statements"] if ("{o}" in template) == ambiguous]
+        statement = self._fill(rng.choice(templates), sort, day, entity, value)
         subject = rng.choice(spec["subjects"]).format(e=entity)
         original = self._letter(self._moment(day_index), subject, statement)
         if not corrected_after:
@@ -179,7 +182,7 @@ class Inbox:
         new_value = self._names.value(sort, day, (value,))
         sentence = self._fill(rng.choice(spec["corrections"]), sort, day, entity, new_value, old=value)
         quoted = ""
-        if rng.random() < 0.5:
+        if rng.random() < 0.3:
             subject = f"Re: {subject}"
             if rng.random() < 0.4:
                 quoted = self._quote(original, statement)
@@ -266,8 +269,8 @@ class Inbox:
         """Adds mails without facts until there are `end`."""
         fact_mails = list(self.mails)
         writers = (
-            self._ask, lambda: self._acknowledge(fact_mails), self._mention, self._ask, self._mention_contact,
-            self._ask, lambda: self._acknowledge(fact_mails), self._repeat, self._ask, self._chat,
+            self._ask, lambda: self._acknowledge(fact_mails), self._mention, self._chat, self._mention_contact,
+            self._repeat, self._chat, self._mention,
         )  # fmt: skip
         turn = 0
         while len(self.mails) < end:
