@@ -79,13 +79,24 @@ def causal_mask(n: int, total: int, dtype: torch.dtype, device: torch.device) ->
 
 
 class KVPool:
-    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it."""
+    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it.
+
+    `trunk` keeps beside them what left the layers that no adapter touches, for the update (width 0: nothing).
+    """
 
     def __init__(
-        self, layers: int, kv_heads: int, head_dim: int, tokens: int, dtype: torch.dtype, device: torch.device
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        trunk_width: int,
+        tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.tokens = tokens
-        self._empty = partial(torch.empty, layers, 2, tokens, kv_heads, head_dim, dtype=dtype, device=device)
+        self._empty = partial(torch.empty, layers, 2, kv_heads, tokens, head_dim, dtype=dtype, device=device)
+        self.trunk = torch.empty(tokens, trunk_width, dtype=dtype, device=device)
         self.clear()
 
     def clear(self) -> None:
@@ -117,7 +128,8 @@ class KVPool:
         self._free = merged
 
     def copy(self, source: int, target: int, count: int) -> None:
-        self.store[:, :, target : target + count] = self.store[:, :, source : source + count]
+        self.store[:, :, :, target : target + count] = self.store[:, :, :, source : source + count]
+        self.trunk[target : target + count] = self.trunk[source : source + count]
 
 
 @dataclass(frozen=True)
@@ -141,21 +153,20 @@ class CachedAttention:
             for s in spans
         ]
         slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
-        self._slots = torch.cat(slots).to(store.device)
+        self.slots = torch.cat(slots).to(store.device)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
         keys, values = self._store[layer].unbind()
-        keys.index_copy_(0, self._slots, key.transpose(0, 1))
-        values.index_copy_(0, self._slots, value.transpose(0, 1))
+        keys.index_copy_(1, self.slots, key)
+        values.index_copy_(1, self.slots, value)
         out = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
         for span, mask in self._spans:
-            region = slice(span.start, span.start + span.total)
             out[span.begin : span.end] = grouped_attention(
                 query[:, span.begin : span.end],
-                keys[region].transpose(0, 1),
-                values[region].transpose(0, 1),
+                keys[:, span.start : span.start + span.total],
+                values[:, span.start : span.start + span.total],
                 mask,
                 scale,
             )

@@ -79,6 +79,7 @@ class _Sequence:
     size: int
     used: int
     request: _Request | None
+    trunk_is_base: bool
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -140,14 +141,26 @@ class Engine:
     def paused(self) -> Iterator[None]:
         """The model to oneself: no step runs inside. Waiting and running requests go on afterwards.
 
-        Finished conversations leave the cache, and its memory is given back when nothing is running.
+        Afterwards the finished conversations have left the cache, and its memory is free when nothing is running.
         """
         with self._model_lock:
-            for sequence in list(self._finished):
-                self._evict(sequence)
-            if not self._running:
-                self._pool.clear()
-            yield
+            try:
+                yield
+            finally:
+                for sequence in list(self._finished):
+                    self._evict(sequence)
+                if not self._running:
+                    self._pool.clear()
+
+    def trunk_states(self, ids: np.ndarray) -> torch.Tensor | None:
+        """What left the trunk of the network for each of `ids`, if a cached conversation begins with them.
+
+        To be called while paused. The states hold whatever adapter was served, since none of ours reaches the trunk.
+        """
+        for sequence in self._finished:
+            if sequence.trunk_is_base and common_prefix(sequence.ids[: sequence.computed], ids) == len(ids):
+                return self._pool.trunk[sequence.start : sequence.start + len(ids)]
+        return None
 
     def waiting(self) -> int:
         return len(self._waiting)
@@ -203,10 +216,12 @@ class Engine:
         ids = np.concatenate([s.ids[a:b] for (s, _), (a, b) in zip(batch, rows, strict=True)])
         positions = np.concatenate([np.arange(a, b) for a, b in rows])
         network.merge(next((s.request.adapter for s, _ in batch if s.request), None))
+        plan = CachedAttention(self._pool, spans)
         hidden = network.hidden(
             torch.from_numpy(ids).to(network.device),
             torch.from_numpy(positions).to(network.device),
-            CachedAttention(self._pool, spans),
+            plan,
+            keep_trunk=(lambda x: self._pool.trunk.index_copy_(0, plan.slots, x)) if network.trunk_layers else None,
         )
         ready = []
         for (sequence, count), span in zip(batch, spans, strict=True):
@@ -322,7 +337,16 @@ class Engine:
             self._waiting.remove(request)
         self._running.append(
             _Sequence(
-                request.adapter_key, ids, len(request.prompt), shared, start, size, next(self._clock), request, shared
+                adapter_key=request.adapter_key,
+                ids=ids,
+                length=len(request.prompt),
+                computed=shared,
+                start=start,
+                size=size,
+                used=next(self._clock),
+                request=request,
+                trunk_is_base=request.adapter is None or request.adapter.layers()[0] >= self.network.trunk_layers,
+                reused=shared,
             )
         )
         self.counters["reused_tokens"] += shared

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import math
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,6 +27,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _PREFIX = "base_model.model."
+_PACKED_FOR_ROWS = 24
 
 
 class LoraAdapter:
@@ -42,34 +46,71 @@ class LoraAdapter:
         return [matrix for name in sorted(self.matrices) for matrix in self.matrices[name]]
 
     def layers(self) -> list[int]:
+        """The layers that it adapts, ascending."""
         return sorted({_layer_index(name) for name in self.matrices})
 
 
 class AdaptedLinear(torch.nn.Module):
-    """A frozen linear layer whose weight can carry a merged adapter, or add an explicit, trainable one."""
+    """A frozen linear layer that serves a merged adapter, or trains an explicit one beside its base weight.
+
+    On CPUs the served weight is packed for oneDNN's kernels, which here are 1.5 to 2 times as fast as the plain
+    ones on the few rows of a decoding step, and a tenth faster on long prompts. Packed weights cannot be
+    differentiated through, so training uses the plain base weight, which nothing ever changes.
+    """
 
     def __init__(self, linear: torch.nn.Linear) -> None:
         super().__init__()
-        self.weight = linear.weight.detach()
+        self.shape = linear.weight.shape
         self.bias = None if linear.bias is None else linear.bias.detach()
-        self.original: torch.Tensor | None = None
+        self._packs = can_pack(linear.weight)
+        self._plain: torch.Tensor | None = linear.weight.detach()
+        self._served = self._pack(self._plain)
         self.explicit: tuple[torch.Tensor, torch.Tensor, float] | None = None
+        self.use_base = False
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The base weight [out, in]."""
+        return self._served.to_dense() if self._plain is None else self._plain
+
+    def forget_plain(self) -> None:
+        """Keep only the packed weight, for a layer that is not going to be trained."""
+        if self._packs:
+            self._plain = None
 
     def merge(self, a: torch.Tensor, b: torch.Tensor, scale: float) -> None:
-        if self.original is None:
-            self.original = self.weight.clone()
-        self.weight.copy_(torch.add(self.original.float(), b.float() @ a.float(), alpha=scale))
+        self._plain = self.weight
+        merged = torch.add(self._plain.float(), b.float() @ a.float(), alpha=scale)
+        self._served = self._pack(merged.to(self._plain.dtype))
 
     def restore(self) -> None:
-        if self.original is not None:
-            self.weight.copy_(self.original)
+        self._served = self._pack(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not (self.use_base or torch.is_grad_enabled()):
+            return packed_linear(x, self._served, self.bias) if self._packs else F.linear(x, self._served, self.bias)
         out = F.linear(x, self.weight, self.bias)
         if self.explicit is None:
             return out
         a, b, scale = self.explicit
         return out + F.linear(F.linear(x.to(a.dtype), a), b * scale).to(out.dtype)
+
+    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
+        return pack(weight) if self._packs else weight
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Whether `weight` can be packed for oneDNN."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """`weight` [out, in] in the blocked layout that suits about two dozen rows; `to_dense` gives it back exactly."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
+
+
+def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 class PolicyNetwork:
@@ -96,7 +137,10 @@ class PolicyNetwork:
         self.dtype = dtype
         self.body = model.model
         self.head: torch.Tensor = model.lm_head.weight.detach()
+        self._packed_head = pack(self.head) if can_pack(self.head) else None
         self.layer_count = len(self.body.layers)
+        # Layers below this one, the trunk, never carry an adapter of ours: what they compute stays valid.
+        self.trunk_layers = max(0, self.layer_count - (settings.lora_layers or self.layer_count))
         self.context_length: int = self.config.max_position_embeddings
         self.end_ids = _end_ids(model)
         self.merged: LoraAdapter | None = None
@@ -107,28 +151,47 @@ class PolicyNetwork:
                 for projection in PROJECTIONS:
                     if hasattr(block, projection):
                         linear = AdaptedLinear(getattr(block, projection))
+                        if index < self.trunk_layers:
+                            linear.forget_plain()
                         setattr(block, projection, linear)
                         self.linears[f"model.layers.{index}.{block_name}.{projection}"] = linear
 
     def kv_pool(self, tokens: int) -> KVPool:
         attention = self.body.layers[0].self_attn
         heads = self.config.num_key_value_heads
-        return KVPool(self.layer_count, heads, attention.head_dim, tokens, self.dtype, self.device)
+        width = self.config.hidden_size if self.trunk_layers else 0
+        return KVPool(self.layer_count, heads, attention.head_dim, width, tokens, self.dtype, self.device)
 
     def hidden(
-        self, ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, *, grad_from: int | None = None
+        self,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        plan: AttentionPlan,
+        *,
+        grad_from: int | None = None,
+        trunk: torch.Tensor | None = None,
+        keep_trunk: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
         """Final hidden states [n, width] of a row of `ids` [n] at `positions` [n].
 
-        Nothing is recorded for back-propagation below layer `grad_from` (nowhere when it is `None`).
+        Nothing is recorded for back-propagation below layer `grad_from` (nowhere when it is `None`). `trunk`
+        [n, width] is what enters layer `trunk_layers`, when it is known already; `keep_trunk` is given it otherwise.
         """
-        recording = grad_from is not None and torch.is_grad_enabled()
+        recorded_from = grad_from if grad_from is not None and torch.is_grad_enabled() else self.layer_count
         with torch.no_grad():
-            x = self.body.embed_tokens(ids)[None]
+            if trunk is None:
+                x = self.body.embed_tokens(ids)[None]
+                first = 0
+            else:
+                x = trunk[None]
+                first = self.trunk_layers
             rotary = self.body.rotary_emb(x, positions[None])
-            x = self._layers(x, rotary, plan, 0, grad_from if recording else self.layer_count)
-        if recording:
-            x = self._layers(x, rotary, plan, grad_from, self.layer_count)
+            if keep_trunk is not None:
+                x = self._layers(x, rotary, plan, first, self.trunk_layers)
+                keep_trunk(x[0])
+                first = self.trunk_layers
+            x = self._layers(x, rotary, plan, first, recorded_from)
+        x = self._layers(x, rotary, plan, recorded_from, self.layer_count)
         return self.body.norm(x)[0]
 
     def _layers(
@@ -139,36 +202,41 @@ class PolicyNetwork:
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[n, width] -> float32 [n, vocabulary]."""
+        """[n, width] -> float32 [n, vocabulary]; not differentiable."""
+        if self._packed_head is not None:
+            return packed_linear(hidden, self._packed_head)
         return F.linear(hidden, self.head).float()
 
+    @torch.inference_mode(False)  # weights made in inference mode could not be trained on later
     @torch.no_grad()
     def merge(self, adapter: LoraAdapter | None) -> None:
-        """Serve `adapter` from now on (`None`: the untouched base). Exact: originals are kept, nothing drifts."""
+        """Serve `adapter` from now on (`None`: the untouched base). Base weights stay as they are: nothing drifts."""
         if (adapter and adapter.key) == (self.merged and self.merged.key):
             return
-        if self.merged is not None:
-            for name in self.merged.matrices:
-                self.linears[name].restore()
-        if adapter is not None:
-            for name, (a, b) in adapter.matrices.items():
-                self.linears[name].merge(a.to(self.device), b.to(self.device), adapter.scale)
+        matrices = adapter.matrices if adapter else {}
+        for name in set(self.merged.matrices if self.merged else ()) - set(matrices):
+            self.linears[name].restore()
+        for name, (a, b) in matrices.items():
+            self.linears[name].merge(a, b, adapter.scale)
         self.merged = adapter
 
     @contextmanager
     def explicit(self, adapter: LoraAdapter | None) -> Iterator[None]:
-        """Apply `adapter` beside the untouched base weights, so that gradients reach its matrices."""
-        self.merge(None)
-        if adapter is None:
-            yield
-            return
-        for name, (a, b) in adapter.matrices.items():
+        """Apply `adapter` (`None`: none) beside the base weights, so that gradients reach its matrices.
+
+        What is merged for serving stays merged, and does not show inside.
+        """
+        matrices = adapter.matrices if adapter else {}
+        touched = [self.linears[name] for name in {*matrices, *(self.merged.matrices if self.merged else ())}]
+        for linear in touched:
+            linear.use_base = True
+        for name, (a, b) in matrices.items():
             self.linears[name].explicit = (a, b, adapter.scale)
         try:
             yield
         finally:
-            for name in adapter.matrices:
-                self.linears[name].explicit = None
+            for linear in touched:
+                linear.use_base, linear.explicit = False, None
 
     def new_adapter(self, rank: int, alpha: float, layers: int | None, seed: int) -> LoraAdapter:
         """A fresh adapter on all projections of the top `layers`: a is Kaiming-uniform, b zero (as in PEFT)."""
@@ -178,7 +246,7 @@ class PolicyNetwork:
         for name, linear in self.linears.items():
             if _layer_index(name) < first:
                 continue
-            out_features, in_features = linear.weight.shape
+            out_features, in_features = linear.shape
             bound = math.sqrt(1 / in_features)  # kaiming_uniform_ with a = sqrt(5)
             a = (torch.rand(rank, in_features, generator=generator) * 2 - 1) * bound
             matrices[name] = (a.to(self.device), torch.zeros(out_features, rank, device=self.device))
@@ -205,7 +273,7 @@ class PolicyNetwork:
             pairs.setdefault(found[1], {})[found[2]] = tensor.to(self.device, torch.float32)
         matrices = {}
         for name, pair in pairs.items():
-            expected = tuple(self.linears[name].weight.shape)
+            expected = tuple(self.linears[name].shape)
             if set(pair) != {"A", "B"} or (pair["B"].shape[0], pair["A"].shape[1]) != expected:
                 shapes = {side: tuple(matrix.shape) for side, matrix in pair.items()}
                 raise BadInput(
@@ -248,6 +316,16 @@ def physical_cores() -> int:
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
     return max(1, len(cores))
+
+
+def give_back_memory() -> None:
+    """Return freed memory to the system: allocators keep the peak of an update otherwise."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def _layer_index(name: str) -> int:

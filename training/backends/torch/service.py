@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork
+from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork, give_back_memory
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.update import AdapterTrainer
@@ -68,8 +68,9 @@ class TorchService:
             packed = packed_tensors_from_dir(**disk_packed_tensors)
             with engine.paused():
                 step, trainer = self._current_trainer()
-                metrics = trainer.policy_step(packed, config, _config)
+                metrics = trainer.policy_step(packed, config, _config, engine.trunk_states)
                 self._save(step + 1, trainer)
+            give_back_memory()
             return metrics
 
         metrics = await asyncio.to_thread(update)
@@ -89,6 +90,7 @@ class TorchService:
             with engine.paused():
                 step, trainer = self._current_trainer()
                 self._save(step + 1, trainer)
+            give_back_memory()
 
         for index, batch in enumerate(batches):
             metrics = await asyncio.to_thread(update, batch)

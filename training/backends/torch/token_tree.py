@@ -7,7 +7,7 @@ system prompt and tools. A compressed trie over the ids finds all of it, whateve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,27 +25,28 @@ class Sample:
         return self.ids[: self.targets[-1]]
 
 
-@dataclass
+@dataclass(frozen=True)
 class TokenTree:
     """A row of tokens: segment after segment, each after its parent.
 
     `ids` and `positions` have one entry per unique token; segment i has `lengths[i]` of them and attends to the
-    segments of `paths[i]` (root first, i last). `rows[j]` is the entry whose output predicts `labels[j]`; j counts
-    the targets of all samples in order.
+    segments of `paths[i]` (root first, i last). `entries[s]` are the entries of sample s. `rows[j]` is the entry
+    whose output predicts `labels[j]`; j counts the targets of all samples in order.
     """
 
     ids: np.ndarray
     positions: np.ndarray
-    lengths: list[int] = field(default_factory=list)
-    paths: list[list[int]] = field(default_factory=list)
-    rows: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    labels: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    lengths: list[int]
+    paths: list[list[int]]
+    entries: list[np.ndarray]
+    rows: np.ndarray
+    labels: np.ndarray
 
 
 def build_tree(samples: Sequence[Sample]) -> TokenTree:
     """The compressed trie of the samples' inputs."""
     inputs = [sample.inputs for sample in samples]
-    entry_of = [np.empty(len(ids), np.int64) for ids in inputs]
+    entries = [np.empty(len(ids), np.int64) for ids in inputs]
     ids: list[np.ndarray] = []
     positions: list[np.ndarray] = []
     lengths: list[int] = []
@@ -68,7 +69,7 @@ def build_tree(samples: Sequence[Sample]) -> TokenTree:
             lengths.append(end - start)
             paths.append([*path, segment])
             for member in branch:
-                entry_of[member][start:end] = np.arange(total, total + end - start)
+                entries[member][start:end] = np.arange(total, total + end - start)
             total += end - start
             open_nodes.append((branch, end, paths[-1]))
     return TokenTree(
@@ -76,7 +77,8 @@ def build_tree(samples: Sequence[Sample]) -> TokenTree:
         np.concatenate(positions),
         lengths,
         paths,
-        np.concatenate([entries[s.targets - 1] for entries, s in zip(entry_of, samples, strict=True)]),
+        entries,
+        np.concatenate([own[s.targets - 1] for own, s in zip(entries, samples, strict=True)]),
         np.concatenate([s.ids[s.targets] for s in samples]),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -25,8 +25,9 @@ from art.preprocessing.tokenize import SFTBatch
 from training.backends.torch.attention import TreeAttention
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.settings import TorchSettings
-from training.backends.torch.token_tree import Sample, build_tree, micro_batches
+from training.backends.torch.token_tree import Sample, TokenTree, build_tree, micro_batches
 
+TrunkStates = Callable[[np.ndarray], torch.Tensor | None]
 Mode = Literal["rl", "sft"]
 _HEAD_ROWS = 256
 _WEIGHT_DECAY: dict[Mode, float] = {"rl": 0.1, "sft": 0.0}  # as in ART's own trainer
@@ -67,18 +68,36 @@ class _TargetLogprobs(torch.autograd.Function):
 
 
 def target_logprobs(
-    network: PolicyNetwork, samples: Sequence[Sample], grad_from: int | None = None
+    network: PolicyNetwork,
+    samples: Sequence[Sample],
+    grad_from: int | None = None,
+    trunk_states: TrunkStates | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies (float32 [targets]) of all samples' targets, in order."""
+    """Log-probabilities and entropies (float32 [targets]) of all samples' targets, in order.
+
+    `trunk_states` may know what the lowest layers made of a sample: when it knows all of them, these layers are
+    skipped.
+    """
     tree = build_tree(samples)
     device = network.device
     plan = TreeAttention(tree.lengths, tree.paths, network.head)
     ids = torch.from_numpy(tree.ids).to(device)
     positions = torch.from_numpy(tree.positions).to(device)
-    hidden = network.hidden(ids, positions, plan, grad_from=grad_from)
+    trunk = _known_trunk(tree, samples, trunk_states) if trunk_states and network.trunk_layers else None
+    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, trunk=trunk)
     return _TargetLogprobs.apply(
         hidden[torch.from_numpy(tree.rows).to(device)], network.head, torch.from_numpy(tree.labels).to(device)
     )
+
+
+def _known_trunk(tree: TokenTree, samples: Sequence[Sample], trunk_states: TrunkStates) -> torch.Tensor | None:
+    known = [trunk_states(sample.inputs) for sample in samples]
+    if any(states is None for states in known):
+        return None
+    trunk = known[0].new_empty(len(tree.ids), known[0].shape[1])
+    for own, states in zip(tree.entries, known, strict=True):
+        trunk[torch.from_numpy(own).to(trunk.device)] = states
+    return trunk
 
 
 @dataclass
@@ -152,11 +171,16 @@ class AdapterTrainer:
         }
 
     def policy_step(
-        self, packed: PackedTensors, config: types.TrainConfig, dev_config: dev.TrainConfig
+        self,
+        packed: PackedTensors,
+        config: types.TrainConfig,
+        dev_config: dev.TrainConfig,
+        trunk_states: TrunkStates | None = None,
     ) -> dict[str, float]:
         """One GRPO step (`art.loss.loss_fn`) on all packed trajectories: the mean over all trainable tokens.
 
-        With a KL penalty the mean divergence that it is measured against is taken per micro-batch.
+        `trunk_states` is the engine's: rollouts have been through the lowest layers already. With a KL penalty the
+        mean divergence that it is measured against is taken per micro-batch.
         """
         samples, targets = unpack(packed)
         count = sum(len(sample.targets) for sample in samples)
@@ -167,7 +191,9 @@ class AdapterTrainer:
         largest_ratio = 0.0
         with self._network.explicit(self.adapter):
             for batch, reference in zip(batches, references, strict=True):
-                logprobs, entropies = target_logprobs(self._network, [samples[i] for i in batch], self._grad_from)
+                logprobs, entropies = target_logprobs(
+                    self._network, [samples[i] for i in batch], self._grad_from, trunk_states
+                )
                 of_batch = _join([targets[i] for i in batch], self._network.device)
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)
                 (loss.policy_loss / count).backward()

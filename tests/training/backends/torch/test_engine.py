@@ -12,6 +12,7 @@ from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings
+from training.backends.torch.attention import TreeAttention
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
 from training.errors import BadInput
@@ -119,6 +120,30 @@ def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: E
     fresh = PolicyNetwork(model_dir, TorchSettings(device="cpu", threads=1))
     for name, linear in fresh.linears.items():
         assert torch.equal(linear.weight, engine.network.linears[name].weight), name
+
+
+def test_the_trunk_of_a_finished_conversation_is_kept_for_the_update(engine: Engine) -> None:
+    """Across turns, prefix copies and an adapter above the trunk."""
+    adapter = random_adapter(engine.network)
+    ids = prompts(1, shared=40)[0]
+    for turn in range(3):
+        completion = engine.submit(ids, SamplingParams(max_tokens=7, seed=turn), adapter).result(60)
+        ids = ids + completion.token_ids + [8, 9]
+    known = np.asarray(ids[:-3])
+    kept = []
+    with engine.paused(), torch.no_grad():
+        states = engine.trunk_states(known)
+        assert engine.trunk_states(np.asarray([*known, 5])) is None
+        plan = TreeAttention([len(known)], [[0]], engine.network.head)
+        positions = torch.arange(len(known))
+        engine.network.hidden(torch.from_numpy(known), positions, plan, keep_trunk=kept.append)
+        torch.testing.assert_close(states, kept[0], atol=1e-4, rtol=1e-4)
+        from_trunk = engine.network.hidden(torch.from_numpy(known), positions, plan, trunk=states)
+        torch.testing.assert_close(
+            from_trunk, engine.network.hidden(torch.from_numpy(known), positions, plan), atol=1e-4, rtol=1e-4
+        )
+    with engine.paused():
+        assert engine.trunk_states(known) is None
 
 
 def test_seed_reproduces_and_top_p_restricts(engine: Engine) -> None:
