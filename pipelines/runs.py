@@ -29,6 +29,7 @@ from steps.data.sources import source_version
 from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS
 from training.errors import BadInput
+from training.scoring import require_judge
 
 
 class DataRun(BaseModel):
@@ -92,6 +93,7 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
 def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | None = None) -> TrainedRun | None:
     """Trains, or goes on with an unfinished run of the same key, or finds the finished one. Scheduled runs return `None`."""
     training = section(config, TrainingConfig)
+    require_judge(training)
     key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
     options: dict[str, Any] = {"settings": config.settings, "steps": config.step_settings}
     if schedule:

@@ -22,7 +22,7 @@ console = Console(highlight=False)
 
 def say(line: str) -> None:
     """A line that stays."""
-    console.print(line)
+    console.print(line, soft_wrap=True)
 
 
 def _bars() -> Progress:
@@ -90,9 +90,9 @@ class TrainingConsole:
 
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
-            self._bars.console.print(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
+            say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
             return
-        self._bars.console.print(
+        say(
             f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
             f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
             f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"

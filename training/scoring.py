@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import os
+
 import art
 
+from training.errors import BadInput
 from training.settings import TrainerSettings
 from training.task import Task
+
+
+def require_judge(settings: TrainerSettings) -> None:
+    """Raises `BadInput` when rewards need a hosted judge and its key is missing: before anything is spent."""
+    hosted = settings.ruler_model.startswith("openai/") and not settings.ruler_api_base
+    if settings.scoring != "verifiable" and hosted and not os.environ.get("OPENAI_API_KEY"):
+        raise BadInput(
+            f"scoring={settings.scoring} asks {settings.ruler_model}, which needs OPENAI_API_KEY in the environment or "
+            "in .env; scoring=verifiable needs no judge, ruler_api_base names one of your own"
+        )
+
+
+def _judge_parameters(settings: TrainerSettings) -> dict[str, object] | None:
+    if settings.ruler_api_base is None:
+        return None
+    # LiteLLM insists on a key, which a server of one's own may not need.
+    return {"api_base": settings.ruler_api_base, "api_key": os.environ.get("OPENAI_API_KEY", "none")}
 
 
 async def score_group(
@@ -25,7 +45,7 @@ async def score_group(
     judged = await ruler_score_group(
         verified,
         settings.ruler_model,
-        extra_litellm_params={"api_base": settings.ruler_api_base} if settings.ruler_api_base else None,
+        extra_litellm_params=_judge_parameters(settings),
         swallow_exceptions=True,
     )
     if judged is None:

@@ -84,13 +84,14 @@ class TorchService:
 
         def update(batch: SFTBatch) -> dict[str, float]:
             with engine.paused():
-                return self._current_trainer()[1].sft_step(batch)
+                metrics = self._current_trainer()[1].sft_step(batch)
+            give_back_memory()  # each batch may run in another thread, whose allocator would keep its own peak
+            return metrics
 
         def save() -> None:
             with engine.paused():
                 step, trainer = self._current_trainer()
                 self._save(step + 1, trainer)
-            give_back_memory()
 
         for index, batch in enumerate(batches):
             metrics = await asyncio.to_thread(update, batch)

