@@ -54,19 +54,11 @@ class EmailSearchTask:
         return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings)
 
     def demonstrations(self, limit: int) -> list[art.Trajectory]:
-        """Oracle episodes of train scenarios; those that the oracle fails are no example to follow.
-
-        Questions that take several mails come first in every second place: that one mail is not enough is the harder
-        thing to learn, and a random selection shows it too rarely.
-        """
+        """Oracle episodes of randomly selected train scenarios; those that the oracle fails are no example to follow."""
         scenarios = self.train_scenarios()
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
-        several = [scenario for scenario in scenarios if len(scenario.message_ids) > 1]
-        single = [scenario for scenario in scenarios if len(scenario.message_ids) == 1]
-        in_turn = [scenario for pair in zip(several, single, strict=False) for scenario in pair]
-        longer = several if len(several) > len(single) else single
         examples: list[art.Trajectory] = []
-        for scenario in [*in_turn, *longer[len(in_turn) // 2 :]]:
+        for scenario in scenarios:
             if len(examples) == limit:
                 break
             run = self.oracle(scenario)

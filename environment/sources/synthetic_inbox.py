@@ -17,12 +17,12 @@ WORKING_DAYS = tuple(
 )  # half a year
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
-TWO_MAIL_SHARE = 0.3
+TWO_MAIL_SHARE = 0.28
 CORRECTED_SHARE = 0.25
 FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
 SENT_BY_OWNER = 0.12
-SECOND_VALUE_SHARE = 0.4  # of the mails that state a fact: they name another value of the same sort
+SECOND_VALUE_SHARE = 0.3  # of the mails that state a fact: they name another value of the same sort
 
 
 def address_of(person: str) -> str:
@@ -94,7 +94,7 @@ class Inbox:
         self.mails: list[Mail] = []
         self._questions: list[_Question] = []
         self._written: set[tuple[str, str, str]] = set()
-        self._names = Names(self.rng, split, projects=max(4, questions // 2))
+        self._names = Names(self.rng, split, projects=max(4, questions * 3 // 4))
         self._colleagues = [self._names.person() for _ in range(14)]
         self._other_teams = [self._names.firm("team_kind") for _ in range(6)]
         self._topics: list[str] = []
