@@ -35,6 +35,7 @@ def quiet_third_parties() -> None:
     """Settings that libraries read when they are imported; whoever exports one of them keeps their own value."""
     for name, value in {
         "ZENML_LOGGING_VERBOSITY": "CRITICAL",  # steps raise what went wrong, and this file reports it
+        "ZENML_ENABLE_RICH_TRACEBACK": "false",
         "ZENML_ANALYTICS_OPT_IN": "false",
         "ZENML_ENABLE_REPO_INIT_WARNINGS": "false",
         "ZENML_CUSTOM_SOURCE_ROOT": str(Path(__file__).resolve().parent),

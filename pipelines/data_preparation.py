@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from zenml import pipeline
+from zenml.enums import ExecutionMode
 
 from configs.schema import DataConfig
 from steps.data.create_database import create_database
 from steps.data.load_scenarios import load_scenarios
 
 
-@pipeline
+# Failing fast raises what a step raised, and not that some step failed.
+@pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def data_preparation_pipeline(config: DataConfig, source_version: str) -> None:
     database = create_database(config=config, source_version=source_version)
     load_scenarios(config=config, database=database, source_version=source_version)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from zenml import pipeline
 from zenml.client import Client
+from zenml.enums import ExecutionMode
 
 from configs.schema import EvaluationConfig
 from steps.evaluation.compute_metrics import compute_metrics
@@ -13,7 +14,8 @@ from steps.evaluation.load_trained_model import load_trained_model
 from steps.evaluation.run_inference import run_inference
 
 
-@pipeline
+# Failing fast raises what a step raised, and not that some step failed.
+@pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def evaluation_pipeline(
     config: EvaluationConfig,
     database: UUID,

@@ -6,13 +6,15 @@ from uuid import UUID
 
 from zenml import pipeline
 from zenml.client import Client
+from zenml.enums import ExecutionMode
 
 from configs.schema import TrainingConfig
 from steps.training.setup_art_model import setup_art_model
 from steps.training.train_agent import train_agent
 
 
-@pipeline
+# Failing fast raises what a step raised, and not that some step failed.
+@pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def training_pipeline(config: TrainingConfig, run_key: str, database: UUID, scenarios: UUID) -> None:
     client = Client()
     base = setup_art_model(base_model=config.base_model)
