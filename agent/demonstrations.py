@@ -76,9 +76,6 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
         nonlocal answer
         result = tools.call(name, arguments)
         text = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-        if not calls:
-            # A plan in the open: a small model decides how far to go while the question is still near.
-            text = f"Mails needed: {len(gold_ids)}\n{text}"
         record.append({"role": "assistant", "content": text})
         calls.append(
             ToolCallRecord(name=name, arguments=arguments, observation=result.observation, email_ids=result.email_ids)

@@ -29,7 +29,7 @@ __all__ = ["BuildReport", "MailDatabase", "Mailbox", "build_database", "parse_qu
 MAX_QUERY_WORDS = 20
 MAX_RESULTS = 20
 _MAX_QUERY_CHARS = 4_000
-_SNIPPET_WORDS = 12
+_SNIPPET_WORDS = 9
 _MAX_SNIPPET_CHARS = 160
 # bm25 weights of subject, body, inbox. A word in the subject says more about a mail than one in its body.
 _SEARCH = """

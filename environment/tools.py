@@ -157,7 +157,8 @@ class MailTools:
 
     def _show(self, mail: EmailView) -> str:
         head = [f"From: {self._person(mail.from_address)}"]
-        if addresses := (*mail.to_addresses, *mail.cc_addresses):
+        # To whom is worth its tokens only where the owner is not the reader.
+        if mail.from_address == self.mailbox.address and (addresses := (*mail.to_addresses, *mail.cc_addresses)):
             more = f" +{len(addresses) - _MAX_PEOPLE}" if len(addresses) > _MAX_PEOPLE else ""
             head.append(f"To: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
         head += [f"Date: {self._day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]

@@ -166,14 +166,20 @@ class Inbox:
         room, clock = self._names.value("room", day, avoid), self._names.value("time", day, avoid)
         return template.format(e=entity, v=value, o=other, old=old, time=clock, room=room)
 
-    def _state(self, kind: str, entity: str, day_index: int, corrected_after: int = 0) -> _Fact:
-        """Writes the mail that states the fact and, `corrected_after` working days later, its correction."""
+    def _state(
+        self, kind: str, entity: str, day_index: int, corrected_after: int = 0, pointer: str = ""
+    ) -> _Fact:
+        """Writes the mail that states the fact and, `corrected_after` working days later, its correction.
+
+        `pointer` is a remark on where more is to be found; {v} in it is the fact's value.
+        """
         spec, frame, rng = text()["mail"][kind], text()["frame"], self.rng
         sort, day = spec["value"], WORKING_DAYS[day_index]
         value = self._names.value(sort, day)
         ambiguous = rng.random() < SECOND_VALUE_SHARE
         templates = [template for template in spec["statements"] if ("{o}" in template) == ambiguous]
         statement = self._fill(rng.choice(templates), sort, day, entity, value)
+        statement = f"{statement} {pointer.format(v=value)}".strip()
         subject = rng.choice(spec["subjects"]).format(e=entity)
         original = self._letter(self._moment(day_index), subject, statement)
         if not corrected_after:
@@ -181,6 +187,7 @@ class Inbox:
 
         new_value = self._names.value(sort, day, (value,))
         sentence = self._fill(rng.choice(spec["corrections"]), sort, day, entity, new_value, old=value)
+        sentence = f"{sentence} {pointer.format(v=new_value)}".strip()
         quoted = ""
         if rng.random() < 0.3:
             subject = f"Re: {subject}"
@@ -238,10 +245,11 @@ class Inbox:
 
         mails: list[Mail] = []
         for n, mail_kind in enumerate(mail_kinds):
+            pointer = rng.choice(text()["frame"]["pointers"]) if n + 1 < len(mail_kinds) else ""
             if n == place:
-                fact = self._state(mail_kind, topic, day, gap)
+                fact = self._state(mail_kind, topic, day, gap, pointer)
             else:
-                fact = self._state(mail_kind, topic, rng.randrange(day if early else LAST_FACT_DAY))
+                fact = self._state(mail_kind, topic, rng.randrange(day if early else LAST_FACT_DAY), pointer=pointer)
             if specs[mail_kind]["value"] == "person":
                 self._contacts.append(fact.value)
             if fact.correction is None or early:

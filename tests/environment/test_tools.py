@@ -64,14 +64,13 @@ def test_a_search_shows_a_line_per_hit(tools: MailTools) -> None:
 
 def test_a_read_shows_the_mail_cut_to_length(tools: MailTools) -> None:
     lines = tools.call(READ, {"email_id": 1}).observation.splitlines()
-    assert lines[:5] == [
+    assert lines[:4] == [
         "From: bob.ray",
-        "To: ann.lee, p0, p1 +4",
         "Date: 2 Jan 09:30",
         "Subject: Heron kickoff",
         "",
     ]
-    body = "\n".join(lines[5:])
+    body = "\n".join(lines[4:])
     assert body.startswith("The kickoff now\n\ntakes place in Room 4B.\nfiller filler")
     assert body.endswith("filler …(cut)") and len(body) <= 200 + len(" …(cut)")
 
