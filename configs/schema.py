@@ -79,7 +79,7 @@ class EvaluationConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    eval_limit: int | None = Field(default=120, ge=1, description="test questions to ask each policy; null: all")
+    eval_limit: int | None = Field(default=100, ge=1, description="test questions to ask each policy; null: all")
     judge: Literal["exact", "llm"] = Field(default="exact", description="deterministic comparison, or an LLM")
     judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
     judge_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")

@@ -29,8 +29,6 @@ from training.settings import TrainerSettings
 from training.task import Policy, Task
 
 HISTORY_FILE = "training_history.jsonl"
-WARM_UP_STEPS = 4
-"""GRPO steps over which the learning rate rises to its full value."""
 
 
 class StepRecord(BaseModel):
@@ -254,7 +252,7 @@ class Trainer:
         self.progress.stage(f"step {step}: update", 1)
         if trainable:
             # A fresh Adam moves every weight by the full rate, signal or noise: the first steps have to be small.
-            rate = self.settings.learning_rate * min(1.0, step / WARM_UP_STEPS)
+            rate = self.settings.learning_rate * min(1.0, step / self.settings.warm_up_steps)
             result = await self.backend.train(self.model, trainable, learning_rate=rate)
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self.progress.advance()
