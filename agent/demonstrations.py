@@ -13,7 +13,7 @@ from typing import Any
 
 import art
 
-from agent.graph import ToolCallRecord
+from agent.graph import ToolCallRecord, observation_of
 from agent.rollout import AgentRun, opening_messages
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox
@@ -83,7 +83,7 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
         if result.final is not None:
             answer = result.final
             return
-        record.append({"role": "tool", "tool_call_id": f"call_{len(calls)}", "content": result.observation})
+        record.append({"role": "tool", "tool_call_id": f"call_{len(calls)}", "content": observation_of(calls[-1], scenario.question)})
         if name == "search_inbox_tool":
             shown.update(result.email_ids)
 

@@ -26,7 +26,7 @@ from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from pydantic import BaseModel, Field
 
 from environment.models import FinalAnswer
-from environment.tools import TOOL_SCHEMAS, MailTools
+from environment.tools import READ, TOOL_SCHEMAS, MailTools
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
@@ -51,6 +51,7 @@ class EpisodeContext:
     model: Runnable
     tools: MailTools
     max_turns: int
+    question: str
     episode: str
     """Tells servers that keep the sampled ids of a conversation apart from one with equal text (OpenAI's `prompt_cache_key`)."""
 
@@ -105,6 +106,11 @@ def sampled_choice(reply: AIMessage) -> Choice:
     )
 
 
+def observation_of(call: ToolCallRecord, question: str) -> str:
+    """A call's observation as the model sees it. A mail is followed by the question: what a small model has to compare is near."""
+    return f"{call.observation}\n\nQuestion: {question}" if call.name == READ else call.observation
+
+
 async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
     """One reply of the policy. A reply without a well-formed tool call ends the episode."""
     reply = await runtime.context.model.ainvoke(state["messages"], prompt_cache_key=runtime.context.episode)
@@ -135,8 +141,9 @@ async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> d
                 invalid=result.invalid,
             )
         )
-        messages.append(ToolMessage(content=result.observation, tool_call_id=call["id"] or ""))
-        record.append({"role": "tool", "tool_call_id": call["id"] or "", "content": result.observation})
+        observation = observation_of(calls[-1], runtime.context.question)
+        messages.append(ToolMessage(content=observation, tool_call_id=call["id"] or ""))
+        record.append({"role": "tool", "tool_call_id": call["id"] or "", "content": observation})
         if result.final is not None:
             answer = result.final
             break

@@ -68,9 +68,10 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
 def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) -> float:
     """The reward of one counted episode.
 
-    A correct answer earns `correct`, up to `all_sources` for its sources, `few_sources` if it cites no more mails than needed and up to
-    `few_turns` for brevity. Everything else earns its base (`wrong`, `no_answer`, `malformed`) plus partial credit for having found, read and
-    cited the gold mails without an invalid call. Partial credit never depends on the number of turns: that teaches an agent to pad.
+    A correct answer earns `correct`, up to `all_sources` for its sources, `few_sources` if it cites no more mails than
+    needed and up to `few_turns` for brevity. Everything else earns its base (`wrong`, `no_answer`, `malformed`) plus partial
+    credit for having found, read and cited the gold mails without an invalid call. Partial credit never depends on the
+    number of turns: that teaches an agent to pad.
     """
     if counts.correct:
         economy = min(1.0, counts.gold_count / counts.cited_count) if counts.cited_count else 0.0
