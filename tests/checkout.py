@@ -25,6 +25,7 @@ class Checkout:
         for room in ROOMS:
             shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "run.py", folder)
+        (ROOT / "models").mkdir(exist_ok=True)
         (folder / "models").symlink_to(ROOT / "models")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ZENML_")}
         return cls(folder, environment | {"ZENML_CONFIG_PATH": str(folder / "zenml"), "COLUMNS": "120"})

