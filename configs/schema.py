@@ -1,7 +1,7 @@
 """Every setting of the product: one flat namespace, one section per pipeline, each value with bounds.
 
-A YAML file in this folder sets any of the keys; `--set key=value` overrides them. What neither mentions has the default given here, which is
-the CPU profile: no GPU, no key, no network beyond the package index.
+A YAML file in this folder sets any of the keys; `--set key=value` overrides them. What neither mentions has the default
+given here, which is the CPU profile: no GPU, no key, no network beyond the package index.
 """
 
 from __future__ import annotations
