@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from zenml import get_step_context, log_metadata, step
+from zenml import get_step_context, step
 from zenml.config.cache_policy import CachePolicy
 
 from configs.schema import DataConfig
@@ -33,6 +33,5 @@ def create_database(config: DataConfig, source_version: str) -> Annotated[MailDa
             progress=progress,
         )
     facts = {**report.model_dump(), "source": config.emails, "source_version": source_version}
-    log_metadata(facts, artifact_name=MAIL_DATABASE, infer_artifact=True)
     get_step_context().add_output_metadata(facts, output_name=MAIL_DATABASE)
     return MailDatabase(path)

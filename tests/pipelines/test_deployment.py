@@ -28,9 +28,11 @@ def test_dead_service_loses_its_process_id(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployment, "Client", fake_client(psutil.Process().ppid()))
+    other = psutil.Process().ppid()
+    monkeypatch.setattr(deployment, "Client", fake_client(other))
     with deployment._dead_service_noticed("name"):
         time.sleep(1.5)
+    assert psutil.pid_exists(other)
 
 
 def test_last_error_is_the_cause_and_not_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
