@@ -18,11 +18,12 @@ WORKING_DAYS = tuple(
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
 TWO_MAIL_SHARE = 0.28
-CORRECTED_SHARE = 0.25
+CORRECTED_SHARE = 0.2
 FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
 SENT_BY_OWNER = 0.12
-SECOND_VALUE_SHARE = 0.3  # of the mails that state a fact: they name another value of the same sort
+MENTIONS_THE_ASKED = 0.3  # of the mails that mention something: it is what a question is about, else something like it
+SECOND_VALUE_SHARE = 0.15  # of the mails that state a fact: they name another value of the same sort
 
 
 def address_of(person: str) -> str:
@@ -130,19 +131,21 @@ class Inbox:
         minute = self.rng.randrange(7 * 60 + 30, 18 * 60 + 30)
         return datetime.combine(WORKING_DAYS[day_index], time(minute // 60, minute % 60, self.rng.randrange(60)))
 
-    def _body(self, sentence: str, first_name: str, sender: str, quoted: str = "", padded: bool = True) -> str:
+    def _body(self, sentence: str, first_name: str, sender: str, below: str, padded: bool) -> str:
         frame, rng = text()["frame"], self.rng
         before = rng.sample(frame["openers"], rng.choice((0, 0, 1))) if padded else []
         after = rng.sample(frame["closers"], rng.choice((0, 0, 1, 1, 2))) if padded else []
         greeting = rng.choice(frame["greetings"]).format(first=first_name)
         closing = f"{rng.choice(frame['closings'])}\n{sender.partition(' ')[0]}".strip()
-        paragraphs = [greeting, " ".join([*before, sentence, *after]), closing, quoted]
+        paragraphs = [greeting, " ".join([*before, sentence, *after]), closing, below]
         return "\n\n".join(p for p in paragraphs if p)
 
     def _letter(
-        self, sent: datetime, subject: str, sentence: str, author: str = "", quoted: str = "", padded: bool = True
+        self, sent: datetime, subject: str, sentence: str, author: str = "", below: str = "", padded: bool = True
     ) -> Mail:
         """Adds a mail with the sentence inside, to the owner or, now and then, from the owner to a colleague.
+
+        `below` comes after the signature: a postscript, a quoted mail.
 
         No two mails of an inbox have subject, author and body in common: a database would take them for copies.
         """
@@ -152,7 +155,7 @@ class Inbox:
             others = [p for p in self._colleagues if p != sender]
             reader = rng.choice(others) if sender == self.owner else self.owner
             cc = [p for p in rng.sample(others, rng.choice((0, 0, 1, 2))) if p != reader]
-            body = self._body(sentence, reader.partition(" ")[0], sender, quoted, padded)
+            body = self._body(sentence, reader.partition(" ")[0], sender, below, padded)
             if (subject, body, sender) not in self._written:
                 break
             padded = True  # more to say, so that even a huge mailbox of small talk does not run out of words
@@ -179,24 +182,22 @@ class Inbox:
         ambiguous = rng.random() < SECOND_VALUE_SHARE
         templates = [template for template in spec["statements"] if ("{o}" in template) == ambiguous]
         statement = self._fill(rng.choice(templates), sort, day, entity, value)
-        statement = f"{statement} {pointer.format(v=value)}".strip()
         subject = rng.choice(spec["subjects"]).format(e=entity)
-        original = self._letter(self._moment(day_index), subject, statement)
+        original = self._letter(self._moment(day_index), subject, statement, below=pointer.format(v=value))
         if not corrected_after:
             return _Fact(original, value)
 
         new_value = self._names.value(sort, day, (value,))
         sentence = self._fill(rng.choice(spec["corrections"]), sort, day, entity, new_value, old=value)
-        sentence = f"{sentence} {pointer.format(v=new_value)}".strip()
-        quoted = ""
-        if rng.random() < 0.3:
+        below = pointer.format(v=new_value)
+        if rng.random() < 0.2:
             subject = f"Re: {subject}"
-            if rng.random() < 0.4:
-                quoted = self._quote(original, statement)
+            if rng.random() < 0.5:
+                below = f"{below}\n\n{self._quote(original, statement)}".strip()
         else:
             subject = rng.choice(frame["correction_subjects"]).format(e=entity)
         author = original.author if rng.random() < 0.7 else ""
-        correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, quoted)
+        correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, below)
         return _Fact(original, value, correction, new_value)
 
     def _quote(self, mail: Mail, line: str) -> str:
@@ -277,8 +278,8 @@ class Inbox:
         """Adds mails without facts until there are `end`."""
         fact_mails = list(self.mails)
         writers = (
-            self._ask, lambda: self._acknowledge(fact_mails), self._mention, self._chat, self._mention_contact,
-            self._repeat, self._chat, self._mention,
+            self._mention, lambda: self._acknowledge(fact_mails), self._chat, self._mention_contact, self._repeat,
+            self._mention, self._chat, self._ask, self._mention, self._chat,
         )  # fmt: skip
         turn = 0
         while len(self.mails) < end:
@@ -316,10 +317,12 @@ class Inbox:
         self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked), padded=False)
 
     def _mention(self) -> None:
-        self._remark("mentions", "mention_subjects", self._topics or self._names.projects)
+        asked = self._topics and self.rng.random() < MENTIONS_THE_ASKED
+        self._remark("mentions", "mention_subjects", self._topics if asked else self._names.projects)
 
     def _mention_contact(self) -> None:
-        self._remark("contact_mentions", "contact_mention_subjects", self._contacts or self._colleagues)
+        asked = self._contacts and self.rng.random() < MENTIONS_THE_ASKED
+        self._remark("contact_mentions", "contact_mention_subjects", self._contacts if asked else self._colleagues)
 
     def _remark(self, lines: str, subjects: str, entities: list[str]) -> None:
         rng, filler = self.rng, text()["filler"]

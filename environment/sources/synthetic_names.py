@@ -17,7 +17,7 @@ MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
-SIBLING_NAME = 0.35  # share of names that begin like an earlier one: another person, another meeting of the same project
+SIBLING_NAME = 0.25  # share of names that begin like an earlier one: another person, another meeting of the same project
 
 
 @cache
@@ -29,18 +29,17 @@ def text() -> dict[str, Any]:
 @cache
 def split_names(split: Split) -> dict[str, list[str]]:
     """The words that names in inboxes of `split` are made of; no two-word name can occur in both splits."""
-    names = text()["names"]
-    test = split == "test"
+    names, test = text()["names"], split == "test"
 
-    def joined(stems: Sequence[str], ends: Sequence[str], shares: Sequence[int], of: int) -> list[str]:
-        return [s + e for i, s in enumerate(stems) for j, e in enumerate(ends) if (i + j) % of in shares]
+    def share(words: Sequence[str]) -> list[str]:
+        return [word for i, word in enumerate(words) if (i % 3 == 0) == test]
 
-    stem, end = names["person_last_stem"], names["person_last_end"]
+    owners = [stem + end for stem in names["owner_last_stem"] for end in names["owner_last_end"]]
     return {
-        "project_second": [n for i, n in enumerate(names["project_second"]) if (i % 3 == 0) == test],
-        "brand": joined(names["brand_stem"], names["brand_end"], (0,) if test else (1, 2), 3),
-        "person_last": joined(stem, end, (0, 1, 2) if test else (5, 6, 7, 8, 9), 10),
-        "owner_last": joined(stem, end, (3,) if test else (4,), 10),
+        "project_second": share(names["project_second"]),
+        "brand": share(names["brand"]),
+        "person_last": share(names["person_last"]),
+        "owner_last": share(owners),
     }
 
 
@@ -69,7 +68,7 @@ class Names:
         return name
 
     def person(self) -> str:
-        """First and last name; every third shares its first name with somebody before."""
+        """First and last name; every fourth shares its first name with somebody before."""
 
         def make() -> str:
             sibling = self._first_names and self.rng.random() < SIBLING_NAME
