@@ -197,7 +197,7 @@ class Inbox:
         else:
             subject = rng.choice(frame["correction_subjects"]).format(e=entity)
         author = original.author if rng.random() < 0.7 else ""
-        correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, below)
+        correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, below, padded=False)
         return _Fact(original, value, correction, new_value)
 
     def _quote(self, mail: Mail, line: str) -> str:
@@ -314,7 +314,7 @@ class Inbox:
         sent = self._moment(rng.randrange(WORKING_DAYS.index(question.asked.date()) + 1))
         asked = rng.choice(specs[question.kind]["train"]).format(e=question.entity)
         subject = rng.choice(filler["ask_subjects"]).format(e=question.entity)
-        self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked), padded=False)
+        self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked))
 
     def _mention(self) -> None:
         asked = self._topics and self.rng.random() < MENTIONS_THE_ASKED

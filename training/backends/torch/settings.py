@@ -15,19 +15,19 @@ class TorchSettings(BaseModel):
     """`auto` takes CUDA when there is one; otherwise a torch device such as `cpu` or `cuda:1`."""
     lora_rank: int = Field(default=16, ge=1, le=512)
     lora_alpha: float = Field(default=32.0, gt=0)
-    lora_layers: int | None = Field(default=12, ge=1)
+    lora_layers: int | None = Field(default=None, ge=1)
     """Adapt this many layers from the top (all of them when `None`); nothing below is back-propagated through."""
 
     # Memory and speed.
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; `None` takes one per physical core that this process may use."""
-    kv_cache_tokens: int = Field(default=24_576, ge=256)
+    kv_cache_tokens: int = Field(default=20_480, ge=256)
     """Tokens whose keys and values are kept, for running and for finished conversations together."""
     step_tokens: int = Field(default=512, ge=16)
     """Most tokens computed in one engine step; long prompts are cut into chunks so that others keep decoding."""
     max_running: int = Field(default=48, ge=1)
     """Most conversations that are computed at the same time."""
-    micro_batch_tokens: int = Field(default=2_048, ge=64)
+    micro_batch_tokens: int = Field(default=768, ge=64)
     """Unique tokens per backward pass of an update; bounds its memory."""
 
     # Optimizer (AdamW).
