@@ -11,11 +11,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
@@ -169,12 +171,15 @@ class PolicyNetwork:
         plan: AttentionPlan,
         *,
         grad_from: int | None = None,
+        record_tokens: int | None = None,
         trunk: torch.Tensor | None = None,
         keep_trunk: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
         """Final hidden states [n, width] of a row of `ids` [n] at `positions` [n].
 
-        Nothing is recorded for back-propagation below layer `grad_from` (nowhere when it is `None`). `trunk`
+        Nothing is recorded for back-propagation below layer `grad_from` (nowhere when it is `None`). A row of more than
+        `record_tokens` is recorded in as many layers as fit into the memory that these tokens take in all of them; the
+        layers below those are computed once more in the backward pass (Chen et al. 2016). `trunk`
         [n, width] is what enters layer `trunk_layers`, when it is known already; `keep_trunk` is given it otherwise.
         """
         recorded_from = grad_from if grad_from is not None and torch.is_grad_enabled() else self.layer_count
@@ -191,7 +196,16 @@ class PolicyNetwork:
                 keep_trunk(x[0])
                 first = self.trunk_layers
             x = self._layers(x, rotary, plan, first, recorded_from)
-        x = self._layers(x, rotary, plan, recorded_from, self.layer_count)
+        layers = self.layer_count - recorded_from
+        recorded = layers if record_tokens is None else min(layers, layers * record_tokens // len(ids))
+        for layer in self.body.layers[recorded_from : self.layer_count - recorded]:
+            x = checkpoint(
+                partial(layer, attention_mask=None, position_embeddings=rotary, plan=plan),
+                x,
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+        x = self._layers(x, rotary, plan, self.layer_count - recorded, self.layer_count)
         return self.body.norm(x)[0]
 
     def _layers(

@@ -27,8 +27,8 @@ class TorchSettings(BaseModel):
     """Most tokens computed in one engine step; long prompts are cut into chunks so that others keep decoding."""
     max_running: int = Field(default=48, ge=1)
     """Most conversations that are computed at the same time."""
-    micro_batch_tokens: int = Field(default=768, ge=64)
-    """Unique tokens per backward pass of an update; bounds its memory."""
+    micro_batch_tokens: int = Field(default=640, ge=64)
+    """Unique tokens per backward pass of an update; bounds its memory. A longer conversation is recomputed in part."""
 
     # Optimizer (AdamW).
     max_grad_norm: float = Field(default=1.0, gt=0)

@@ -72,6 +72,7 @@ def target_logprobs(
     samples: Sequence[Sample],
     grad_from: int | None = None,
     trunk_states: TrunkStates | None = None,
+    record_tokens: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities and entropies (float32 [targets]) of all samples' targets, in order.
 
@@ -84,7 +85,7 @@ def target_logprobs(
     ids = torch.from_numpy(tree.ids).to(device)
     positions = torch.from_numpy(tree.positions).to(device)
     trunk = _known_trunk(tree, samples, trunk_states) if trunk_states and network.trunk_layers else None
-    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, trunk=trunk)
+    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, record_tokens=record_tokens, trunk=trunk)
     return _TargetLogprobs.apply(
         hidden[torch.from_numpy(tree.rows).to(device)], network.head, torch.from_numpy(tree.labels).to(device)
     )
@@ -158,7 +159,12 @@ class AdapterTrainer:
         total = 0.0
         with self._network.explicit(self.adapter):
             for indices in micro_batches(samples, self._settings.micro_batch_tokens):
-                logprobs, _ = target_logprobs(self._network, [samples[i] for i in indices], self._grad_from)
+                logprobs, _ = target_logprobs(
+                    self._network,
+                    [samples[i] for i in indices],
+                    self._grad_from,
+                    record_tokens=self._settings.micro_batch_tokens,
+                )
                 loss = -logprobs.sum() / count
                 loss.backward()
                 total += loss.item()
@@ -192,7 +198,11 @@ class AdapterTrainer:
         with self._network.explicit(self.adapter):
             for batch, reference in zip(batches, references, strict=True):
                 logprobs, entropies = target_logprobs(
-                    self._network, [samples[i] for i in batch], self._grad_from, trunk_states
+                    self._network,
+                    [samples[i] for i in batch],
+                    self._grad_from,
+                    trunk_states,
+                    record_tokens=self._settings.micro_batch_tokens,
                 )
                 of_batch = _join([targets[i] for i in batch], self._network.device)
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)

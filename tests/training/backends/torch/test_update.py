@@ -124,7 +124,7 @@ def keep_gradients(trainer: AdapterTrainer, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(trainer, "_apply", lambda learning_rate, mode: 0.0)
 
 
-@pytest.mark.parametrize("budget", [64, 4096])
+@pytest.mark.parametrize("budget", [16, 64, 4096])
 def test_sft_gradients_equal_the_plain_computation(
     model_dir: Path,
     network: PolicyNetwork,
@@ -262,3 +262,21 @@ def test_a_saved_trainer_continues_as_if_never_stopped(
         for mine, theirs in zip(resumed.adapter.parameters(), straight.adapter.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs, atol=1e-6, rtol=1e-5)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0001", "0002"]
+
+
+def test_a_long_conversation_is_recorded_in_part(network: PolicyNetwork, trainer: AdapterTrainer) -> None:
+    sample = as_sample(np.random.default_rng(0).integers(3, 300, 200).tolist(), np.random.default_rng(0))
+    kept = {}
+    for record_tokens in (100, 200):
+        storages: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor, storages: dict[int, int] = storages) -> torch.Tensor:
+            if len(sample.inputs) in tensor.shape:  # else a weight
+                storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with network.explicit(trainer.adapter), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            logprobs, _ = target_logprobs(network, [sample], trainer._grad_from, record_tokens=record_tokens)
+            kept[record_tokens] = sum(storages.values())
+            logprobs.sum().backward()
+    assert kept[100] < 0.75 * kept[200]
