@@ -24,6 +24,16 @@ class Email(BaseModel):
     file_name: str = ""
 
 
+class DroppedMail(BaseModel):
+    """A mail that is not used, or a file that is no mail: why, where in its source it is, and what exactly is wrong."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    where: str
+    detail: str = ""
+
+
 class SearchResult(BaseModel):
     """One hit. `id` is the short integer that the model sees; `message_id` is what answers are reported with."""
 
