@@ -7,6 +7,7 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterable
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,7 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         "message_id_reused": raw_mail(1, body="Not what mail 1 says."),
         "too_many_recipients": raw_mail(27, to="a@b, c@d, e@f"),
         "body_too_long": raw_mail(28, body="y" * 1_000),
-        "unparsable": raw_mail(29, subject="=?utf-8?q?x?=", content_type="text/plain"),
+        "unparsable": raw_mail(29, subject="Break it"),
     }
     root = folder_of(tmp_path / "maildir", FILES | {f"z/{reason}": content for reason, content in planted.items()})
     (root / "z" / "no_file").symlink_to(root / "allen-p" / "inbox" / "2.")
@@ -112,16 +113,15 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    def fail(part: object) -> str:
-        raise RuntimeError("a fault of the library") if part.get("Subject") == "=?utf-8?q?x?=" else StopIteration
+    def failing_body(part: Message) -> str:
+        if part["Subject"] == "Break it":
+            raise RuntimeError("a fault of the library")
+        return body(part)
 
-    scandir = os.scandir
+    scandir, body = os.scandir, rfc822._body
     monkeypatch.setattr("environment.sources.maildir.open", refuse_open, raising=False)
     monkeypatch.setattr(os, "scandir", refuse_listing)
-    body = rfc822._body
-    monkeypatch.setattr(
-        rfc822, "_body", lambda part: fail(part) if part.get("Subject") == "=?utf-8?q?x?=" else body(part)
-    )
+    monkeypatch.setattr(rfc822, "_body", failing_body)
     report = build_database(mail_source(str(root)), tmp_path / "mails.sqlite", max_body_chars=500, max_recipients=2)
     counts = dict.fromkeys(planted, 1) | {"no_file": 3, "unreadable": 2}
     assert report.dropped == counts
