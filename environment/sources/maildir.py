@@ -22,7 +22,11 @@ from environment.errors import BadInput
 from environment.models import DroppedMail, Email
 from environment.sources.mbox import Reading, mails_in
 
-COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 """First bytes of a file -> how to read it."""
 
 _DRAINED_BYTES = 1 << 20
@@ -98,7 +102,9 @@ class MailArchive(Iterable[Email | DroppedMail]):
                 yield from self._members(decompressed(file))
             except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
                 why = one_line(storable(str(error)))
-                raise BadInput(f"{self._path} cannot be read to its end, is it cut short or damaged? ({why})") from error
+                raise BadInput(
+                    f"{self._path} cannot be read to its end, is it cut short or damaged? ({why})"
+                ) from error
 
     def _members(self, stream: BinaryIO) -> Iterator[Email | DroppedMail]:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:

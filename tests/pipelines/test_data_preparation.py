@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from raw_mails import raw_mail
 from zenml.client import Client
+from zenml.utils import source_utils
 
 from configs.schema import DataConfig
 from environment.errors import BadInput
@@ -21,10 +22,12 @@ from steps.data.sources import source_version
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
+    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
     files = {f"allen-p/inbox/{number}.": raw_mail(number) for number in range(1, 11)}
+    files |= {"allen-p/inbox/11.": b"no mail", "allen-p/inbox/12.": raw_mail(12, date="soon")}
     with tarfile.open(tmp_path / "mail.tar.gz", "w:gz") as archive:
-        for name, content in (files | {"allen-p/inbox/11.": b"no mail", "allen-p/inbox/12.": raw_mail(12, date="soon")}).items():
+        for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))

@@ -42,4 +42,6 @@ def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
 
 def test_every_text_that_decides_about_data_is_watched() -> None:
     watched = code_of("environment", "steps/data")
-    assert {"environment/sources/synthetic_text.toml", "environment/sources/rfc822.py", "steps/data/sources.py"} <= set(watched)
+    assert {"environment/sources/synthetic_text.toml", "environment/sources/rfc822.py", "steps/data/sources.py"} <= set(
+        watched
+    )

@@ -106,7 +106,7 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     def refuse_open(path: str, *rest: object) -> io.BufferedReader:
         if path.endswith("unreadable"):
             raise PermissionError(13, "Permission denied", path)
-        return io.open(path, "rb")
+        return open(path, "rb")
 
     def refuse_listing(path: str) -> object:
         if path.endswith("zz"):

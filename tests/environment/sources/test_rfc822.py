@@ -110,7 +110,9 @@ def test_charsets_that_are_declared_missing_or_wrong(charset: str, body: bytes, 
 
 
 def test_transfer_encodings_and_line_ends() -> None:
-    quoted = with_content(part("text/plain; charset=utf-8", "Caf=C3=A9 =\nnoon", **{"transfer-encoding": "quoted-printable"}))
+    quoted = with_content(
+        part("text/plain; charset=utf-8", "Caf=C3=A9 =\nnoon", **{"transfer-encoding": "quoted-printable"})
+    )
     assert parsed(quoted).body == "Café noon"
     encoded = with_content(part("text/plain", "SGVsbG8=\n", **{"transfer-encoding": "base64"}))
     assert parsed(encoded).body == "Hello"
@@ -175,7 +177,8 @@ def test_dates_are_utc(written: str | None, expected: datetime | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "written", ["soon", "32 May 2001 10:00", "Mon, 14 May 2001 16:39:00 +9999999999", "31 Dec 9999 23:59:00 -1400", "9" * 5_000]
+    "written",
+    ["soon", "32 May 2001 10:00", "Mon, 14 May 2001 16:39:00 +9999999999", "31 Dec 9999 23:59:00 -1400", "9" * 5_000],
 )
 def test_a_date_that_cannot_be_read(written: str) -> None:
     assert reason(raw_mail(date=written)) == "bad_date"
@@ -220,7 +223,11 @@ FRAGMENTS = [
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.one_of(st.binary(), st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.binary(max_size=8)), max_size=60).map(b"".join)))
+@given(
+    st.one_of(
+        st.binary(), st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.binary(max_size=8)), max_size=60).map(b"".join)
+    )
+)
 def test_any_bytes_are_a_mail_or_a_reported_defect(raw: bytes) -> None:
     mail = parse_mail(raw, "f\udcff\n1")
     assert isinstance(mail, Email | DroppedMail)
