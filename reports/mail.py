@@ -18,7 +18,7 @@ _REASONS = {
     "no_file": "a link or a device instead of a file",
     "no_headers": "not a mail: none of the headers that mails have",
     "no_message_id": "no Message-ID, by which answers cite a mail",
-    "oversized": "larger than 25 MiB, or over a million characters of HTML",
+    "oversized": "larger than 25 MiB",
     "too_many_recipients": "more recipients than max_recipients",
     "unparsable": "too malformed to parse",
     "unreadable": "the file or folder cannot be read",

@@ -21,7 +21,6 @@ from environment.models import DroppedMail, Email
 from environment.sources.html_text import html_to_text
 
 MAX_MAIL_BYTES = 25 * 1024 * 1024
-MAX_HTML_CHARS = 1_000_000
 
 _MAX_DETAIL_CHARS = 120
 # The old policy: the new one's header parser is ten times slower and raises for malformed addresses and dates.
@@ -36,23 +35,17 @@ _VAGUE_CHARSETS = frozenset({"ascii", "iso8859-1", "cp1252"})
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape"})
 
 
-class _TooLong(Exception):
-    """A part that would take too long to convert."""
-
-
 def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     """The mail `raw`, or why it is none; `where` names it in its source. Never raises.
 
-    Reasons: `oversized` (over 25 MiB, or HTML over a million characters), `no_headers`, `bad_date` (a date that cannot be
-    read; a mail without one has `date` None) and `unparsable`.
+    Reasons: `oversized` (over 25 MiB), `no_headers`, `bad_date` (a date that cannot be read; a mail without one has
+    `date` None) and `unparsable`.
     """
     where = one_line(storable(where))
     if len(raw) > MAX_MAIL_BYTES:
         return DroppedMail(reason="oversized", where=where, detail=f"over {MAX_MAIL_BYTES >> 20} MiB")
     try:
         return _mail(raw, where)
-    except _TooLong as error:
-        return DroppedMail(reason="oversized", where=where, detail=str(error))
     except Exception as error:
         # The email package means to raise for no input, but does for some (nesting beyond the recursion limit, for one).
         return DroppedMail(reason="unparsable", where=where, detail=_clipped(f"{type(error).__name__}: {error}"))
@@ -147,11 +140,7 @@ def _body(part: email.message.Message) -> str:
     if kind not in ("text/plain", "text/html") and not kind.startswith("multipart/"):
         return ""
     text = decode_text(part.get_payload(decode=True) or b"", part.get_content_charset())
-    if kind != "text/html":
-        return text
-    if len(text) > MAX_HTML_CHARS:
-        raise _TooLong(f"its HTML has {len(text):,} characters")
-    return html_to_text(text)
+    return html_to_text(text) if kind == "text/html" else text
 
 
 def _clipped(text: str) -> str:
