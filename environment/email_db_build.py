@@ -10,7 +10,7 @@ import os
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from environment.email_text import (
 from environment.errors import BadInput
 from environment.models import DroppedMail, Email
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
 
 _ROWS_PER_FLUSH = 2_000
@@ -69,7 +69,7 @@ def build_database(
     believable date (1980-01-02 to 2039), with a body over `max_body_chars` or over `max_recipients` distinct recipients
     are dropped, counted and listed, and so are the source's own `DroppedMail`s. `progress(mails so far, mails in all or None)`
     is called every 1,000 mails and at the end; a source whose iterator has a length hint may estimate the number in all.
-    Memory: about 300 bytes a mail.
+    Memory: about 300 bytes a mail, and 200 more for one that names its thread.
 
     The file appears when it is complete and not before; a failed build leaves nothing. Raises BadInput when the disk is
     full or `path` cannot be written.
@@ -127,6 +127,7 @@ class _Builder:
         self._message_ids: set[bytes] = set()
         self._dropped: Counter[str] = Counter()
         self._listed: list[DroppedMail] = []
+        self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
         self._duplicates = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
 
@@ -212,10 +213,32 @@ class _Builder:
                 self._kept[content] = (email_id, sent_at)
                 self._rows["earlier"].append((message_id, sent_at, email_id))
         self._rows["alias"].append((message_id, email_id))
+        for earlier in email.replies_to:
+            self._joined[self._thread(message_id)] = self._thread(storable(earlier))
         for role, addresses in people.items():
             for place, address in enumerate(addresses):
                 address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
                 self._rows["delivery"].append((email_id, address_id, role, place))
+
+    def _thread(self, message_id: str) -> str:
+        """The Message-ID that stands for all of its thread."""
+        while (other := self._joined.setdefault(message_id, message_id)) != message_id:
+            self._joined[message_id] = self._joined[other]
+            message_id = other
+        return message_id
+
+    def _threads(self) -> Iterator[tuple[int, int]]:
+        """Every mail of a thread of several, and the smallest id of them."""
+        threads: dict[str, set[int]] = {}
+        for message_id in self._joined:
+            found = self._connection.execute(
+                "SELECT email_id FROM alias WHERE message_id = ?", (message_id,)
+            ).fetchone()
+            if found:
+                threads.setdefault(self._thread(message_id), set()).add(found[0])
+        for email_ids in threads.values():
+            if len(email_ids) > 1:
+                yield from ((email_id, min(email_ids)) for email_id in sorted(email_ids))
 
     def _drop(self, mail: DroppedMail) -> None:
         self._dropped[mail.reason] += 1
@@ -238,7 +261,9 @@ class _Builder:
         run = self._connection.execute
         run("BEGIN")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
+        self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
+        run("CREATE INDEX mails_of_thread ON thread (thread_id)")
         run("INSERT INTO email_fts (email_fts) VALUES ('rebuild')")
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = _content_checksum(self._connection)
@@ -262,6 +287,7 @@ def _create_tables(database: Database) -> None:
     database["delivery"].create(
         {"email_id": int, "address_id": int, "role": str, "place": int}, pk=("email_id", "address_id")
     )
+    database["thread"].create({"email_id": int, "thread_id": int}, pk="email_id")
     database.create_view(
         "searchable_email",
         "SELECT id, subject, body,"
@@ -299,6 +325,7 @@ def _content_checksum(connection: sqlite3.Connection) -> str:
         "SELECT message_id, email_id FROM alias ORDER BY message_id",
         "SELECT email_id, address, role, place FROM delivery JOIN address ON address.id = address_id"
         " ORDER BY email_id, address",
+        "SELECT email_id, thread_id FROM thread ORDER BY email_id",
     ):
         for row in connection.execute(query):
             checksum.update(json.dumps(row, ensure_ascii=False).encode())

@@ -80,6 +80,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         date=date,
         body=_body(message),
         file_name=where,
+        replies_to=_thread(first("references"), first("in-reply-to")),
     )
 
 
@@ -125,6 +126,13 @@ def decode_header(value: bytes) -> str:
 def _addresses(headers: dict[str, list[bytes]], name: str) -> tuple[str, ...]:
     values = [decode_text(value) for value in headers.get(name, [])]
     return tuple(address for _, address in email.utils.getaddresses(values, **_LENIENT) if address)
+
+
+def _thread(references: bytes, in_reply_to: bytes) -> tuple[str, ...]:
+    """The first of the references, which began the thread, and the mail that is answered: the last one, where not said."""
+    earlier = _MESSAGE_ID.findall(decode_text(references))
+    answered = _MESSAGE_ID.findall(decode_text(in_reply_to))
+    return tuple(dict.fromkeys([*earlier[:1], *(answered or earlier)[-1:]]))
 
 
 def _body(part: email.message.Message) -> str:

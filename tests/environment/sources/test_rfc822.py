@@ -207,6 +207,19 @@ def test_addresses_and_message_ids() -> None:
     assert parsed(raw_mail(message_id="1@x.example")).message_id == "1@x.example"
 
 
+@pytest.mark.parametrize(
+    ("references", "in_reply_to", "expected"),
+    [
+        ("<1@x> <2@x>\n <3@x>", "<3@x>", ("<1@x>", "<3@x>")),
+        ("<1@x> <2@x>", None, ("<1@x>", "<2@x>")),
+        (None, "Ann's mail of Monday <1@x>", ("<1@x>",)),
+        ("nonsense", "", ()),
+    ],
+)
+def test_the_thread_is_known(references: str | None, in_reply_to: str | None, expected: tuple[str, ...]) -> None:
+    assert parsed(raw_mail(references=references, in_reply_to=in_reply_to)).replies_to == expected
+
+
 def test_what_is_no_mail_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason(b"") == reason(b"\x89PNG\r\n\x1a\n") == reason(b"key: value\n\nnot a mail") == "no_headers"
     monkeypatch.setattr(rfc822, "MAX_MAIL_BYTES", 1_000)
