@@ -29,7 +29,8 @@ class DataConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     emails: str = Field(
-        default=SYNTHETIC, description="'synthetic', a folder of parquet files, or a Hugging Face dataset id"
+        default=SYNTHETIC,
+        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive or an mbox",
     )
     train_questions: str | None = Field(
         default=None, description="folder or dataset id of questions (not for synthetic mails)"

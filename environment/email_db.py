@@ -5,9 +5,10 @@ is one inbox at one moment, and the only thing that tools see: mail of other peo
 cannot be found or read through it.
 
 Schema: `email` (the kept copy of each mail), `alias` (every Message-ID of every copy), `address`, `delivery` (who
-sent or received what) and `email_fts`, an FTS5 index of subject, body and `inbox`. The last is a column of tokens such
-as `i17 i203`, one per sender or recipient, so that the limit to one inbox is part of the full-text query: its cost
-follows the inbox, not the database. Deleting, changing and adding mail is not provided for: a build is a new file.
+sent or received what), `thread` (mails that answer each other) and `email_fts`, an FTS5 index of subject, body and
+`inbox`. The last is a column of tokens such as `i17 i203`, one per sender or recipient, so that the limit to one inbox is
+part of the full-text query: its cost follows the inbox, not the database. Deleting, changing and adding mail is not
+provided for: a build is a new file.
 """
 
 from __future__ import annotations
@@ -201,6 +202,15 @@ class Mailbox:
             " AND role IN ('to', 'cc') ORDER BY role, place, address",
             email_id,
         )
+        thread = self._database._rows(
+            "SELECT id FROM thread JOIN email ON id = email_id WHERE id != ? AND sent_at <= ?"
+            " AND thread_id = (SELECT thread_id FROM thread WHERE email_id = ?)"
+            " AND EXISTS (SELECT 1 FROM delivery WHERE email_id = email.id AND address_id = ?) ORDER BY sent_at, id",
+            email_id,
+            self._latest,
+            email_id,
+            self._address_id,
+        )
         return EmailView(
             id=email_id,
             message_id=message_id,
@@ -210,6 +220,7 @@ class Mailbox:
             cc_addresses=tuple(address for role, address in people if role == "cc"),
             subject=subject,
             body=body,
+            thread=tuple(row[0] for row in thread),
         )
 
     def _result(self, email_id: int, match: str) -> SearchResult:

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -26,12 +26,14 @@ from environment.email_text import (
     utc_without_zone,
 )
 from environment.errors import BadInput
-from environment.models import Email
+from environment.models import DroppedMail, Email
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
 
 _ROWS_PER_FLUSH = 2_000
+_LISTED_PER_REASON = 1_000
+_MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
 
 
@@ -44,6 +46,8 @@ class BuildReport(BaseModel):
     """Further copies of a kept mail; their Message-IDs are kept as aliases."""
     dropped: dict[str, int]
     """Reason to number of mails."""
+    listed: list[DroppedMail]
+    """The first 1,000 dropped mails of each reason, in the order of the source."""
     inboxes: int
     """Addresses that sent or received a kept mail."""
     content_checksum: str
@@ -51,7 +55,7 @@ class BuildReport(BaseModel):
 
 
 def build_database(
-    emails: Iterable[Email],
+    emails: Iterable[Email | DroppedMail],
     path: Path,
     *,
     max_body_chars: int = 5_000,
@@ -63,8 +67,9 @@ def build_database(
     Copies of a mail (same subject, body and sender) are stored once, as the earliest copy, delivered to the recipients
     of all; later copies leave their Message-IDs as aliases. Mails without Message-ID, body, anyone's address or a
     believable date (1980-01-02 to 2039), with a body over `max_body_chars` or over `max_recipients` distinct recipients
-    are dropped and counted. `progress(mails so far, mails in all or None)` is called every 1,000 mails and at the end.
-    Memory: about 300 bytes a mail.
+    are dropped, counted and listed, and so are the source's own `DroppedMail`s. `progress(mails so far, mails in all or None)`
+    is called every 1,000 mails and at the end; a source whose iterator has a length hint may estimate the number in all.
+    Memory: about 300 bytes a mail, and 200 more for one that names its thread.
 
     The file appears when it is complete and not before; a failed build leaves nothing. Raises BadInput when the disk is
     full or `path` cannot be written.
@@ -121,30 +126,40 @@ class _Builder:
         self._kept: dict[bytes, tuple[int, str]] = {}  # digest of what makes a mail the same -> id, sent_at
         self._message_ids: set[bytes] = set()
         self._dropped: Counter[str] = Counter()
+        self._listed: list[DroppedMail] = []
+        self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
         self._duplicates = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
 
-    def build(self, emails: Iterable[Email], progress: Callable[[int, int | None], None] | None) -> BuildReport:
-        total = operator.length_hint(emails) or None
+    def build(
+        self, emails: Iterable[Email | DroppedMail], progress: Callable[[int, int | None], None] | None
+    ) -> BuildReport:
+        total = operator.length_hint(emails)
+        source = iter(emails)
         read = 0
         try:
-            for read, email in enumerate(emails, start=1):
-                self._add(email)
+            for read, email in enumerate(source, start=1):
+                if isinstance(email, DroppedMail):
+                    self._drop(email)
+                else:
+                    self._add(email)
                 if len(self._rows["alias"]) >= _ROWS_PER_FLUSH:
                     self._flush()
                 if progress and read % _MAILS_PER_PROGRESS == 0:
-                    progress(read, total)
+                    to_come = operator.length_hint(source)
+                    progress(read, total or (read + to_come if to_come else None))
             self._flush()
             checksum = self._finish()
         finally:
             self._connection.close()
         if progress:
-            progress(read, total)
+            progress(read, total or None)
         return BuildReport(
             read=read,
             kept=len(self._kept),
             duplicates=self._duplicates,
             dropped=dict(sorted(self._dropped.items())),
+            listed=self._listed,
             inboxes=len(self._addresses),
             content_checksum=checksum,
         )
@@ -159,23 +174,23 @@ class _Builder:
             people[role] = [address for address in normalise_addresses(addresses) if address not in named]
             named.update(people[role])
         sent_at = _sent_at(email.date)
-        reason = None
+        reason, detail = "", ""
         if not message_id:
             reason = "no_message_id"
         elif not body:
             reason = "no_body"
         elif len(body) > self._max_body_chars:
-            reason = "body_too_long"
+            reason, detail = "body_too_long", f"{len(body):,} characters"
         elif email.date is None:
             reason = "no_date"
         elif sent_at is None:
-            reason = "absurd_date"
+            reason, detail = "absurd_date", str(email.date)
         elif len(named) > self._max_recipients:
-            reason = "too_many_recipients"
+            reason, detail = "too_many_recipients", f"{len(named):,} recipients"
         elif not named and not people["from"]:
             reason = "no_address"
         if reason or sent_at is None:
-            self._dropped[reason or "absurd_date"] += 1
+            self._drop(DroppedMail(reason=reason, where=_where(email), detail=detail))
             return
 
         subject = one_line(storable(email.subject))
@@ -184,7 +199,7 @@ class _Builder:
         known = self._kept.get(content)
         id_digest = _digest(message_id)
         if id_digest in self._message_ids and known is None:
-            self._dropped["message_id_reused"] += 1
+            self._drop(DroppedMail(reason="message_id_reused", where=_where(email)))
             return
         self._message_ids.add(id_digest)
         if known is None:
@@ -198,10 +213,37 @@ class _Builder:
                 self._kept[content] = (email_id, sent_at)
                 self._rows["earlier"].append((message_id, sent_at, email_id))
         self._rows["alias"].append((message_id, email_id))
+        for earlier in email.replies_to:
+            self._joined[self._thread(message_id)] = self._thread(storable(earlier))
         for role, addresses in people.items():
             for place, address in enumerate(addresses):
                 address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
                 self._rows["delivery"].append((email_id, address_id, role, place))
+
+    def _thread(self, message_id: str) -> str:
+        """The Message-ID that stands for all of its thread."""
+        while (other := self._joined.setdefault(message_id, message_id)) != message_id:
+            self._joined[message_id] = self._joined[other]
+            message_id = other
+        return message_id
+
+    def _threads(self) -> Iterator[tuple[int, int]]:
+        """Every mail of a thread of several, and the smallest id of them."""
+        threads: dict[str, set[int]] = {}
+        for message_id in self._joined:
+            found = self._connection.execute(
+                "SELECT email_id FROM alias WHERE message_id = ?", (message_id,)
+            ).fetchone()
+            if found:
+                threads.setdefault(self._thread(message_id), set()).add(found[0])
+        for email_ids in threads.values():
+            if len(email_ids) > 1:
+                yield from ((email_id, min(email_ids)) for email_id in sorted(email_ids))
+
+    def _drop(self, mail: DroppedMail) -> None:
+        self._dropped[mail.reason] += 1
+        if self._dropped[mail.reason] <= _LISTED_PER_REASON:
+            self._listed.append(mail)
 
     def _flush(self) -> None:
         run = self._connection.executemany
@@ -219,7 +261,9 @@ class _Builder:
         run = self._connection.execute
         run("BEGIN")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
+        self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
+        run("CREATE INDEX mails_of_thread ON thread (thread_id)")
         run("INSERT INTO email_fts (email_fts) VALUES ('rebuild')")
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = _content_checksum(self._connection)
@@ -243,6 +287,7 @@ def _create_tables(database: Database) -> None:
     database["delivery"].create(
         {"email_id": int, "address_id": int, "role": str, "place": int}, pk=("email_id", "address_id")
     )
+    database["thread"].create({"email_id": int, "thread_id": int}, pk="email_id")
     database.create_view(
         "searchable_email",
         "SELECT id, subject, body,"
@@ -265,6 +310,10 @@ def _sent_at(moment: datetime | None) -> str | None:
     return moment.isoformat(" ") if FIRST_DATE <= moment <= LAST_DATE else None
 
 
+def _where(email: Email) -> str:
+    return one_line(storable(f"{email.file_name} {email.message_id}"))[:_MAX_WHERE_CHARS]
+
+
 def _digest(*parts: str) -> bytes:
     return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
 
@@ -276,6 +325,7 @@ def _content_checksum(connection: sqlite3.Connection) -> str:
         "SELECT message_id, email_id FROM alias ORDER BY message_id",
         "SELECT email_id, address, role, place FROM delivery JOIN address ON address.id = address_id"
         " ORDER BY email_id, address",
+        "SELECT email_id, thread_id FROM thread ORDER BY email_id",
     ):
         for row in connection.execute(query):
             checksum.update(json.dumps(row, ensure_ascii=False).encode())

@@ -22,6 +22,18 @@ class Email(BaseModel):
     date: datetime | None = None
     body: str = ""
     file_name: str = ""
+    replies_to: tuple[str, ...] = ()
+    """Message-IDs of earlier mails of its thread: the one that began it, and the one that this one answers."""
+
+
+class DroppedMail(BaseModel):
+    """A mail that is not used, or a file that is no mail: why, where in its source it is, and what exactly is wrong."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    where: str
+    detail: str = ""
 
 
 class SearchResult(BaseModel):
@@ -46,6 +58,8 @@ class EmailView(BaseModel):
     cc_addresses: tuple[str, ...]
     subject: str
     body: str
+    thread: tuple[int, ...] = ()
+    """Ids of the other mails of its thread that the reader has, the oldest first."""
 
 
 class Scenario(BaseModel):

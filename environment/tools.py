@@ -40,6 +40,7 @@ TOOL_SCHEMAS: list[dict[str, Any]] = [
 
 _MAX_SUBJECT_CHARS = 80
 _MAX_PEOPLE = 3
+_MAX_THREAD = 5
 
 
 class ToolSettings(Protocol):
@@ -162,6 +163,8 @@ class MailTools:
             more = f" +{len(addresses) - _MAX_PEOPLE}" if len(addresses) > _MAX_PEOPLE else ""
             head.append(f"To: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
         head += [f"Date: {self._day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]
+        if mail.thread:
+            head.append(f"Thread: {', '.join(map(str, mail.thread[-_MAX_THREAD:]))}")
         body = _compact(mail.body)
         if len(body) > self.settings.read_chars:
             body = body[: self.settings.read_chars].rsplit(maxsplit=1)[0] + " …(cut)"

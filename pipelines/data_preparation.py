@@ -13,5 +13,5 @@ from steps.data.load_scenarios import load_scenarios
 # Failing fast raises what a step raised, and not that some step failed.
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def data_preparation_pipeline(config: DataConfig, source_version: str) -> None:
-    database = create_database(config=config, source_version=source_version)
+    database, _ = create_database(config=config, source_version=source_version)
     load_scenarios(config=config, database=database, source_version=source_version)

@@ -24,7 +24,16 @@ from pipelines.evaluation import evaluation_pipeline
 from pipelines.training import training_pipeline
 from reports.console import console, say
 from reports.tables import closing_table
-from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, REPORT, SCENARIOS, WARM_START
+from steps.artifact_names import (
+    CHECKPOINT,
+    MAIL_DATABASE,
+    MAIL_REPORT,
+    METRICS,
+    MODEL_NAME,
+    REPORT,
+    SCENARIOS,
+    WARM_START,
+)
 from steps.data.sources import source_version
 from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS
@@ -81,6 +90,10 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
     for what, dropped in (("mails", kept["dropped"]), ("questions", counts["dropped"])):
         if dropped:
             say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))
+    if kept["dropped"]:
+        page = _output(run, "create_database", MAIL_REPORT).load()
+        report = write_beside(OUTPUTS / "reports" / f"mails-{str(database.id)[:8]}.html", page)
+        say(f"  which mails and why: {os.path.relpath(report)}")
     return DataRun(database=database.id, scenarios=scenarios.id)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -11,11 +12,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
 console = Console(highlight=False)
 
@@ -25,15 +28,31 @@ def say(line: str) -> None:
     console.print(line, soft_wrap=True)
 
 
+class _Pace(ProgressColumn):
+    """How many a second so far, and how long the rest takes at that rate.
+
+    The columns of rich forget the rate whenever the total changes, and an estimated total always does.
+    """
+
+    def render(self, task: Task) -> Text:
+        if not task.completed or not task.elapsed:
+            return Text("")
+        rate = task.completed / task.elapsed
+        shown = f"{rate:,.{0 if rate >= 10 else 1}f}/s"
+        if task.total is not None:
+            shown += f", {timedelta(seconds=round(max(0, task.total - task.completed) / rate))} left"
+        return Text(shown)
+
+
 def _bars() -> Progress:
     # Without a terminal, rich prints nothing until the end: logs get the lines that stay and no torn bars.
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
+        BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        _Pace(),
         console=console,
         transient=True,
         disable=not console.is_terminal,

@@ -29,16 +29,21 @@ def embed_json(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def page(title: str, body: str, *, script: str, data: Any) -> str:
-    """The whole document. `body` is HTML, `script` the name of a file in assets/, `data` what that script reads."""
+def page(title: str, body: str, *, script: str | None = None, data: Any = None) -> str:
+    """The whole document. `body` is HTML, `script` the name of a file in assets/ if there is one, `data` what it reads."""
+    scripts = ""
+    if script:
+        scripts = (
+            f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
+            f"<script>\n{_asset(script)}</script>\n"
+        )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
-        f"<script>\n{_asset(script)}</script>\n</body>\n</html>\n"
+        f"{scripts}</body>\n</html>\n"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 MODEL_NAME = "email-search-agent"
 
 MAIL_DATABASE = "mail_database"
+MAIL_REPORT = "mail_report"
 SCENARIOS = "scenarios"
 CHECKPOINT = "checkpoint"
 WARM_START = "warm_start_checkpoint"

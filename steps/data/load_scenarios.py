@@ -18,7 +18,7 @@ from steps.project import code_of
 
 @step(
     output_materializers={SCENARIOS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("environment")),
+    cache_policy=CachePolicy(file_dependencies=code_of("environment", "steps/data")),
 )
 def load_scenarios(
     config: DataConfig, database: MailDatabase, source_version: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
-from environment.models import Email
+from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
-from environment.sources.parquet import parquet_emails
+from environment.sources.detection import mail_source, source_files
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
 
 
@@ -25,9 +25,9 @@ def company(config: DataConfig) -> SyntheticCompany:
     )
 
 
-def open_mails(config: DataConfig) -> Iterable[Email]:
-    """The configured source's mails, one at a time."""
-    return company(config).emails() if config.emails == SYNTHETIC else parquet_emails(config.emails)
+def open_mails(config: DataConfig) -> Iterable[Email | DroppedMail]:
+    """The configured source's mails, one at a time, and what in it cannot be read as mail."""
+    return company(config).emails() if config.emails == SYNTHETIC else mail_source(config.emails)
 
 
 def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport:
@@ -49,17 +49,21 @@ def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport
 
 
 def source_version(config: DataConfig) -> str:
-    """Changes when a local source's files change (names, sizes, modification times); a dataset id stands for itself.
+    """Changes when a local source's files change (paths, sizes, modification times); a dataset id stands for itself.
 
     Contents are not hashed: a gigabyte of mail would be read twice, and whoever copies a file over another changes its time.
     """
-    parts = []
+    version = hashlib.sha256()
     for source in (config.emails, config.train_questions, config.test_questions):
-        folder = Path(source) if source else None
-        if folder and folder.is_dir():
-            for file in sorted(folder.rglob("*.parquet")):
-                stat = file.stat()
-                parts.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns}")
-        else:
-            parts.append(str(source))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        version.update(f"{source}\n".encode("utf-8", "surrogateescape"))
+        for path in source_files(source) if source and source != SYNTHETIC else ():
+            version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
+    return version.hexdigest()[:16]
+
+
+def _state(path: str) -> str:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return str(error.strerror)
+    return f"{found.st_size} {found.st_mtime_ns}"

@@ -326,6 +326,37 @@ def test_reading_shows_the_mail_without_its_blind_copies(database_of: Build) -> 
     assert view.date == datetime(2001, 1, 2, 9, 30)
 
 
+def test_a_mail_names_the_others_of_its_thread_that_its_reader_has(database_of: Build) -> None:
+    def answer(number: int, *earlier: int, **fields: object) -> Email:
+        return mail(number, replies_to=tuple(f"<{n}@example.com>" for n in earlier), **fields)
+
+    database = database_of(
+        [
+            answer(3, 1, 2),
+            mail(1),
+            answer(2, 1),
+            answer(4, 99),  # a mail that nobody here has
+            answer(5, 99),
+            answer(6, 3, to_addresses=(STRANGER,), from_address=STRANGER),
+            answer(7, 3),
+            answer(8, 8),
+            mail(9),
+        ]
+    )
+    ids = {n: database.resolve(f"<{n}@example.com>") or 0 for n in range(1, 10)}
+    mailbox = database.mailbox(OWNER, datetime(2001, 1, 7))
+
+    def thread(number: int) -> list[int]:
+        view = mailbox.read(ids[number])
+        assert view is not None
+        return [number for other in view.thread for number, email_id in ids.items() if email_id == other]
+
+    assert thread(3) == [1, 2], "not what strangers wrote, not what comes later"
+    assert thread(1) == [2, 3] and thread(4) == [5] and thread(5) == [4]
+    mailbox = database.mailbox(OWNER, LATE)
+    assert thread(1) == [2, 3, 7] and thread(8) == thread(9) == []
+
+
 def test_a_snippet_is_one_short_line(database_of: Build) -> None:
     body = "intro\n\n" + "filler words here\n" * 100 + "the Heron budget\tis " + "9" * 3_000
     hit = database_of([mail(1, body=body)]).mailbox(OWNER, LATE).search(["heron", "budget"])[0]

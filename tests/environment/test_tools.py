@@ -140,3 +140,10 @@ def test_whatever_a_model_writes_it_gets_text_and_only_its_own_mail(
     assert "Secret" not in result.observation and "Later" not in result.observation
     if result.final is not None:
         assert set(result.final.source_ids) <= {"<1@example.com>", "<2@example.com>"}
+
+
+def test_the_rest_of_the_thread_is_named(database_of: Callable[[Iterable[Email]], MailDatabase]) -> None:
+    answers = [mail(number, replies_to=("<0@example.com>",)) for number in range(1, 9)]
+    mailbox = database_of([mail(0), *answers]).mailbox(OWNER, datetime(2001, 2, 1))
+    shown = MailTools(mailbox, SimpleNamespace(max_results=5, read_chars=200)).call(READ, {"email_id": 3}).observation
+    assert "Subject: Note 2\nThread: 5, 6, 7, 8, 9\n\n" in shown

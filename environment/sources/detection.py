@@ -1,0 +1,92 @@
+"""Which kind of source a path or a name is: told from what is there, not from how it is called."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from lzma import LZMAError
+from pathlib import Path
+
+from environment.errors import BadInput
+from environment.models import DroppedMail, Email
+from environment.sources.maildir import MailArchive, MailFolder, decompressed, mail_files
+from environment.sources.mbox import SEPARATOR, MboxFile
+from environment.sources.parquet import parquet_emails
+
+_PARQUET_MAGIC = b"PAR1"
+_ZIP_MAGIC = b"PK\x03\x04"
+_FILE_ENDINGS = frozenset({".bz2", ".gz", ".mbox", ".parquet", ".tar", ".tgz", ".xz", ".zip"})
+
+
+def mail_source(source: str) -> Iterable[Email | DroppedMail]:
+    """The mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
+
+    It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadInput, for what is here at
+    once and for the Hub when iteration starts: source not there, unreadable, of no known format, empty.
+    """
+    path = Path(os.path.expanduser(source))
+    try:
+        if not source.strip() or not path.exists():
+            if path.suffix.lower() in _FILE_ENDINGS:
+                raise BadInput(f"there is no file {source}")
+            return parquet_emails(source)
+        return _folder(path) if path.is_dir() else _file(path)
+    except OSError as error:
+        raise BadInput(f"{source[:200]} cannot be read: {error.strerror or error}") from error
+
+
+def source_files(source: str) -> Iterator[str]:
+    """Paths of the files that a local source consists of, in order; none for what is not here."""
+    path = Path(os.path.expanduser(source))
+    if os.path.isfile(path):
+        yield str(path)
+    elif parquet := _parquet_files(path):
+        yield from parquet
+    else:
+        for folder, names in mail_files(path, []):
+            yield from (os.path.join(folder, name) for name in names)
+
+
+def _parquet_files(folder: Path) -> list[str]:
+    walk = os.walk(folder)
+    return sorted(os.path.join(place, name) for place, _, names in walk for name in names if name.endswith(".parquet"))
+
+
+def _folder(path: Path) -> Iterable[Email | DroppedMail]:
+    if _parquet_files(path):
+        return parquet_emails(path)
+    if not any(names for _, names in mail_files(path, [])):
+        raise BadInput(f"there is nothing to read in {path}: expected parquet files, or mails in files of their own")
+    return MailFolder(path)
+
+
+def _file(path: Path) -> Iterable[Email | DroppedMail]:
+    with path.open("rb") as file:
+        begin = file.read(len(SEPARATOR))
+        file.seek(0)
+        stream = decompressed(file)
+        try:
+            block = stream.read(tarfile.BLOCKSIZE)
+        except (OSError, EOFError, zlib.error, LZMAError) as error:
+            raise BadInput(f"{path} is damaged or cut short: {error}") from error
+    if begin.startswith(_PARQUET_MAGIC) or path.suffix.lower() == ".parquet":
+        return parquet_emails(path)
+    if begin == SEPARATOR:
+        return MboxFile(path)
+    if _begins_tar(block):
+        return MailArchive(path)
+    if begin.startswith(_ZIP_MAGIC):
+        raise BadInput(f"{path} is a zip archive: unpack it, and give the folder or the mbox file that comes out")
+    if stream is not file:
+        raise BadInput(f"{path} is compressed, but holds no tar archive: unpack it first")
+    raise BadInput(f"{path} is no parquet file, tar archive or mbox; of single mails in files, give the folder")
+
+
+def _begins_tar(block: bytes) -> bool:
+    try:
+        tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
+    except tarfile.HeaderError as error:
+        return isinstance(error, tarfile.EOFHeaderError)  # an archive of nothing
+    return True

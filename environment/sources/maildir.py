@@ -1,0 +1,146 @@
+"""Mails as files, one each: a folder of any depth, or a tar archive of one that is read without being unpacked.
+
+The layouts are that of the original Enron corpus (`maildir/person/folder/1.`), and the standard Maildir, of whose three
+folders `cur` and `new` hold mails and `tmp` halves of mails. A file among them that begins as an mbox is read as one.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import stat
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PureWindowsPath
+from typing import Any, BinaryIO
+
+from environment.email_text import one_line, storable
+from environment.errors import BadInput
+from environment.models import DroppedMail, Email
+from environment.sources.mbox import Reading, mails_in
+
+COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+"""First bytes of a file -> how to read it."""
+
+_DRAINED_BYTES = 1 << 20
+
+
+class MailFolder(Iterable[Email | DroppedMail]):
+    """The mails below a folder, in the order of their paths; `operator.length_hint` is the number of files.
+
+    Links are not followed. What cannot be read is among the results as `DroppedMail`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[Email | DroppedMail]:
+        unreadable: list[OSError] = []
+        for folder, names in mail_files(self._folder, unreadable):
+            for name in names:
+                yield from self._mails(os.path.join(folder, name))
+        for error in unreadable:
+            yield DroppedMail(reason="unreadable", where=self._named(error.filename), detail=error.strerror or "")
+
+    def __length_hint__(self) -> int:
+        return sum(len(names) for _, names in mail_files(self._folder, []))
+
+    def _mails(self, path: str) -> Iterator[Email | DroppedMail]:
+        where = self._named(path)
+        try:
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                yield DroppedMail(reason="no_file", where=where, detail="a link or a device")
+                return
+            with open(path, "rb") as file:
+                yield from mails_in(file, where)
+        except OSError as error:
+            yield DroppedMail(reason="unreadable", where=where, detail=error.strerror or "")
+
+    def _named(self, path: str) -> str:
+        return one_line(storable(os.path.relpath(path, self._folder)))
+
+
+def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, list[str]]]:
+    """Folders that may hold mails and the names in them, in order; folders that cannot be listed go to `unreadable`."""
+    for folder, subfolders, names in os.walk(root, onerror=unreadable.append):
+        # os.walk lists links to folders among the folders, and does not enter them.
+        names += [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
+        if {"cur", "new"} <= set(subfolders):
+            names.clear()  # indices and settings of mail programs
+            subfolders[:] = [name for name in subfolders if name != "tmp"]
+        subfolders.sort()
+        yield folder, sorted(names)
+
+
+class MailArchive(Iterable[Email | DroppedMail]):
+    """The mails of a tar archive, plain or compressed (gzip, bzip2, xz), in its order.
+
+    The archive is read as a stream and nothing is unpacked; members whose name leads out of the archive are reported as
+    `unsafe_name`. Raises BadInput, when iterated, if it is no archive, damaged, or cut short.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[Email | DroppedMail]:
+        try:
+            file = self._path.open("rb")
+            return Reading(self._mails(file), file, self._path.stat().st_size)
+        except OSError as error:
+            raise BadInput(f"{self._path} cannot be read: {error.strerror}") from error
+
+    def _mails(self, file: BinaryIO) -> Iterator[Email | DroppedMail]:
+        with file:
+            try:
+                yield from self._members(decompressed(file))
+            except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+                why = one_line(storable(str(error)))
+                raise BadInput(
+                    f"{self._path} cannot be read to its end, is it cut short or damaged? ({why})"
+                ) from error
+
+    def _members(self, stream: BinaryIO) -> Iterator[Email | DroppedMail]:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # else it keeps a kilobyte for each
+                if member.isdir():
+                    continue
+                where = one_line(storable(member.name))
+                name = PureWindowsPath(member.name)  # which knows the separators of all systems
+                if name.drive or name.root or ".." in name.parts:
+                    yield DroppedMail(reason="unsafe_name", where=where)
+                elif not member.isreg():
+                    yield DroppedMail(reason="no_file", where=where, detail="a link or a device")
+                else:
+                    yield from mails_in(archive.extractfile(member), where)
+        # The compressed stream's checksum stands at its end.
+        while stream.read(_DRAINED_BYTES):
+            pass
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose damage is an error: for tarfile, an archive with a damaged member ends before it."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            # The regular end of an archive is two blocks of zeros.
+            if isinstance(error, tarfile.EOFHeaderError):
+                raise
+            raise tarfile.ReadError(str(error)) from error
+
+
+def decompressed(file: BinaryIO) -> BinaryIO:
+    """What an open file holds, unpacked as its first bytes say; the file itself if they say nothing."""
+    magic = file.read(max(map(len, COMPRESSIONS)))
+    file.seek(0)
+    return next((read(file) for begin, read in COMPRESSIONS.items() if magic.startswith(begin)), file)

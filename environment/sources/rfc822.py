@@ -1,0 +1,155 @@
+"""One mail as it travels (RFC 822 and its successors) -> `Email`: headers, charsets, the text among the parts.
+
+Real mail breaks every rule. What can be guessed is guessed as mail programs do; what cannot is a `DroppedMail` that says
+why, never an exception. Attachments and attached mails are left out.
+"""
+
+from __future__ import annotations
+
+import codecs
+import email.errors
+import email.header
+import email.message
+import email.parser
+import email.policy
+import email.utils
+import re
+from contextlib import suppress
+
+from environment.email_text import one_line, storable, utc_without_zone
+from environment.models import DroppedMail, Email
+from environment.sources.html_text import html_to_text
+
+MAX_MAIL_BYTES = 25 * 1024 * 1024
+
+_MAX_DETAIL_CHARS = 120
+# The old policy: the new one's header parser is ten times slower and raises for malformed addresses and dates.
+_PARSER = email.parser.BytesParser(policy=email.policy.compat32)
+_TELLING_HEADERS = frozenset({"date", "from", "message-id", "received", "sender", "subject", "to"})
+_MESSAGE_ID = re.compile(r"<[^<>\s]+>")
+# Newer releases of Python answer one malformed address in a list with no addresses at all, unless told otherwise.
+_LENIENT = {"strict": False} if getattr(email.utils, "supports_strict_parsing", False) else {}
+# Labels that say nothing: what is so labelled is UTF-8 if it can be read as such, and the Windows charset if not.
+_VAGUE_CHARSETS = frozenset({"ascii", "iso8859-1", "cp1252"})
+# Python's own escapes and encodings of host names, which are no charsets of mails and take quadratic time.
+_NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape"})
+
+
+def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
+    """The mail `raw`, or why it is none; `where` names it in its source. Never raises.
+
+    Reasons: `oversized` (over 25 MiB), `no_headers`, `bad_date` (a date that cannot be read; a mail without one has
+    `date` None) and `unparsable`.
+    """
+    where = one_line(storable(where))
+    if len(raw) > MAX_MAIL_BYTES:
+        return DroppedMail(reason="oversized", where=where, detail=f"over {MAX_MAIL_BYTES >> 20} MiB")
+    try:
+        return _mail(raw, where)
+    except Exception as error:
+        # The email package means to raise for no input, but does for some (nesting beyond the recursion limit, for one).
+        return DroppedMail(reason="unparsable", where=where, detail=_clipped(f"{type(error).__name__}: {error}"))
+
+
+def _mail(raw: bytes, where: str) -> Email | DroppedMail:
+    message = _PARSER.parsebytes(raw)
+    headers: dict[str, list[bytes]] = {}
+    for name, value in message.raw_items():
+        headers.setdefault(name.lower(), []).append(value.encode("ascii", "surrogateescape"))
+    if not _TELLING_HEADERS & headers.keys():
+        return DroppedMail(reason="no_headers", where=where, detail=_clipped(decode_text(raw[:_MAX_DETAIL_CHARS])))
+
+    def first(name: str) -> bytes:
+        return headers.get(name, [b""])[0]
+
+    date = None
+    if written := decode_text(first("date")).strip():
+        try:
+            date = utc_without_zone(email.utils.parsedate_to_datetime(written))
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return DroppedMail(reason="bad_date", where=where, detail=_clipped(written))
+    message_id = decode_text(first("message-id"))
+    bracketed = _MESSAGE_ID.search(message_id)
+    return Email(
+        message_id=bracketed.group() if bracketed else message_id.strip(),
+        subject=decode_header(first("subject")),
+        from_address=next(iter(_addresses(headers, "from") or _addresses(headers, "sender")), ""),
+        to_addresses=_addresses(headers, "to"),
+        cc_addresses=_addresses(headers, "cc"),
+        bcc_addresses=_addresses(headers, "bcc"),
+        date=date,
+        body=_body(message),
+        file_name=where,
+        replies_to=_thread(first("references"), first("in-reply-to")),
+    )
+
+
+def decode_text(data: bytes, charset: str | None = None) -> str:
+    """`data` in `charset`; where that is missing, unknown or wrong, in what it most likely is. Lines end in `\\n`."""
+    codec = _codec(charset)
+    text = None
+    for name in (codec, "utf-8"):
+        if name and text is None:
+            with suppress(UnicodeError):
+                text = data.decode(name)
+    if text is None:
+        text = data.decode(codec or "cp1252", "replace")
+    return storable(text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _codec(charset: str | None) -> str | None:
+    """The name of a codec that can be believed, None otherwise."""
+    # Encoded words may name a language behind the charset (RFC 2231).
+    name = (charset or "").partition("*")[0].strip(" \t\"'")
+    try:
+        bytes(4).decode(name)  # fails for codecs that are no text encodings, which `lookup` finds
+        codec = codecs.lookup(name).name.replace("_", "-")
+    except (LookupError, ValueError):
+        return None
+    return None if codec in _VAGUE_CHARSETS | _NO_CHARSETS else codec
+
+
+def decode_header(value: bytes) -> str:
+    """A header's text, encoded words (RFC 2047) decoded."""
+    if b"=?" not in value:
+        return decode_text(value)
+    try:
+        # Latin-1 maps bytes to characters and back, and the library returns what was not encoded as the same bytes.
+        parts = email.header.decode_header(value.decode("latin-1"))
+    except (email.errors.HeaderParseError, ValueError):
+        return decode_text(value)
+    return "".join(
+        decode_text(part.encode("latin-1") if isinstance(part, str) else part, charset) for part, charset in parts
+    )
+
+
+def _addresses(headers: dict[str, list[bytes]], name: str) -> tuple[str, ...]:
+    values = [decode_text(value) for value in headers.get(name, [])]
+    return tuple(address for _, address in email.utils.getaddresses(values, **_LENIENT) if address)
+
+
+def _thread(references: bytes, in_reply_to: bytes) -> tuple[str, ...]:
+    """The first of the references, which began the thread, and the mail that is answered: the last one, where not said."""
+    earlier = _MESSAGE_ID.findall(decode_text(references))
+    answered = _MESSAGE_ID.findall(decode_text(in_reply_to))
+    return tuple(dict.fromkeys([*earlier[:1], *(answered or earlier)[-1:]]))
+
+
+def _body(part: email.message.Message) -> str:
+    """The text of a part: of alternatives the plain one, of several parts all that have text."""
+    if part.get_content_disposition() == "attachment":
+        return ""
+    kind = part.get_content_type()
+    if part.is_multipart():
+        if kind.startswith("message/"):
+            return ""
+        texts = (text for child in part.get_payload() if (text := _body(child)).strip())
+        return next(texts, "") if kind == "multipart/alternative" else "\n\n".join(texts)
+    if kind not in ("text/plain", "text/html") and not kind.startswith("multipart/"):
+        return ""
+    text = decode_text(part.get_payload(decode=True) or b"", part.get_content_charset())
+    return html_to_text(text) if kind == "text/html" else text
+
+
+def _clipped(text: str) -> str:
+    return one_line(storable(text))[:_MAX_DETAIL_CHARS]

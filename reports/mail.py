@@ -1,0 +1,54 @@
+"""What became of the mails of a source as one HTML page: how many are used, and which are not for what reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.page import escape, page
+
+_REASONS = {
+    "absurd_date": "the date is before 1980 or after 2039",
+    "bad_date": "the date cannot be read",
+    "body_too_long": "the text is longer than max_body_chars",
+    "message_id_reused": "an earlier mail has the same Message-ID and another content",
+    "no_address": "neither sender nor recipients",
+    "no_body": "no text, or text in attachments only",
+    "no_date": "no date",
+    "no_file": "a link or a device instead of a file",
+    "no_headers": "not a mail: none of the headers that mails have",
+    "no_message_id": "no Message-ID, by which answers cite a mail",
+    "oversized": "larger than 25 MiB",
+    "too_many_recipients": "more recipients than max_recipients",
+    "unparsable": "too malformed to parse",
+    "unreadable": "the file or folder cannot be read",
+    "unsafe_name": "a name in the archive that leads out of it",
+}
+
+
+def mail_html(report: Mapping[str, Any], source: str) -> str:
+    """The page. `report` is a `BuildReport` as plain values: counts, and `listed`, the first dropped mails of each reason."""
+    by_reason: dict[str, list[Mapping[str, Any]]] = {reason: [] for reason in report["dropped"]}
+    for mail in report["listed"]:
+        by_reason[mail["reason"]].append(mail)
+    facts = [
+        ("mails read", report["read"]),
+        ("used", report["kept"]),
+        ("further copies", report["duplicates"]),
+        ("left out", sum(report["dropped"].values())),
+        ("inboxes", report["inboxes"]),
+    ]
+    body = "".join(f"<div><dt>{name}</dt><dd>{count:,}</dd></div>" for name, count in facts)
+    parts = [f'<header><h1>Mails</h1><p>{escape(source)}</p></header><section><dl class="facts">{body}</dl></section>']
+    parts += [_left_out(reason, count, by_reason[reason]) for reason, count in report["dropped"].items()]
+    return page("Mails", "\n".join(parts))
+
+
+def _left_out(reason: str, count: int, mails: Sequence[Mapping[str, Any]]) -> str:
+    shown = f"; the first {len(mails):,} of them:" if len(mails) < count else ""
+    rows = "".join(f"<tr><td>{escape(mail['where'])}</td><td>{escape(mail['detail'])}</td></tr>" for mail in mails)
+    return (
+        f"<section><details><summary>{count:,} {escape(reason)}</summary>"
+        f'<p class="note">{escape(_REASONS.get(reason, reason))}{shown}</p>'
+        f'<div class="scroll"><table class="lines"><tbody>{rows}</tbody></table></div></details></section>'
+    )

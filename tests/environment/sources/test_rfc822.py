@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_mails import raw_mail
+
+from environment.models import DroppedMail, Email
+from environment.sources import rfc822
+from environment.sources.html_text import html_to_text
+from environment.sources.rfc822 import parse_mail
+
+ENRON = b"""Message-ID: <18782981.1075855378110.JavaMail.evans@thyme>
+Date: Mon, 14 May 2001 16:39:00 -0700 (PDT)
+From: phillip.allen@enron.com
+To: tim.belden@enron.com, "Lee, Ann" <Ann.Lee@enron.com>,
+\tjosey'.'scott@enron.com
+Cc: undisclosed-recipients:;
+Subject: Our
+ forecast
+Mime-Version: 1.0
+Content-Type: text/plain; charset=us-ascii
+Content-Transfer-Encoding: 7bit
+X-FileName: pallen (Non-Privileged).pst
+
+Here is our forecast
+
+ """
+
+
+def parsed(raw: bytes) -> Email:
+    mail = parse_mail(raw, "inbox/1.")
+    assert isinstance(mail, Email), mail
+    return mail
+
+
+def reason(raw: bytes) -> str:
+    mail = parse_mail(raw, "inbox/1.")
+    assert isinstance(mail, DroppedMail) and mail.where == "inbox/1.", mail
+    return mail.reason
+
+
+def part(kind: str, text: str, **headers: str) -> str:
+    lines = [f"Content-Type: {kind}", *(f"Content-{name.title()}: {value}" for name, value in headers.items())]
+    return "\n".join([*lines, "", text])
+
+
+def multipart(kind: str, *parts: str) -> str:
+    boundary = f"=={kind}=="
+    inside = "".join(f"--{boundary}\n{part}\n" for part in parts)
+    return f'Content-Type: multipart/{kind}; boundary="{boundary}"\n\n{inside}--{boundary}--\n'
+
+
+def with_content(content: str) -> bytes:
+    """A mail with `content`: its content headers, an empty line and the body."""
+    return raw_mail(body="").rstrip(b"\n") + b"\n" + content.encode()
+
+
+def test_a_mail_of_the_enron_corpus() -> None:
+    assert parsed(ENRON) == Email(
+        message_id="<18782981.1075855378110.JavaMail.evans@thyme>",
+        subject="Our\n forecast",
+        from_address="phillip.allen@enron.com",
+        to_addresses=("tim.belden@enron.com", "Ann.Lee@enron.com", "josey'.'scott@enron.com"),
+        date=datetime(2001, 5, 14, 23, 39),
+        body="Here is our forecast\n\n ",
+        file_name="inbox/1.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("=?utf-8?Q?Caf=C3=A9?= at =?iso-8859-1?b?bm9vbg==?=", "Café at noon"),
+        ("=?utf-8?b?Q2Fmw6k=?=\n =?utf-8?q?_noon?=", "Café noon"),
+        ("=?utf-8*en?q?plain?=", "plain"),
+        ("=?no-such-charset?q?Caf=C3=A9?=", "Café"),
+        ("=?utf-8?b?a?= broken", "=?utf-8?b?a?= broken"),
+        ("Café, as bytes", "Café, as bytes"),
+        ("Café =?utf-8?q?=26?= more", "Café & more"),
+    ],
+)
+def test_subjects(written: str, expected: str) -> None:
+    assert parsed(raw_mail(subject=written)).subject == expected
+
+
+@pytest.mark.parametrize(
+    ("charset", "body", "expected"),
+    [
+        ("utf-8", "Café".encode(), "Café"),
+        ("us-ascii", "Café".encode(), "Café"),
+        ("iso-8859-1", "it’s Café".encode("cp1252"), "it’s Café"),
+        ("iso-8859-1", "Café".encode(), "Café"),
+        ("utf-8", "Café".encode("latin-1"), "Caf�"),
+        ("x-unknown", "Café".encode("latin-1"), "Café"),
+        ("koi8-r", "Привет".encode("koi8-r"), "Привет"),
+        ("iso-2022-jp", "こんにちは".encode("iso-2022-jp"), "こんにちは"),
+        ("utf-16", "Hello".encode("utf-16"), "Hello"),
+        ("base64", b"SGVsbG8=", "SGVsbG8="),
+        ("idna", b"xn--caf-dma", "xn--caf-dma"),
+        ("utf-7", b"a+2AA-b", "a?b"),
+        ("a\x00b", b"nul\x00 inside", "nul inside"),
+    ],
+)
+def test_charsets_that_are_declared_missing_or_wrong(charset: str, body: bytes, expected: str) -> None:
+    raw = with_content(f"Content-Type: text/plain; charset={charset}\nContent-Transfer-Encoding: 8bit\n\n") + body
+    assert parsed(raw).body.strip() == expected
+
+
+def test_transfer_encodings_and_line_ends() -> None:
+    quoted = with_content(
+        part("text/plain; charset=utf-8", "Caf=C3=A9 =\nnoon", **{"transfer-encoding": "quoted-printable"})
+    )
+    assert parsed(quoted).body == "Café noon"
+    encoded = with_content(part("text/plain", "SGVsbG8=\n", **{"transfer-encoding": "base64"}))
+    assert parsed(encoded).body == "Hello"
+    assert parsed(ENRON.replace(b"\n", b"\r\n")).body == "Here is our forecast\n\n "
+
+
+def test_the_text_among_the_parts() -> None:
+    plain, html = part("text/plain", "plain words"), part("text/html", "<p>html &amp; words</p>")
+    assert parsed(with_content(multipart("alternative", plain, html))).body.strip() == "plain words"
+    assert parsed(with_content(multipart("alternative", part("text/plain", " "), html))).body == "html & words"
+    assert parsed(with_content(html)).body == "html & words"
+    attached = [
+        part("text/plain", "an attachment", disposition="attachment; filename=a.txt"),
+        part("application/pdf", "JVBERi0=", **{"transfer-encoding": "base64"}),
+        part("message/rfc822", ENRON.decode()),
+    ]
+    mixed = multipart("mixed", multipart("alternative", plain, html), *attached, part("text/plain", "the footer"))
+    assert parsed(with_content(mixed)).body.split() == ["plain", "words", "the", "footer"]
+    without_boundary = with_content("Content-Type: multipart/mixed\n\nstill readable")
+    assert parsed(without_boundary).body == "still readable"
+    assert parsed(with_content(multipart("mixed", *attached))).body == ""
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        ("<p>One</p><p>Two<br>lines</p>", "One\n\nTwo\nlines"),
+        ("<div>a<div>b</div></div>c", "a\nb\nc"),
+        ("<style>p {}</style><script>x < y</script><title>t</title>text", "text"),
+        ("<title>never closed<body>text", "text"),
+        ("a&nbsp;&lt;b&gt; &copy; \n c", "a <b> © c"),
+        ("<table><tr><td>Room</td><td>4B</td></tr><tr><td>Day</td><td>Monday</td></tr></table>", "Room 4B\nDay Monday"),
+        ("<pre>a\n  b</pre>c", "a\n  b\n\nc"),
+        ("Yes.<blockquote>Shall <b>we</b>?<br>Ann</blockquote>Bye", "Yes.\n\n> Shall we?\n> Ann\n\nBye"),
+        ("<ul><li>one<li>two</ul>", "one\ntwo"),
+        ("a<br/>b<!-- hidden -->c<![endif]>d<![foo[ bar]]>e", "a\nbcde"),
+        ("a < b and <unknown>c</unknown>", "a < b and c"),
+    ],
+)
+def test_html_becomes_what_a_reader_sees(html: str, expected: str) -> None:
+    assert html_to_text(html) == expected
+
+
+@given(st.lists(st.sampled_from(["<p>", "</p>", "<!--", "<![", "]>", "<blockquote>", "<script", "&#", "<pre>\n", "x"])))
+def test_no_html_is_too_malformed(pieces: list[str]) -> None:
+    html_to_text("".join(pieces))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("piece", ["<!--", "<a ", "<![", "<a b='>", "&#1", "<blockquote>x", "<p"])
+def test_hostile_html_takes_no_longer(piece: str) -> None:
+    assert len(html_to_text(piece * 100_000)) < 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("Mon, 14 May 2001 16:39:00 -0700 (PDT)", datetime(2001, 5, 14, 23, 39)),
+        ("14 May 01 16:39 EST", datetime(2001, 5, 14, 21, 39)),
+        ("Mon, 14 May 2001 16:39:00 -0000", datetime(2001, 5, 14, 16, 39)),
+        ("Mon, 14 May 2001 16:39:00", datetime(2001, 5, 14, 16, 39)),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_dates_are_utc(written: str | None, expected: datetime | None) -> None:
+    assert parsed(raw_mail(date=written)).date == expected
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["soon", "32 May 2001 10:00", "Mon, 14 May 2001 16:39:00 +9999999999", "31 Dec 9999 23:59:00 -1400", "9" * 5_000],
+)
+def test_a_date_that_cannot_be_read(written: str) -> None:
+    assert reason(raw_mail(date=written)) == "bad_date"
+
+
+def test_addresses_and_message_ids() -> None:
+    mail = parsed(
+        raw_mail(
+            to='=?utf-8?q?Z=C3=B6e?= <zoe@x.example>, "a, b" <ab@x.example>, broken <, ann@x.example (Ann)',
+            cc="Friends: bob@x.example, carl@x.example;",
+            bcc="dora@x.example",
+            **{"from": None},
+            sender="Eve <eve@x.example>",
+            message_id=" (added by x) <1@x.example> ",
+        )
+    )
+    assert {"zoe@x.example", "ab@x.example"} <= set(mail.to_addresses)
+    assert mail.cc_addresses == ("bob@x.example", "carl@x.example") and mail.bcc_addresses == ("dora@x.example",)
+    assert mail.from_address == "eve@x.example" and mail.message_id == "<1@x.example>"
+    assert parsed(raw_mail(message_id="1@x.example")).message_id == "1@x.example"
+
+
+@pytest.mark.parametrize(
+    ("references", "in_reply_to", "expected"),
+    [
+        ("<1@x> <2@x>\n <3@x>", "<3@x>", ("<1@x>", "<3@x>")),
+        ("<1@x> <2@x>", None, ("<1@x>", "<2@x>")),
+        (None, "Ann's mail of Monday <1@x>", ("<1@x>",)),
+        ("nonsense", "", ()),
+    ],
+)
+def test_the_thread_is_known(references: str | None, in_reply_to: str | None, expected: tuple[str, ...]) -> None:
+    assert parsed(raw_mail(references=references, in_reply_to=in_reply_to)).replies_to == expected
+
+
+def test_what_is_no_mail_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert reason(b"") == reason(b"\x89PNG\r\n\x1a\n") == reason(b"key: value\n\nnot a mail") == "no_headers"
+    monkeypatch.setattr(rfc822, "MAX_MAIL_BYTES", 1_000)
+    assert reason(raw_mail(body="x" * 1_000)) == "oversized"
+
+
+def test_nesting_without_end_is_reported() -> None:
+    nested = "".join(f'Content-Type: multipart/mixed; boundary="{n}"\n\n--{n}\n' for n in range(2_000))
+    assert reason(with_content(nested)) == "unparsable"
+
+
+FRAGMENTS = [
+    b"From: ", b"To: ", b"Date: ", b"Message-ID: ", b"Subject: ", b"Mon, 14 May 2001 16:39:00 -0700", b"<a@b>", b"\n", b"\r\n",
+    b"\n\n", b" ", b"Content-Type: ", b"text/html", b"multipart/mixed; boundary=b", b"; charset=", b"utf-7", b"punycode",
+    b"--b\n", b"--b--", b"Content-Transfer-Encoding: ", b"base64", b"quoted-printable", b"uuencode", b"=?utf-8?b?", b"?=",
+    b"=?utf-16?q?=D8?=", b"(", b'"', b"<", b":;", b"\x00", b"\xff", b"Content-Disposition: attachment; filename*=x''%ff",
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.one_of(
+        st.binary(), st.lists(st.one_of(st.sampled_from(FRAGMENTS), st.binary(max_size=8)), max_size=60).map(b"".join)
+    )
+)
+def test_any_bytes_are_a_mail_or_a_reported_defect(raw: bytes) -> None:
+    mail = parse_mail(raw, "f\udcff\n1")
+    assert isinstance(mail, Email | DroppedMail)
+    mail.model_dump_json()
+    assert isinstance(mail, Email) or (mail.reason and mail.where == "f? 1")

@@ -1,0 +1,61 @@
+"""Data preparation as a pipeline run: an archive with damage among its mails, and an archive that is damaged itself."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from raw_mails import raw_mail
+from zenml.client import Client
+from zenml.utils import source_utils
+
+from configs.schema import DataConfig
+from environment.errors import BadInput
+from pipelines.data_preparation import data_preparation_pipeline
+from steps.data import create_database
+from steps.data.sources import source_version
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
+    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
+    monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
+    files = {f"allen-p/inbox/{number}.": raw_mail(number) for number in range(1, 11)}
+    files |= {"allen-p/inbox/11.": b"no mail", "allen-p/inbox/12.": raw_mail(12, date="soon")}
+    with tarfile.open(tmp_path / "mail.tar.gz", "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    question = {"question": "Which note?", "answer": "Note 3", "how_realistic": 1.0, "query_date": "2002-01-01"}
+    question |= {"inbox_address": "tim.belden@enron.com"}
+    for number, split in ((3, "train"), (4, "test")):
+        row = question | {"id": number, "message_ids": [f"<{number}.JavaMail@thyme>"]}
+        pq.write_table(pa.Table.from_pylist([row]), tmp_path / f"{split}.parquet")
+    return DataConfig(emails=str(tmp_path / "mail.tar.gz"), train_questions=str(tmp_path))
+
+
+def run(config: DataConfig) -> dict:
+    started = data_preparation_pipeline(config=config, source_version=source_version(config))
+    return Client().get_pipeline_run(started.id).steps
+
+
+def test_mails_that_are_left_out_are_counted_and_listed(config: DataConfig) -> None:
+    steps = run(config)
+    outputs = steps["create_database"].outputs
+    counts = outputs["mail_database"][0].run_metadata
+    assert (counts["read"], counts["kept"], counts["dropped"]) == (12, 10, {"bad_date": 1, "no_headers": 1})
+    page = outputs["mail_report"][0].load()
+    assert "allen-p/inbox/11." in page and "allen-p/inbox/12." in page and "soon" in page
+    assert outputs["mail_database"][0].load().email_count() == 10
+    assert {step.status.value for step in run(config).values()} == {"cached"}
+
+    archive = Path(config.emails)
+    archive.write_bytes(archive.read_bytes()[:-100])
+    with pytest.raises(BadInput, match="cut short"):
+        run(config)
+    assert [file.name for file in create_database.DATA.iterdir()] == ["mail_database.sqlite"]
