@@ -98,9 +98,12 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 
 
 def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
-    """What identifies a training run: the same settings and data versions are the same run, finished or not."""
+    """What identifies a training run: the same settings and data versions are the same run, finished or not.
+
+    It names the model version, and ZenML takes a name of digits only for the number of an existing version: hence the letter.
+    """
     identity = json.dumps([config.model_dump(mode="json"), data.model_dump(mode="json"), nonce], sort_keys=True)
-    return hashlib.sha256(identity.encode()).hexdigest()[:10]
+    return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
 def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | None = None) -> TrainedRun | None:
