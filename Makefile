@@ -1,5 +1,6 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment;  make test | lint
+# make bench    measurements beside the obvious design (ARGS="--mails 20000")
 #
 # PYTHON       the interpreter that .venv is made with: 3.11, 3.12 or 3.13
 # TORCH_INDEX  an index with CPU builds of PyTorch; without it Linux on x86 downloads gigabytes of CUDA:
@@ -14,7 +15,7 @@ BIN := .venv/bin
 # -qq leaves errors on the terminal and takes the warnings off it.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: run install test lint
+.PHONY: run install test lint bench
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
@@ -26,6 +27,9 @@ test: .venv/installed-dev
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .
+
+bench: install
+	@$(BIN)/python -m benchmarks.environment $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c $(SUPPORTED) || { echo "Python 3.11, 3.12 or 3.13 is needed: make $(or $(MAKECMDGOALS),run) PYTHON=/path/to/python3.11"; exit 2; }

@@ -19,7 +19,7 @@ from agent.settings import AgentSettings
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer, Scenario
 from environment.search_text import content_words
-from environment.tools import TOOL_SCHEMAS, MailTools
+from environment.tools import MailTools, tool_schemas
 
 MAX_KEYWORDS = 6
 
@@ -114,11 +114,11 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
     )
 
 
-def demonstration(run: AgentRun, scenario: Scenario) -> art.Trajectory:
+def demonstration(run: AgentRun, scenario: Scenario, settings: AgentSettings) -> art.Trajectory:
     """An oracle episode as a trajectory for supervised fine-tuning."""
     return art.Trajectory(
         messages_and_choices=run.record,
-        tools=TOOL_SCHEMAS,
+        tools=tool_schemas(settings.optional_arguments),
         reward=1.0,
         metadata={"scenario_id": scenario.id, "kind": scenario.kind},
     )

@@ -26,7 +26,7 @@ from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from pydantic import BaseModel, Field
 
 from environment.models import FinalAnswer
-from environment.tools import READ, TOOL_SCHEMAS, MailTools
+from environment.tools import READ, MailTools, tool_schemas
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
@@ -66,13 +66,17 @@ class EpisodeState(TypedDict):
     outcome: Outcome | None
 
 
-_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Policy, Runnable]] = WeakKeyDictionary()
+_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Policy, bool], Runnable]] = WeakKeyDictionary()
 
 
-def connect(policy: Policy) -> Runnable:
-    """A chat model with the mail tools bound. One connection pool per event loop and policy: pools cannot cross loops."""
+def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
+    """A chat model with the mail tools bound. One connection pool per event loop and policy: pools cannot cross loops.
+
+    `optional_arguments`: see `tool_schemas`.
+    """
     of_this_loop = _connections.setdefault(asyncio.get_running_loop(), {})
-    if policy not in of_this_loop:
+    key = (policy, optional_arguments)
+    if key not in of_this_loop:
         chat = ChatOpenAI(
             model=policy.model,
             base_url=policy.base_url,
@@ -83,8 +87,8 @@ def connect(policy: Policy) -> Runnable:
             max_retries=2,
             http_async_client=DefaultAsyncHttpxClient(),
         )
-        of_this_loop[policy] = chat.bind_tools(TOOL_SCHEMAS)
-    return of_this_loop[policy]
+        of_this_loop[key] = chat.bind_tools(tool_schemas(optional_arguments))
+    return of_this_loop[key]
 
 
 def sampled_choice(reply: AIMessage) -> Choice:

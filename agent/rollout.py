@@ -79,7 +79,8 @@ async def answer_question(
         "answer": None,
         "outcome": None,
     }
-    context = EpisodeContext(connect(policy), MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
+    model = connect(policy, optional_arguments=settings.optional_arguments)
+    context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
     async with asyncio.timeout(settings.rollout_timeout):
         # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
         final = await react_graph().ainvoke(

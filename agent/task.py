@@ -14,7 +14,7 @@ from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
-from environment.tools import TOOL_SCHEMAS
+from environment.tools import tool_schemas
 from training.task import Policy
 
 
@@ -63,7 +63,7 @@ class EmailSearchTask:
                 break
             run = self.oracle(scenario)
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
-                examples.append(demonstration(run, scenario))
+                examples.append(demonstration(run, scenario, self.settings))
         return examples
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
@@ -73,7 +73,7 @@ class EmailSearchTask:
         counts = rubric(run, scenario, self.gold_ids(scenario), correct=bool(verdict and verdict.correct))
         return art.Trajectory(
             messages_and_choices=run.record,
-            tools=TOOL_SCHEMAS,
+            tools=tool_schemas(self.settings.optional_arguments),
             reward=0.0,
             metrics={
                 **counts.model_dump(),

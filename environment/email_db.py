@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 from environment.email_db_build import APPLICATION_ID, SCHEMA_VERSION, BuildReport, build_database
 from environment.email_text import normalise_address, one_line, parse_query_date, storable, utc_without_zone
-from environment.errors import BadInput
+from environment.errors import BadInput, QueryTimeout
 from environment.models import EmailView, SearchResult
-from environment.search_text import content_words, words
+from environment.search_text import ELLIPSIS, content_words, number_across, with_whole_numbers, words
 
 __all__ = ["BuildReport", "MailDatabase", "Mailbox", "build_database", "parse_query_date"]
 
@@ -32,22 +33,37 @@ MAX_RESULTS = 20
 _MAX_QUERY_CHARS = 4_000
 _SNIPPET_WORDS = 9
 _MAX_SNIPPET_CHARS = 160
+_QUERY_SECONDS = 10.0
+_STEPS_PER_TIME_CHECK = 10_000
 # bm25 weights of subject, body, inbox. A word in the subject says more about a mail than one in its body.
 _SEARCH = """
     SELECT email.id FROM email_fts JOIN email ON email.id = email_fts.rowid
-    WHERE email_fts MATCH ? AND email.sent_at BETWEEN ? AND ?
+    WHERE email_fts MATCH ? AND email.sent_at BETWEEN ? AND ? {conditions}
     ORDER BY bm25(email_fts, 2.0, 1.0, 0.0), email.sent_at DESC, email.id DESC LIMIT ?
 """
+_IS_PERSON = "(address = ? OR (address >= ? AND address < ?))"
+_SENT_BY = (
+    "AND EXISTS (SELECT 1 FROM delivery JOIN address ON address.id = address_id"
+    f" WHERE email_id = email.id AND role = 'from' AND {_IS_PERSON})"
+)
+# Whoever is not the sender knows of no blind copy but their own.
+_SENT_TO = (
+    "AND EXISTS (SELECT 1 FROM delivery JOIN address ON address.id = address_id"
+    f" WHERE email_id = email.id AND {_IS_PERSON}"
+    " AND (role IN ('to', 'cc') OR (role = 'bcc' AND (address_id = ? OR email.from_address = ?))))"
+)
 
 
 class MailDatabase:
     """A finished mail database, read-only. Any thread may use it; each gets a connection of its own.
 
-    Raises BadInput when `path` is missing, cut short, no mail database or one of another schema.
+    Raises BadInput when `path` is missing, cut short, no mail database or one of another schema, and QueryTimeout for a
+    query that takes longer than `query_seconds`.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, query_seconds: float = _QUERY_SECONDS) -> None:
         self.path = Path(path)
+        self._query_seconds = query_seconds
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
@@ -107,16 +123,29 @@ class MailDatabase:
             self._local = threading.local()
 
     def _rows(self, query: str, *values: object) -> list[tuple]:
-        connection = getattr(self._local, "connection", None)
+        connection = self._connection()
+        self._local.deadline = time.monotonic() + self._query_seconds
+        try:
+            return connection.execute(query, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+                raise QueryTimeout(f"a query of {self.path.name} took longer than {self._query_seconds:g} s") from None
+            raise
+
+    def _connection(self) -> sqlite3.Connection:
+        """This thread's connection."""
+        local = self._local
+        connection = getattr(local, "connection", None)
         if connection is None:
             # immutable: the file never changes once it exists, so SQLite needs neither locks nor a writable folder.
             address = f"{self.path.resolve().as_uri()}?mode=ro&immutable=1"
             connection = sqlite3.connect(address, uri=True, check_same_thread=False)
             connection.execute("PRAGMA query_only = ON")
+            connection.set_progress_handler(lambda: time.monotonic() > local.deadline, _STEPS_PER_TIME_CHECK)
             with self._lock:
                 self._connections.append(connection)
-            self._local.connection = connection
-        return connection.execute(query, values).fetchall()
+            local.connection = connection
+        return connection
 
     def _address_id(self, address: str) -> int | None:
         rows = self._rows("SELECT id FROM address WHERE address = ?", normalise_address(address))
@@ -163,24 +192,39 @@ class Mailbox:
         max_results: int = 5,
         sent_before: datetime | None = None,
         sent_after: datetime | None = None,
+        from_addr: str = "",
+        to_addr: str = "",
     ) -> list[SearchResult]:
         """The mails that match `keywords` best, best first; of equally good ones the newest first.
 
         Any of the words may match (in any inflection): a word that a mail lacks ranks it lower but does not hide it.
         At most 20 words count, stop words only where there are no others; all characters are data, none an operator.
-        `max_results` is clamped to 1..20; `sent_before` and `sent_after` are inclusive.
+        `max_results` is clamped to 1..20; `sent_before` and `sent_after` are inclusive. `from_addr` and `to_addr` (to or
+        cc) are addresses or their part before the @; empty means anyone. With any of these four but without keywords,
+        all mails that they leave match.
         """
         query_words = _query_words(keywords)
-        if not query_words:
+        if not query_words and not (sent_before or sent_after or from_addr or to_addr):
             return []
-        any_word = " OR ".join(f'"{word}"' for word in query_words)
-        match = f'inbox : "i{self._address_id}" AND {{subject body}} : ({any_word})'
+        match = f'inbox : "i{self._address_id}"'
+        if query_words:
+            any_word = " OR ".join(f'"{word}"' for word in query_words)
+            match += f" AND {{subject body}} : ({any_word})"
         latest = self._latest
         if sent_before is not None:
             latest = min(latest, utc_without_zone(sent_before).isoformat(" "))
         earliest = utc_without_zone(sent_after).isoformat(" ") if sent_after is not None else ""
+        conditions: list[str] = []
+        values: list[object] = []
+        if from_addr:
+            conditions.append(_SENT_BY)
+            values += _person(from_addr)
+        if to_addr:
+            conditions.append(_SENT_TO)
+            values += [*_person(to_addr), self._address_id, self.address]
         limit = min(max(int(max_results), 1), MAX_RESULTS)
-        ids = [row[0] for row in self._database._rows(_SEARCH, match, earliest, latest, limit)]
+        query = _SEARCH.format(conditions=" ".join(conditions))
+        ids = [row[0] for row in self._database._rows(query, match, earliest, latest, *values, limit)]
         return [self._result(email_id, match) for email_id in ids]
 
     def read(self, email_id: int) -> EmailView | None:
@@ -225,21 +269,24 @@ class Mailbox:
 
     def _result(self, email_id: int, match: str) -> SearchResult:
         # The snippet is made for the few mails that are shown, not for all that were ranked.
-        message_id, sent_at, sender, subject, snippet = self._database._rows(
-            "SELECT message_id, sent_at, from_address, email.subject, snippet(email_fts, 1, '', '', '…', ?)"
+        message_id, sent_at, sender, subject, body, passage = self._database._rows(
+            "SELECT message_id, sent_at, from_address, email.subject, email.body, snippet(email_fts, 1, '', '', ?, ?)"
             " FROM email_fts JOIN email ON email.id = email_fts.rowid WHERE email_fts MATCH ? AND email_fts.rowid = ?",
+            ELLIPSIS,
             _SNIPPET_WORDS,
             match,
             email_id,
         )[0]
-        snippet = one_line(snippet)
+        snippet = one_line(with_whole_numbers(passage, body))
+        if len(snippet) > _MAX_SNIPPET_CHARS:
+            snippet = snippet[: number_across(snippet, _MAX_SNIPPET_CHARS)[0]] + ELLIPSIS
         return SearchResult(
             id=email_id,
             message_id=message_id,
             date=datetime.fromisoformat(sent_at),
             from_address=sender,
             subject=subject,
-            snippet=snippet if len(snippet) <= _MAX_SNIPPET_CHARS else f"{snippet[:_MAX_SNIPPET_CHARS]}…",
+            snippet=snippet,
         )
 
 
@@ -248,6 +295,13 @@ def _query_words(keywords: Sequence[str]) -> list[str]:
     text = " ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS]
     about = [part for word in content_words(text) for part in words(word)]
     return list(dict.fromkeys(about or words(text)))[:MAX_QUERY_WORDS]
+
+
+def _person(address: str) -> list[str]:
+    """The values of `_IS_PERSON` for an address, or for the part of one before the @."""
+    address = normalise_address(address)
+    # "A" follows "@": what lies between them are the addresses that begin with `address` and an @.
+    return [address, "", ""] if "@" in address else [address, f"{address}@", f"{address}A"]
 
 
 def _is_id(value: object) -> bool:

@@ -9,9 +9,10 @@ import operator
 import os
 import sqlite3
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -35,6 +36,9 @@ _ROWS_PER_FLUSH = 2_000
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
+_ROWS_PER_CHECKSUM = 1_000  # part of what a checksum means
+_INDEX_BYTES_PER_WRITE = 32 << 20
+_CACHE_KB = 32 << 10
 
 
 class BuildReport(BaseModel):
@@ -119,11 +123,13 @@ class _Builder:
         # Nobody reads this file before it is complete, and one that is not complete is thrown away.
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
+        self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         _create_tables(Database(self._connection))
         self._addresses: dict[str, int] = {}
-        self._kept: dict[bytes, tuple[int, str]] = {}  # digest of what makes a mail the same -> id, sent_at
+        self._kept: dict[bytes, int] = {}  # digest of what makes a mail the same -> id
+        self._sent = array("q")  # of the mail with id i + 1: seconds since FIRST_DATE
         self._message_ids: set[bytes] = set()
         self._dropped: Counter[str] = Counter()
         self._listed: list[DroppedMail] = []
@@ -202,16 +208,18 @@ class _Builder:
             self._drop(DroppedMail(reason="message_id_reused", where=_where(email)))
             return
         self._message_ids.add(id_digest)
+        seconds = (sent_at - FIRST_DATE) // timedelta(seconds=1)
         if known is None:
             email_id = len(self._kept) + 1
-            self._kept[content] = (email_id, sent_at)
-            self._rows["email"].append((email_id, message_id, sent_at, sender, subject, body))
+            self._kept[content] = email_id
+            self._sent.append(seconds)
+            self._rows["email"].append((email_id, message_id, sent_at.isoformat(" "), sender, subject, body))
         else:
-            email_id, kept_at = known
+            email_id = known
             self._duplicates += 1
-            if sent_at < kept_at:
-                self._kept[content] = (email_id, sent_at)
-                self._rows["earlier"].append((message_id, sent_at, email_id))
+            if seconds < self._sent[email_id - 1]:
+                self._sent[email_id - 1] = seconds
+                self._rows["earlier"].append((message_id, sent_at.isoformat(" "), email_id))
         self._rows["alias"].append((message_id, email_id))
         for earlier in email.replies_to:
             self._joined[self._thread(message_id)] = self._thread(storable(earlier))
@@ -264,9 +272,11 @@ class _Builder:
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
         run("CREATE INDEX mails_of_thread ON thread (thread_id)")
+        # The default of 1 MB makes hundreds of small indexes that are then merged.
+        run("INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', ?)", (_INDEX_BYTES_PER_WRITE,))
         run("INSERT INTO email_fts (email_fts) VALUES ('rebuild')")
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
-        checksum = _content_checksum(self._connection)
+        checksum = _content_checksum(self._connection, self._kept)
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
         self._connection.executemany("INSERT INTO metadata VALUES (?, ?)", metadata.items())
         run("COMMIT")
@@ -299,15 +309,15 @@ def _create_tables(database: Database) -> None:
     )
 
 
-def _sent_at(moment: datetime | None) -> str | None:
-    """`moment` as it is stored (`2001-05-15 09:30:00`, UTC), or None if it is missing or not to be believed."""
+def _sent_at(moment: datetime | None) -> datetime | None:
+    """`moment` in UTC and whole seconds, or None if it is missing or not to be believed."""
     if moment is None:
         return None
     try:
         moment = utc_without_zone(moment)
     except OverflowError:
         return None
-    return moment.isoformat(" ") if FIRST_DATE <= moment <= LAST_DATE else None
+    return moment if FIRST_DATE <= moment <= LAST_DATE else None
 
 
 def _where(email: Email) -> str:
@@ -315,19 +325,22 @@ def _where(email: Email) -> str:
 
 
 def _digest(*parts: str) -> bytes:
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
+    # What is stored holds no NUL.
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
 
 
-def _content_checksum(connection: sqlite3.Connection) -> str:
+def _content_checksum(connection: sqlite3.Connection, kept: Iterable[bytes]) -> str:
+    """Of the mails' digests, which stand for subject, body and sender, and of everything else that was stored."""
     checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
+    checksum.update(b"".join(kept))
     for query in (
-        "SELECT id, message_id, sent_at, from_address, subject, body FROM email ORDER BY id",
+        "SELECT id, message_id, sent_at FROM email ORDER BY id",
         "SELECT message_id, email_id FROM alias ORDER BY message_id",
         "SELECT email_id, address, role, place FROM delivery JOIN address ON address.id = address_id"
         " ORDER BY email_id, address",
         "SELECT email_id, thread_id FROM thread ORDER BY email_id",
     ):
-        for row in connection.execute(query):
-            checksum.update(json.dumps(row, ensure_ascii=False).encode())
-            checksum.update(b"\n")
+        cursor = connection.execute(query)
+        while rows := cursor.fetchmany(_ROWS_PER_CHECKSUM):
+            checksum.update(json.dumps(rows, ensure_ascii=False).encode())
     return checksum.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
+from functools import lru_cache
 
 from environment.errors import BadInput
 
@@ -14,12 +15,15 @@ FIRST_DATE = datetime(1980, 1, 2)
 LAST_DATE = datetime(2039, 12, 31, 23, 59, 59)
 
 _MAX_ADDRESS_CHARS = 254  # RFC 5321
+_ADDRESSES_REMEMBERED = 20_000
 _IN_ANGLES = re.compile(r"<([^<>]*)>")
 _BLANKS = re.compile(r"\s+")
 
 
 def storable(text: str) -> str:
     """`text` without what SQLite cannot store or stops reading at: lone surrogates and NUL."""
+    if text.isascii() and "\x00" not in text:
+        return text
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
@@ -28,6 +32,7 @@ def one_line(text: str) -> str:
     return _BLANKS.sub(" ", text).strip()
 
 
+@lru_cache(maxsize=_ADDRESSES_REMEMBERED)
 def normalise_address(address: str) -> str:
     """The form in which addresses are stored and compared: lower case, without display name, quotes and blanks.
 

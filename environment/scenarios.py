@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
@@ -21,11 +21,17 @@ KNOWN_BAD_IDS = (49, 101, 129, 171, 208, 266, 327)
 
 
 class ScenarioReport(BaseModel):
-    """The scenarios that are left, and reason to number of questions for the rest."""
+    """The scenarios that are left, and the questions that are not; `read` is the number of both together."""
 
     read: int
     scenarios: list[Scenario]
-    dropped: dict[str, int]
+    dropped_ids: dict[str, list[str]]
+    """Reason to ids of the questions."""
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Reason to number of questions."""
+        return {reason: len(ids) for reason, ids in self.dropped_ids.items()}
 
 
 def load_scenarios(
@@ -39,6 +45,7 @@ def load_scenarios(
     train_limit: int | None = 50,
     test_limit: int | None = 20,
     held_out_fraction: float = 0.2,
+    split_by: Literal["question", "inbox"] = "question",
     seed: int = 42,
 ) -> ScenarioReport:
     """The questions of one or two sources (see `sources.parquet`) as scenarios, train ones first.
@@ -48,17 +55,19 @@ def load_scenarios(
     the kept copy's Message-ID. The test questions are those of `test_questions`; without it, the `test` split of
     `train_questions`; without that, a `held_out_fraction` of the train questions, chosen by their ids alone: the same
     question is always on the same side, whatever the order of rows, the limits and the seed. Train questions about a
-    mail that a test question asks about are dropped. `seed` decides which questions the limits leave, and their order;
-    a limit of None keeps all.
+    mail that a test question asks about are dropped. With `split_by="inbox"` the fraction is one of inboxes, chosen by
+    their addresses, and train questions about an inbox of the test are dropped. `seed` decides which questions the limits
+    leave, and their order; a limit of None keeps all.
 
-    Raises BadInput when a source cannot be read, or when no question is left.
+    Raises BadInput when a source cannot be read, when no question is left, or when all inboxes are on one side.
     """
-    dropped: Counter[str] = Counter()
+    dropped: dict[str, list[str]] = defaultdict(list)
     if test_questions is None and has_split(train_questions, "test"):
         test_questions = train_questions
     rows: list[tuple[Question, Literal["train", "test"]]] = []
     for question in parquet_questions(train_questions, "train"):
-        held_out = test_questions is None and _fraction("held out", question.id) < held_out_fraction
+        unit = question.id if split_by == "question" else normalise_address(question.inbox_address)
+        held_out = test_questions is None and _fraction("held out", unit) < held_out_fraction
         rows.append((question, "test" if held_out else "train"))
     if test_questions is not None:
         split = "test" if has_split(test_questions, "test") else "train"
@@ -82,47 +91,57 @@ def load_scenarios(
         if scenario is not None and len(scenario.message_ids) > max_messages:
             reason = "too_many_messages"
         if scenario is None or reason is not None:
-            dropped[reason or "malformed"] += 1
+            dropped[reason or "malformed"].append(question.id)
         else:
             usable[split][question.id] = scenario
 
-    asked_in_test = {message_id for scenario in usable["test"].values() for message_id in scenario.message_ids}
+    tested = usable["test"].values()
+    asked_in_test = {message_id for scenario in tested for message_id in scenario.message_ids}
+    test_inboxes = {scenario.inbox_address for scenario in tested} if split_by == "inbox" else set()
     for question_id, scenario in list(usable["train"].items()):
-        if asked_in_test.intersection(scenario.message_ids):
-            dropped["mail_of_a_test_question"] += 1
-            del usable["train"][question_id]
+        if scenario.inbox_address in test_inboxes:
+            reason = "inbox_of_the_test"
+        elif asked_in_test.intersection(scenario.message_ids):
+            reason = "mail_of_a_test_question"
+        else:
+            continue
+        dropped[reason].append(question_id)
+        del usable["train"][question_id]
+    if split_by == "inbox" and bool(usable["train"]) != bool(usable["test"]):
+        side = "train" if usable["train"] else "test"
+        raise BadInput(f"all usable questions are about inboxes of the {side} split: split by question, or add inboxes")
 
     scenarios: list[Scenario] = []
     for split, limit in (("train", train_limit), ("test", test_limit)):
         drawn = sorted(usable[split].values(), key=lambda scenario: (_fraction(str(seed), scenario.id), scenario.id))
         kept = drawn if limit is None else drawn[:limit]
         if len(kept) < len(drawn):
-            dropped[f"over_{split}_limit"] += len(drawn) - len(kept)
+            dropped[f"over_{split}_limit"] += [scenario.id for scenario in drawn[len(kept) :]]
         scenarios.extend(kept)
     return _report(len(rows), scenarios, dropped)
 
 
 def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:
     """The scenarios whose gold mails can all be found, in their order; raises BadInput when none is left."""
-    dropped: Counter[str] = Counter()
+    dropped: dict[str, list[str]] = defaultdict(list)
     scenarios, kept = list(scenarios), []
     for scenario in scenarios:
         grounded, reason = _grounded(scenario, database)
         if grounded is None:
-            dropped[reason or "malformed"] += 1
+            dropped[reason or "malformed"].append(scenario.id)
         else:
             kept.append(grounded)
     return _report(len(scenarios), kept, dropped)
 
 
-def _report(read: int, scenarios: list[Scenario], dropped: Counter[str]) -> ScenarioReport:
-    reasons = dict(sorted(dropped.items()))
+def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]]) -> ScenarioReport:
+    report = ScenarioReport(read=read, scenarios=scenarios, dropped_ids=dict(sorted(dropped.items())))
     if not scenarios:
-        why = ", ".join(f"{name} {count}" for name, count in reasons.items()) or "there were none"
+        why = ", ".join(f"{name} {count}" for name, count in report.dropped.items()) or "there were none"
         raise BadInput(
             f"none of {read} questions can be used with these mails ({why}); do questions and mails belong together?"
         )
-    return ScenarioReport(read=read, scenarios=scenarios, dropped=reasons)
+    return report
 
 
 def _scenario(question: Question, split: Literal["train", "test"]) -> tuple[Scenario | None, str | None]:

@@ -13,6 +13,12 @@ import re
 _WORD = re.compile(r"[^\W_]+(?:[-.'’@&][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 
+ELLIPSIS = "…"
+
+# A number as people write it: 555-0173, $31,000, 10:30am, 4.5%. To search it is several words.
+_NUMBER = re.compile(r"[$€£]?[^\W_]*\d(?:[-.,:/]?\d)*[^\W_]*%?")
+_NUMBER_REACH = 32
+
 # Words that say how a question is asked, not what it is about. "may" is absent on purpose: it is also a month.
 _STOP_WORDS = """
     a about above after again against all also am an and any anyone anything are around as at be became because been
@@ -49,3 +55,34 @@ def content_words(text: str) -> list[str]:
         if word and word not in STOP_WORDS:
             found[word] = None
     return list(found)
+
+
+def number_across(text: str, position: int) -> tuple[int, int]:
+    """Start and end of the number that `position` falls inside of; `position` twice where it falls inside of none.
+
+    Numbers are followed for 32 characters to either side.
+    """
+    for match in _NUMBER.finditer(text, max(0, position - _NUMBER_REACH), position + _NUMBER_REACH):
+        if match.start() < position < match.end():
+            return match.span()
+    return position, position
+
+
+def with_whole_numbers(passage: str, text: str) -> str:
+    """`passage`, cut out of `text` with an ellipsis at each cut, lengthened where a cut goes through a number.
+
+    A passage that occurs in `text` several times, with different numbers around it, stays as it is.
+    """
+    piece = passage.removeprefix(ELLIPSIS).removesuffix(ELLIPSIS)
+    if not (piece[:1].isdigit() or piece[-1:].isdigit()):
+        return passage
+    rests = set()
+    for found in re.finditer(re.escape(piece), text):
+        first, last = number_across(text, found.start())[0], number_across(text, found.end())[1]
+        rests.add((text[first : found.start()], text[found.end() : last]))
+    if len(rests) != 1:
+        return passage
+    before, after = rests.pop()
+    head = ELLIPSIS if passage.startswith(ELLIPSIS) else ""
+    tail = ELLIPSIS if passage.endswith(ELLIPSIS) else ""
+    return f"{head}{before}{piece}{after}{tail}"

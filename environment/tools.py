@@ -7,36 +7,58 @@ an id of ours about four. Whatever a model calls a tool with, it gets a line of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from environment.email_db import Mailbox
+from environment.email_text import storable, utc_without_zone
+from environment.errors import QueryTimeout
 from environment.models import EmailView, FinalAnswer
 
 SEARCH = "search_inbox_tool"
 READ = "read_email_tool"
 FINAL_ANSWER = "return_final_answer_tool"
 
+_Properties = dict[str, dict[str, Any]]
+_FILTERS: _Properties = {
+    "from_addr": {"type": "string"},
+    "to_addr": {"type": "string"},
+    "sent_after": {"type": "string", "description": "YYYY-MM-DD"},
+    "sent_before": {"type": "string", "description": "YYYY-MM-DD"},
+    "max_results": {"type": "integer"},
+}
+_PASSAGE: _Properties = {"start": {"type": "integer", "description": "character to read on from"}}
 
-def _schema(name: str, description: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+
+def _schema(name: str, description: str, required: _Properties, optional: _Properties) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": required | optional, "required": list(required)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-TOOL_SCHEMAS: list[dict[str, Any]] = [
-    _schema(SEARCH, "Find mails by keywords.", keywords={"type": "array", "items": {"type": "string"}}),
-    _schema(READ, "Read one mail.", email_id={"type": "integer"}),
-    _schema(
-        FINAL_ANSWER,
-        "Answer the question and cite the mails that prove it.",
-        answer={"type": "string"},
-        source_ids={"type": "array", "items": {"type": "integer"}},
-    ),
-]
-"""The tools as OpenAI tool definitions."""
+def tool_schemas(optional_arguments: bool) -> list[dict[str, Any]]:
+    """The tools as OpenAI tool definitions, with or without the arguments that a call may leave out.
+
+    The tools take those arguments in any case; telling of them makes every prompt longer.
+    """
+    return [
+        _schema(
+            SEARCH,
+            "Find mails by keywords.",
+            {"keywords": {"type": "array", "items": {"type": "string"}}},
+            _FILTERS if optional_arguments else {},
+        ),
+        _schema(READ, "Read one mail.", {"email_id": {"type": "integer"}}, _PASSAGE if optional_arguments else {}),
+        _schema(
+            FINAL_ANSWER,
+            "Answer the question and cite the mails that prove it.",
+            {"answer": {"type": "string"}, "source_ids": {"type": "array", "items": {"type": "integer"}}},
+            {},
+        ),
+    ]
+
 
 _MAX_SUBJECT_CHARS = 80
 _MAX_PEOPLE = 3
@@ -44,15 +66,19 @@ _MAX_THREAD = 5
 
 
 class ToolSettings(Protocol):
-    """How much of the mailbox a tool shows at once."""
+    """How much of the mailbox a tool shows at once, and how much of the tools the model is told."""
 
     @property
     def max_results(self) -> int:
-        """Hits of a search, at most 20."""
+        """Hits of a search that does not say how many it wants, at most 20."""
 
     @property
     def read_chars(self) -> int:
-        """Length at which the body of a mail that is read is cut."""
+        """How many characters of a mail's body one read shows."""
+
+    @property
+    def optional_arguments(self) -> bool:
+        """Whether the schemas name the arguments that a call may leave out."""
 
 
 class ToolResult(BaseModel):
@@ -81,21 +107,20 @@ class MailTools:
             FINAL_ANSWER: self._final_answer,
         }
 
-    @property
-    def schemas(self) -> list[dict[str, Any]]:
-        """The tools as OpenAI tool definitions."""
-        return TOOL_SCHEMAS
-
     def call(self, name: str, arguments: object) -> ToolResult:
         """Carry out one tool call as a model wrote it. Never raises for what a model can write."""
         tool = self._calls.get(name) if isinstance(name, str) else None
         if tool is None:
             return _invalid(f"No such tool. Tools: {', '.join(self._calls)}.")
-        return tool(arguments if isinstance(arguments, dict) else {})
+        try:
+            return tool(arguments if isinstance(arguments, dict) else {})
+        except QueryTimeout:
+            return ToolResult(observation="That took too long. Try fewer or rarer words.")
 
     def langchain_tools(self) -> list[StructuredTool]:
         """The tools for LangChain and LangGraph: content is the observation, artifact the whole `ToolResult`."""
-        return [self._langchain_tool(schema["function"]) for schema in TOOL_SCHEMAS]
+        schemas = tool_schemas(self.settings.optional_arguments)
+        return [self._langchain_tool(schema["function"]) for schema in schemas]
 
     def _langchain_tool(self, function: dict[str, Any]) -> StructuredTool:
         def call(**arguments: Any) -> tuple[str, ToolResult]:
@@ -114,9 +139,17 @@ class MailTools:
         keywords = arguments.get("keywords")
         if isinstance(keywords, str):
             keywords = [keywords]
-        if not isinstance(keywords, list) or not all(isinstance(word, str | int | float) for word in keywords):
+        keywords = [_as_text(word) for word in keywords] if isinstance(keywords, list) else [None]
+        if None in keywords:
             return _invalid(f'{SEARCH} expects {{"keywords": [words]}}.')
-        hits = self.mailbox.search([str(word) for word in keywords], max_results=self.settings.max_results)
+        filters: dict[str, Any] = {}
+        for name, (read, expected) in _FILTER_VALUES.items():
+            if arguments.get(name) in (None, ""):
+                continue
+            filters[name] = read(arguments[name])
+            if filters[name] is None:
+                return _invalid(f"{SEARCH} expects {name} to be {expected}.")
+        hits = self.mailbox.search(keywords, **{"max_results": self.settings.max_results, **filters})
         lines = [
             f"{hit.id} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits
@@ -124,21 +157,22 @@ class MailTools:
         return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
 
     def _read(self, arguments: dict[str, Any]) -> ToolResult:
-        email_id = _as_id(arguments.get("email_id"))
-        if email_id is None:
+        email_id, start = _as_id(arguments.get("email_id")), 0
+        if arguments.get("start") not in (None, ""):
+            start = _as_id(arguments["start"])
+        if email_id is None or start is None:
             return _invalid(f'{READ} expects {{"email_id": number}}.')
         mail = self.mailbox.read(email_id)
         if mail is None:
             return ToolResult(observation="No mail with that id in this mailbox.", unknown_ids=1)
-        return ToolResult(observation=self._show(mail), email_ids=[email_id])
+        return ToolResult(observation=self._show(mail, max(start, 0)), email_ids=[email_id])
 
     def _final_answer(self, arguments: dict[str, Any]) -> ToolResult:
         answer, sources = arguments.get("answer"), arguments.get("source_ids", [])
-        if isinstance(answer, int | float) and not isinstance(answer, bool):
-            answer = str(answer)
+        answer = None if isinstance(answer, bool) else _as_text(answer)
         if not isinstance(sources, list):
             sources = [sources]
-        if not isinstance(answer, str) or not answer.strip():
+        if answer is None or not answer.strip():
             return _invalid(f'{FINAL_ANSWER} expects {{"answer": text, "source_ids": [numbers]}}.')
         cited: dict[int, str] = {}
         unknown = 0
@@ -156,7 +190,8 @@ class MailTools:
             unknown_ids=unknown,
         )
 
-    def _show(self, mail: EmailView) -> str:
+    def _show(self, mail: EmailView, start: int) -> str:
+        """The mail's head and a passage of its body from the character `start` on, ending between two words."""
         head = [f"From: {self._person(mail.from_address)}"]
         # To whom is worth its tokens only where the owner is not the reader.
         if mail.from_address == self.mailbox.address and (addresses := (*mail.to_addresses, *mail.cc_addresses)):
@@ -166,9 +201,12 @@ class MailTools:
         if mail.thread:
             head.append(f"Thread: {', '.join(map(str, mail.thread[-_MAX_THREAD:]))}")
         body = _compact(mail.body)
-        if len(body) > self.settings.read_chars:
-            body = body[: self.settings.read_chars].rsplit(maxsplit=1)[0] + " …(cut)"
-        return "\n".join([*head, "", body])
+        end = start + self.settings.read_chars
+        if end >= len(body):
+            return "\n".join([*head, "", body[start:].strip() or f"(the mail ends at {len(body)})"])
+        end = max(body.rfind(" ", start + 1, end), body.rfind("\n", start + 1, end)) + 1 or end
+        passage = body[start:end].strip()
+        return "\n".join([*head, "", f'{passage} …(cut; read on with "start": {end})'])
 
     def _day(self, date: datetime) -> str:
         """A day as its reader says it: without the year when that is the current one, which saves five tokens a line."""
@@ -183,6 +221,16 @@ def _invalid(observation: str) -> ToolResult:
     return ToolResult(observation=observation, invalid=True)
 
 
+def _as_text(value: object) -> str | None:
+    """`value` as text if it is text or a number."""
+    if isinstance(value, str):
+        return storable(value)
+    try:
+        return str(value) if isinstance(value, int | float) else None
+    except ValueError:  # more digits than Python writes out
+        return None
+
+
 def _as_id(value: object) -> int | None:
     """`value` as an id if it is a whole number, also one in quotes or with `.0`."""
     if isinstance(value, bool):
@@ -192,6 +240,34 @@ def _as_id(value: object) -> int | None:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) else None
+
+
+def _as_address(value: object) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _as_moment(value: object) -> datetime | None:
+    """The moment that an ISO 8601 date (its first second) or time names, in UTC."""
+    try:
+        return utc_without_zone(datetime.fromisoformat(value.strip())) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _as_moment_before(value: object) -> datetime | None:
+    """The second before `_as_moment`."""
+    moment = _as_moment(value)
+    return moment - timedelta(seconds=1) if moment is not None and moment > datetime.min else None
+
+
+_FILTER_VALUES: dict[str, tuple[Callable[[object], Any], str]] = {
+    "from_addr": (_as_address, "an address"),
+    "to_addr": (_as_address, "an address"),
+    "sent_after": (_as_moment, "a date, YYYY-MM-DD"),
+    "sent_before": (_as_moment_before, "a date, YYYY-MM-DD"),
+    "max_results": (_as_id, "a number"),
+}
+"""Optional argument of a search -> how its value is read (None: malformed), and what it is."""
 
 
 def _subject(subject: str) -> str:

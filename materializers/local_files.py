@@ -12,6 +12,8 @@ from typing import IO, Any, cast
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 
 CHUNK_BYTES = 1 << 20
+DOWNLOADS = Path(__file__).resolve().parents[1] / "data" / "artifacts"
+"""Downloaded artifacts, each in a folder named after its content."""
 
 
 class DamagedArtifact(ValueError):
@@ -28,7 +30,7 @@ def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) 
     """A local folder that holds the named files of the artifact at `uri`.
 
     A local artifact store's own folder is used in place and must not be written to. Otherwise the files are downloaded
-    into the user's cache, in a folder named after their content: once per machine, however often they are loaded.
+    below `DOWNLOADS`: once per checkout, however often they are loaded.
 
     Raises:
         DamagedArtifact: when a downloaded file's sha256 differs from the stored one.
@@ -37,7 +39,7 @@ def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) 
     if in_place.is_dir():
         return in_place
     content = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sha256_of.items())).encode())
-    cached = cache_folder() / content.hexdigest()
+    cached = DOWNLOADS / content.hexdigest()
     if cached.is_dir():
         return cached
     beside = cached.with_name(f".{cached.name}.{uuid.uuid4().hex}")
@@ -57,11 +59,6 @@ def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) 
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return cached
-
-
-def cache_folder() -> Path:
-    """Where downloaded artifacts are kept: below `XDG_CACHE_HOME` (default `~/.cache`)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "email-search-agent" / "artifacts"
 
 
 def _copy(reader: IO[bytes], writer: Any) -> tuple[str, int]:

@@ -17,5 +17,5 @@ def code_of(*rooms: str) -> list[str]:
         str(file.relative_to(ROOT))
         for room in rooms
         for file in sorted((ROOT / room).rglob("*"))
-        if file.suffix in (".py", ".txt", ".jinja", ".yaml", ".json", ".toml")
+        if file.suffix in (".py", ".txt", ".toml", ".jinja", ".yaml", ".json")
     ]

@@ -15,6 +15,7 @@ ROOMS = {
     "training": set(),
     "reports": set(),
     "agent": {"environment", "training"},
+    "benchmarks": {"agent", "environment"},
     "configs": {"agent", "training"},
     "materializers": {"environment", "training"},
     "serving": {"agent", "environment", "training", "materializers", "steps"},

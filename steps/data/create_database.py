@@ -10,6 +10,7 @@ from zenml.types import HTMLString
 
 from configs.schema import DataConfig
 from environment.email_db import MailDatabase, build_database
+from environment.email_statistics import database_statistics
 from environment.errors import BadInput
 from materializers.mail_database import MailDatabaseMaterializer
 from reports.console import counter
@@ -22,7 +23,11 @@ from steps.project import DATA, code_of
 @step(
     output_materializers={MAIL_DATABASE: MailDatabaseMaterializer},
     cache_policy=CachePolicy(
-        file_dependencies=[*code_of("environment", "steps/data"), "reports/mail.py", "reports/page.py"]
+        file_dependencies=[
+            *code_of("environment", "materializers", "steps/data"),
+            "reports/mail.py",
+            "reports/page.py",
+        ]
     ),
 )
 def create_database(
@@ -42,6 +47,11 @@ def create_database(
     if not report.kept:
         why = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items()) or "it is empty"
         raise BadInput(f"none of the {report.read:,} mails or files of {config.emails} is a usable mail ({why})")
-    facts = {**report.model_dump(exclude={"listed"}), "source": config.emails, "source_version": source_version}
+    facts = {
+        **report.model_dump(exclude={"listed"}),
+        "source": config.emails,
+        "source_version": source_version,
+        "statistics": database_statistics(path).model_dump(mode="json"),
+    }
     get_step_context().add_output_metadata(facts, output_name=MAIL_DATABASE)
     return MailDatabase(path), HTMLString(mail_html(report.model_dump(), config.emails))

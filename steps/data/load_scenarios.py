@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from zenml import get_step_context, step
@@ -15,22 +16,29 @@ from steps.artifact_names import SCENARIOS
 from steps.data.sources import open_scenarios
 from steps.project import code_of
 
+LISTED_PER_REASON = 50
+
 
 @step(
     output_materializers={SCENARIOS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("environment", "steps/data")),
+    cache_policy=CachePolicy(file_dependencies=code_of("environment", "materializers", "steps/data")),
 )
 def load_scenarios(
     config: DataConfig, database: MailDatabase, source_version: str
 ) -> Annotated[list[Scenario], SCENARIOS]:
     """Keeps the questions that can be answered from this database, and records why the others were dropped."""
     report = open_scenarios(config, database)
-    splits = [scenario.split for scenario in report.scenarios]
+    splits = {split: [s for s in report.scenarios if s.split == split] for split in ("train", "test")}
     get_step_context().add_output_metadata(
         {
-            "train": splits.count("train"),
-            "test": splits.count("test"),
+            **{split: len(scenarios) for split, scenarios in splits.items()},
+            "kinds": {split: dict(Counter(s.kind for s in scenarios)) for split, scenarios in splits.items()},
+            "inboxes": {split: len({s.inbox_address for s in scenarios}) for split, scenarios in splits.items()},
+            "source_mails": {
+                split: dict(Counter(len(s.message_ids) for s in scenarios)) for split, scenarios in splits.items()
+            },
             "dropped": report.dropped,
+            "dropped_ids": {reason: ids[:LISTED_PER_REASON] for reason, ids in report.dropped_ids.items()},
             "source_version": source_version,
         },
         output_name=SCENARIOS,

@@ -99,7 +99,7 @@ def test_the_oracle_follows_the_bridge_from_mail_to_mail(database: MailDatabase,
     assert any("Dana Voss" in keywords[0] for keywords in searches[1:]) or len(searches) == 1
     reads = [call.arguments["email_id"] for call in episode.calls if call.name == "read_email_tool"]
     assert reads == task.gold_ids(two_mail_question)
-    example = demonstration(episode, two_mail_question)
+    example = demonstration(episode, two_mail_question, task.settings)
     assert example.messages_and_choices[-1]["role"] == "assistant"
     assert example.additional_histories == []
 

@@ -20,7 +20,7 @@ from sample_mails import OWNER, STRANGER, mail
 
 from environment import email_db_build
 from environment.email_db import MailDatabase, build_database, parse_query_date
-from environment.errors import BadInput
+from environment.errors import BadInput, QueryTimeout
 from environment.models import Email
 
 LATE = datetime(2030, 1, 1)
@@ -361,6 +361,62 @@ def test_a_snippet_is_one_short_line(database_of: Build) -> None:
     body = "intro\n\n" + "filler words here\n" * 100 + "the Heron budget\tis " + "9" * 3_000
     hit = database_of([mail(1, body=body)]).mailbox(OWNER, LATE).search(["heron", "budget"])[0]
     assert "Heron budget is" in hit.snippet and "\n" not in hit.snippet and len(hit.snippet) <= 161
+
+
+def test_a_snippet_shows_numbers_whole_and_everything_else_as_before(database_of: Build) -> None:
+    before = "The people in accounting asked us to send one two three four five six seven eight nine ten words. "
+    numbers = database_of([mail(1, body=f"{before}Call 555-0173 about the heron {before}")]).mailbox(OWNER, LATE)
+    shown = {hit.snippet for word in ("heron", "call", "0173") for hit in numbers.search([word])}
+    assert all("555-0173" in snippet or "0173" not in snippet for snippet in shown)
+    words = [mail(n, body=f"{before * (n % 3)}heron {before * (n % 4)}") for n in range(1, 12)]
+    database = database_of(words)
+    for hit in database.mailbox(OWNER, LATE).search(["heron"], max_results=20):
+        raw = database._rows(
+            "SELECT snippet(email_fts, 1, '', '', '…', 9) FROM email_fts WHERE email_fts MATCH 'heron' AND rowid = ?", hit.id
+        )
+        assert hit.snippet == raw[0][0].strip()
+
+
+def test_a_long_snippet_is_not_cut_inside_a_number(database_of: Build) -> None:
+    body = " ".join("x" * 37 for _ in range(4)) + " 555-0173-555-0173 heron"
+    assert database_of([mail(1, body=body)]).mailbox(OWNER, LATE).search(["heron"])[0].snippet.endswith("x …")
+
+
+def test_filters_by_person_match_addresses_and_what_is_before_the_at_sign(database_of: Build) -> None:
+    mailbox = database_of(
+        [
+            mail(1, from_address="bob.ray@example.com"),
+            mail(2, from_address="bob.ray@other.example", cc_addresses=("carl@example.com",)),
+            mail(3, from_address="bob.raymond@example.com", bcc_addresses=("carl@example.com",)),
+        ]
+    ).mailbox(OWNER, LATE)
+
+    def found(**filters: str) -> set[str]:
+        return {hit.message_id[1] for hit in mailbox.search(["note"], **filters)}
+
+    assert found(from_addr="bob.ray") == {"1", "2"} and found(from_addr="BOB.RAY@example.com ") == {"1"}
+    assert found(to_addr="carl") == {"2"} and found(to_addr=OWNER) == {"1", "2", "3"}
+    assert found(from_addr="bob.ray", to_addr="carl") == {"2"} and found(from_addr="bob%") == set()
+    assert found(from_addr="<>") == set() and found(from_addr="") == {"1", "2", "3"}
+
+
+def test_without_keywords_the_filters_alone_find_the_newest_mail(database_of: Build) -> None:
+    mailbox = database_of([mail(n) for n in range(1, 6)]).mailbox(OWNER, LATE)
+    assert mailbox.search([]) == mailbox.search(["?!"]) == []
+    newest = mailbox.search([], from_addr="bob.ray", max_results=2)
+    assert [hit.message_id for hit in newest] == ["<5@example.com>", "<4@example.com>"]
+
+
+def test_a_query_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    build_database([mail(n) for n in range(3)], tmp_path / "mails.sqlite")
+    database = MailDatabase(tmp_path / "mails.sqlite", query_seconds=0.2)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    started = time.perf_counter()
+    with pytest.raises(QueryTimeout, match="longer than 0.2 s"):
+        database._rows(endless)
+    assert time.perf_counter() - started < 5
+    assert database.email_count() == 3 and len(database.mailbox(OWNER, LATE).search(["note"])) == 3
+    database.close()
 
 
 HOSTILE_WORDS = st.one_of(

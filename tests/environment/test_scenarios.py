@@ -66,7 +66,8 @@ def test_every_reason_to_drop_a_question_is_counted(tmp_path: Path, database: Ma
     )
     test = write(tmp_path / "test.parquet", [question(100), question(101, message_ids=["<101@example.com>"])])
     report = load_scenarios(train, test, database, min_realism=0.5)
-    assert report.read == 15
+    assert report.read == 15 == len(report.scenarios) + sum(map(len, report.dropped_ids.values()))
+    assert report.dropped_ids["excluded_id"] == ["49", "101"] and report.dropped_ids["unrealistic"] == ["5"]
     assert report.dropped == {
         "excluded_id": 2,
         "gold_mail_after_query_date": 1,
@@ -93,6 +94,27 @@ def test_what_is_held_out_depends_on_nothing_but_the_id(tmp_path: Path, database
     other = write(tmp_path / "b.parquet", rows[::-2])
     again = load_scenarios(other, None, database, **ALL, seed=7)
     assert {s.id for s in again.scenarios if s.split == "test"} == held_out & {s.id for s in again.scenarios}
+
+
+def test_inboxes_can_be_held_out_whole(
+    tmp_path: Path, database_of: Callable[[Iterable[Email]], MailDatabase]
+) -> None:
+    inboxes = [f"p{n}@example.com" for n in range(40)]
+    database = database_of([mail(n, to_addresses=(inboxes[n % 40],)) for n in range(200)])
+    rows = [question(n, message_ids=[f"<{n}@example.com>"], inbox_address=inboxes[n % 40]) for n in range(200)]
+    path = write(tmp_path / "train.parquet", rows)
+    report = load_scenarios(path, None, database, **ALL, split_by="inbox", excluded_ids=())
+    sides = {split: {s.inbox_address for s in report.scenarios if s.split == split} for split in ("train", "test")}
+    assert len(report.scenarios) == 200 and not sides["train"] & sides["test"]
+    assert 3 <= len(sides["test"]) <= 15
+
+    tested = write(tmp_path / "test.parquet", [question(n, inbox_address=inboxes[n % 40]) for n in range(5)])
+    report = load_scenarios(path, tested, database, **ALL, split_by="inbox", excluded_ids=())
+    assert report.dropped == {"inbox_of_the_test": 25} and len(report.dropped_ids["inbox_of_the_test"]) == 25
+
+    alone = write(tmp_path / "alone.parquet", rows[::40])
+    with pytest.raises(BadInput, match="all usable questions are about inboxes of the"):
+        load_scenarios(alone, None, database, **ALL, split_by="inbox", excluded_ids=())
 
 
 def test_no_training_question_is_about_a_mail_of_the_test(tmp_path: Path, database: MailDatabase) -> None:

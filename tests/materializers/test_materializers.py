@@ -15,6 +15,7 @@ from zenml.materializers.materializer_registry import materializer_registry
 
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email, Scenario, SearchResult
+from materializers import local_files
 from materializers.checkpoint import CheckpointMaterializer
 from materializers.json_lines import LINES_FILE, JsonLinesMaterializer
 from materializers.local_files import DamagedArtifact
@@ -65,7 +66,7 @@ def local_store(tmp_path: Path) -> LocalArtifactStore:
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(local_files, "DOWNLOADS", tmp_path / "cache")
     return tmp_path / "cache"
 
 

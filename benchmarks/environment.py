@@ -1,0 +1,431 @@
+"""The mail database and its tools beside the obvious design: speed, memory, search quality and tokens, in one run.
+
+  python -m benchmarks.environment                      half a million mails, needs data/enron/ (docs/own_mail.md)
+  python -m benchmarks.environment --mails 20000        a quick look
+
+The mails are the distinct ones of --emails that both designs keep. Beyond their number they come again as those of
+further companies: other people, other Message-IDs, a line of their own in the body, the same words. Questions are those
+with one source mail; a query is a question's content words. Figures go to stdout, the last line is JSON; progress goes
+to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer
+
+from agent.settings import AgentSettings
+from benchmarks import obvious_mailbox
+from benchmarks.obvious_mailbox import ObviousMailbox
+from environment.email_db import MailDatabase, build_database
+from environment.email_statistics import database_statistics
+from environment.email_text import FIRST_DATE, LAST_DATE
+from environment.errors import BadInput
+from environment.models import Email, Scenario
+from environment.scenarios import load_scenarios
+from environment.search_text import content_words
+from environment.sources.parquet import parquet_emails, parquet_questions
+from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools
+
+MAX_BODY_CHARS = 5_000
+MAX_RECIPIENTS = 30
+RESULTS = 10
+REPEATS = 3
+"""Times that each query is made; the median counts, so that one slow moment of the machine does not."""
+COMMON_WORDS = 100
+COMMON_SAMPLE = 5_000
+CHARS_PER_TOKEN = 4
+"""Assumed when there is no tokenizer."""
+LATEST = datetime(2039, 12, 31)
+
+
+def main() -> int:
+    """Runs all measurements; returns the exit code: 0 done, 2 bad input."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--emails", default="data/enron/emails", help="folder or dataset id of mails (default data/enron/emails)")
+    add("--questions", default="data/enron/questions", help="of questions about them (default data/enron/questions)")
+    add("--mails", type=int, default=500_000, help="size of both databases (default 500,000)")
+    add("--queries", type=int, default=200, help="queries per row of the speed table (default 200)")
+    add("--scratch", type=Path, help="folder for the databases, 6 kB a mail; default: the system's")
+    add("--tokenizer", type=Path, default=Path("models/smollm2-135m-instruct/tokenizer.json"), help="a tokenizer.json")
+    arguments = parser.parse_args()
+    try:
+        if arguments.mails < 1 or arguments.queries < 1:
+            raise BadInput("--mails and --queries must be at least 1")
+        if arguments.scratch is not None and not arguments.scratch.is_dir():
+            raise BadInput(f"--scratch {arguments.scratch} is not a folder")
+        with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
+            figures = measure(arguments, Path(scratch))
+    except BadInput as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    print(json.dumps(figures))
+    return 0
+
+
+def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """All figures, printed as they come."""
+    corpus = Corpus.of(arguments.emails, arguments.questions, arguments.mails)
+    progress(f"{len(corpus.message_ids):,} distinct mails in {arguments.emails}")
+    figures: dict[str, Any] = {"mails": arguments.mails, "distinct_mails": len(corpus.message_ids)}
+    figures["build"] = measure_build(corpus, scratch)
+    database, obvious = MailDatabase(scratch / "ours.sqlite"), ObviousMailbox(scratch / "obvious.sqlite")
+    try:
+        # A fraction of 0 holds nothing out: all questions are asked.
+        questions = load_scenarios(
+            arguments.questions, None, database, train_limit=None, test_limit=None, held_out_fraction=0.0
+        ).scenarios
+        figures["questions"] = len(questions)
+        figures["search"] = measure_search(corpus, database, obvious, questions, arguments.queries)
+        figures["quality"] = measure_quality(database, obvious, questions)
+        figures["tokens"] = measure_tokens(database, obvious, questions, arguments.tokenizer)
+    finally:
+        database.close()
+        obvious.close()
+    return figures
+
+
+# The mails
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """`mails` mails, no two of them alike. `message_ids` are those of the distinct real ones that are used."""
+
+    source: str
+    message_ids: frozenset[str]
+    mails: int
+
+    @classmethod
+    def of(cls, source: str, questions: str, mails: int) -> Corpus:
+        """Of several copies of a mail, the one that a question is about is used, else the first."""
+        gold = {message_id for question in parquet_questions(questions) for message_id in question.message_ids}
+        chosen: dict[bytes, str] = {}
+        for email in filter(_is_kept, parquet_emails(source)):
+            content = "\0".join((email.subject.strip(), email.body.strip(), email.from_address.lower()))
+            digest = hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=16).digest()
+            if digest not in chosen or email.message_id in gold:
+                chosen[digest] = email.message_id
+        if not chosen:
+            raise BadInput(f"there is no usable mail in {source}")
+        return cls(source, frozenset(chosen.values()), mails)
+
+    def __iter__(self) -> Iterator[Email]:
+        return islice(self._endless(), self.mails)
+
+    def _endless(self) -> Iterator[Email]:
+        for company in count():
+            seen: set[str] = set()
+            for number, email in enumerate(parquet_emails(self.source)):
+                if email.message_id in self.message_ids and email.message_id not in seen and _is_kept(email):
+                    seen.add(email.message_id)
+                    yield _varied(email, company, number) if company else email
+
+
+def _is_kept(email: Email) -> bool:
+    recipients = (*email.to_addresses, *email.cc_addresses, *email.bcc_addresses)
+    return (
+        0 < len(email.body.strip()) <= MAX_BODY_CHARS - 100
+        and len(recipients) <= MAX_RECIPIENTS
+        and bool(email.message_id and email.from_address)
+        and email.date is not None
+        and FIRST_DATE <= email.date <= LAST_DATE
+    )
+
+
+def _varied(email: Email, company: int, number: int) -> Email:
+    def elsewhere(addresses: Iterable[str]) -> tuple[str, ...]:
+        return tuple(f"c{company}.{address}" for address in addresses)
+
+    return email.model_copy(
+        update={
+            "message_id": f"<{company}.{number}@varied.example>",
+            "from_address": f"c{company}.{email.from_address}",
+            "to_addresses": elsewhere(email.to_addresses),
+            "cc_addresses": elsewhere(email.cc_addresses),
+            "bcc_addresses": elsewhere(email.bcc_addresses),
+            "body": f"{email.body}\n\nRef. {company}-{number}",
+        }
+    )
+
+
+class TimedSource:
+    """The mails, and the seconds that their source took."""
+
+    def __init__(self, emails: Iterable[Email]) -> None:
+        self._emails = iter(emails)
+        self.seconds = 0.0
+
+    def __iter__(self) -> TimedSource:
+        return self
+
+    def __next__(self) -> Email:
+        started = time.perf_counter()
+        try:
+            return next(self._emails)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+# Building
+
+
+def measure_build(corpus: Corpus, scratch: Path) -> dict[str, Any]:
+    """Both databases, each built in a process of its own: mails per second, its peak memory in MB and its size."""
+    figures: dict[str, Any] = {}
+    for design in ("obvious", "ours"):
+        progress(f"building: {design}")
+        path = scratch / f"{design}.sqlite"
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            kept, seconds, source_seconds, peak_bytes = process.submit(_build, design, corpus, path).result()
+        figures[design] = {
+            "kept": kept,
+            "mails_per_second": round(corpus.mails / seconds),
+            "mails_per_second_without_source": round(corpus.mails / (seconds - source_seconds)),
+            "peak_memory_mb": round(peak_bytes / 1e6),
+            "file_mb": round(path.stat().st_size / 1e6),
+        }
+    ours, obvious = figures["ours"], figures["obvious"]
+    rates = ("mails_per_second", "mails_per_second_without_source")
+    figures["ratio"] = {rate: round(ours[rate] / obvious[rate], 2) for rate in rates}
+    rows = [(name, ours[name], obvious[name], figures["ratio"].get(name)) for name in ours]
+    show("Build (ratio: ours / obvious; goal 3, and below 600 MB)", ("", "ours", "obvious", "ratio"), rows)
+    return figures
+
+
+def _build(design: str, corpus: Corpus, path: Path) -> tuple[int, float, float, int]:
+    """Mails kept, seconds in all, seconds of these in the source, peak memory in bytes."""
+    source = TimedSource(corpus)
+    started = time.perf_counter()
+    kept = build_database(source, path).kept if design == "ours" else obvious_mailbox.build(source, path)
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kept, seconds, source.seconds, peak * (1 if sys.platform == "darwin" else 1024)
+
+
+# Speed
+
+
+def measure_search(
+    corpus: Corpus, database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario], queries: int
+) -> dict[str, Any]:
+    """Milliseconds per search at p50 and p99, ten results, snippets included.
+
+    Medians are over the queries for which the obvious design finds anything, p99 over all of them.
+    """
+    chance = random.Random(0)
+    words = Counter(
+        word
+        for email in islice(corpus, COMMON_SAMPLE)
+        for word in set(content_words(f"{email.subject} {email.body}"))
+        if word.isalpha()
+    )
+    common = [word for word, _ in words.most_common(COMMON_WORDS)]
+    inboxes = sorted({question.inbox_address for question in questions} | set(_large_inboxes(database)))
+    asked: dict[str, list[tuple[str, datetime, list[str]]]] = {
+        "one common keyword": [
+            (chance.choice(inboxes), LATEST, [chance.choice(common)]) for _ in range(queries)
+        ]
+    }
+    for number in (1, 2, 3, 4):
+        drawn = []
+        for question in (chance.choice(questions) for _ in range(queries)):
+            about = content_words(question.question)
+            keywords = chance.sample(about, min(number, len(about)))
+            drawn.append((question.inbox_address, question.query_date, keywords))
+        asked[f"{number} of a question's words"] = drawn
+
+    figures: dict[str, Any] = {}
+    rows = []
+    for name, drawn in asked.items():
+        progress(f"searching: {name}")
+        ours_ms, obvious_ms, found = [], [], []
+        for inbox, date, keywords in drawn:
+            mailbox = database.mailbox(inbox, date)
+            hits, milliseconds = _timed(lambda: obvious.search(inbox, date, keywords))  # noqa: B023
+            found.append(bool(hits))
+            obvious_ms.append(milliseconds)
+            ours_ms.append(_timed(lambda: mailbox.search(keywords, max_results=RESULTS))[1])  # noqa: B023
+        row: dict[str, Any] = {"obvious_finds": round(statistics.fmean(found), 3)}
+        for design, measured in (("ours", ours_ms), ("obvious", obvious_ms)):
+            where_found = [ms for ms, any_hit in zip(measured, found, strict=True) if any_hit] or measured
+            row[design] = {
+                "p50_ms": round(float(np.quantile(where_found, 0.5)), 3),
+                "p99_ms": round(float(np.quantile(measured, 0.99)), 3),
+            }
+        row["ratio"] = {p: round(row["ours"][p] / row["obvious"][p], 3) for p in ("p50_ms", "p99_ms")}
+        figures[name] = row
+        rows += [(f"{name}, {p[:3]}", row["ours"][p], row["obvious"][p], row["ratio"][p]) for p in row["ratio"]]
+    show(
+        "Search, ms (ratio: ours / obvious; goal for one common keyword 0.05 at p99, and below 10 ms)",
+        ("", "ours", "obvious", "ratio"),
+        rows,
+    )
+    return figures
+
+
+def _large_inboxes(database: MailDatabase) -> list[str]:
+    return list(database_statistics(database.path).largest_inboxes)
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What `call` returns, and the milliseconds that it takes at the median of some repeats."""
+    result, measured = None, []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        result = call()
+        measured.append((time.perf_counter() - started) * 1_000)
+    return result, statistics.median(measured)
+
+
+# Quality
+
+
+def measure_quality(
+    database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario]
+) -> dict[str, dict[str, float]]:
+    """Share of the questions whose gold mail is among the first 1, 5 and 10 hits of their content words."""
+    progress("asking the questions")
+    ranks: dict[str, list[int | None]] = {"ours": [], "obvious": []}
+    for question in questions:
+        keywords, gold = content_words(question.question), question.message_ids[0]
+        mailbox = database.mailbox(question.inbox_address, question.query_date)
+        ranks["ours"].append(_rank(gold, [hit.message_id for hit in mailbox.search(keywords, max_results=RESULTS)]))
+        hits = obvious.search(question.inbox_address, question.query_date, keywords)
+        ranks["obvious"].append(_rank(gold, [hit.message_id for hit in hits]))
+    figures = {
+        design: {
+            f"first_{first}": round(statistics.fmean(rank is not None and rank < first for rank in found), 4)
+            for first in (1, 5, 10)
+        }
+        for design, found in ranks.items()
+    }
+    rows = []
+    for name, ours in figures["ours"].items():
+        theirs = figures["obvious"][name]
+        rows.append((name.replace("_", " "), f"{ours:.1%}", f"{theirs:.1%}", round(ours / theirs, 2) if theirs else None))
+    show(
+        f"Gold mail found, {len(questions)} questions (goal 97.5% in the first 5, 98.5% in the first 10)",
+        ("", "ours", "obvious", "ratio"),
+        rows,
+    )
+    return figures
+
+
+def _rank(gold: str, message_ids: list[str]) -> int | None:
+    return message_ids.index(gold) if gold in message_ids else None
+
+
+# Tokens
+
+
+def measure_tokens(
+    database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario], tokenizer_file: Path
+) -> dict[str, Any]:
+    """Tokens of what a model writes and reads: one search with a question's content words, one mail, the answer.
+
+    Only questions for which the obvious design finds the gold mail are played, since it reads nothing for the others; the
+    hit rate is over all. Our tools have their default settings. The mail that is read is the gold mail where it was found,
+    else the first hit.
+    """
+    progress("counting tokens")
+    tokens, counted_with = _token_counter(tokenizer_file)
+    settings = AgentSettings()
+    hits_of: dict[str, list[bool]] = {"ours": [], "obvious": []}
+    per_result: dict[str, list[float]] = {"ours": [], "obvious": []}
+    per_rollout: dict[str, list[int]] = {"ours": [], "obvious": []}
+    for question in questions:
+        keywords, gold = content_words(question.question), question.message_ids[0]
+        mailbox = database.mailbox(question.inbox_address, question.query_date)
+        tools = MailTools(mailbox, settings)
+        searched = tools.call(SEARCH, {"keywords": keywords})
+        gold_id = database.resolve(gold)
+        hits_of["ours"].append(gold_id in searched.email_ids)
+        hits = obvious.search(question.inbox_address, question.query_date, keywords)
+        hits_of["obvious"].append(gold in [hit.message_id for hit in hits])
+        if not hits_of["obvious"][-1] or not searched.email_ids:
+            continue
+        search_call = _call(SEARCH, keywords=keywords)
+        to_read = gold_id if gold_id in searched.email_ids else searched.email_ids[0]
+        read = tools.call(READ, {"email_id": to_read}).observation
+        mine = [search_call, searched.observation, _call(READ, email_id=to_read), read]
+        mine.append(_call(FINAL_ANSWER, answer=question.answer, source_ids=[to_read]))
+        shown = obvious.show(hits)
+        theirs = [search_call, shown, _call(READ, message_id=gold), obvious.read(gold)]
+        theirs.append(_call(FINAL_ANSWER, answer=question.answer, reference_message_ids=[gold]))
+        per_result["ours"].append(tokens(searched.observation) / len(searched.email_ids))
+        per_result["obvious"].append(tokens(shown) / len(hits))
+        per_rollout["ours"].append(sum(map(tokens, mine)))
+        per_rollout["obvious"].append(sum(map(tokens, theirs)))
+    figures: dict[str, Any] = {"counted_with": counted_with, "rollouts": len(per_rollout["ours"])}
+    for name, measured in (
+        ("tokens_per_result", per_result),
+        ("tokens_per_rollout", per_rollout),
+        ("hit_rate", hits_of),
+    ):
+        means = {design: float(np.mean(values)) if values else 0.0 for design, values in measured.items()}
+        figures[name] = {design: round(mean, 3) for design, mean in means.items()}
+        figures[name]["ratio"] = round(means["ours"] / means["obvious"], 3) if means["obvious"] else None
+    names = ("tokens_per_result", "tokens_per_rollout", "hit_rate")
+    rows = [(name.replace("_", " "), *(figures[name][of] for of in ("ours", "obvious", "ratio"))) for name in names]
+    show(
+        f"Tokens, counted with {counted_with} in {figures['rollouts']} rollouts; {settings.max_results} hits against"
+        f" {obvious_mailbox.MAX_RESULTS} (goal: ratio 0.5 at no lower hit rate)",
+        ("", "ours", "obvious", "ratio"),
+        rows,
+    )
+    return figures
+
+
+def _token_counter(file: Path) -> tuple[Callable[[str], int], str]:
+    """Counts the tokens of a text, and says how."""
+    if not file.is_file():
+        return lambda text: -(-len(text) // CHARS_PER_TOKEN), f"{CHARS_PER_TOKEN} characters a token (no {file})"
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids), file.parent.name
+
+
+def _call(name: str, **arguments: Any) -> str:
+    return json.dumps({"name": name, "arguments": arguments})
+
+
+# What is seen
+
+
+def progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    table = Table(title=title, title_justify="left", show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left")
+    for row in rows:
+        table.add_row(*("" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
+    Console(highlight=False, width=110).print(table, "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What is in a mail database, in a few numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import accumulate
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from environment.email_db import MailDatabase
+
+_INBOXES_SHOWN = 5
+
+
+class Quantiles(BaseModel):
+    """Values that a half, nine tenths … of the values do not exceed (nearest rank)."""
+
+    min: int
+    median: int
+    p90: int
+    p99: int
+    max: int
+
+
+class DatabaseStatistics(BaseModel):
+    """Mails are counted without their copies; an inbox is an address that sent or received any of them."""
+
+    mails: int
+    further_message_ids: int
+    """Message-IDs of copies."""
+    inboxes: int
+    first_date: datetime | None
+    last_date: datetime | None
+    mails_per_inbox: Quantiles | None
+    """None when there are no mails, as below."""
+    body_chars: Quantiles | None
+    largest_inboxes: dict[str, int]
+    """The five addresses with the most mails, most first."""
+
+
+def database_statistics(path: Path) -> DatabaseStatistics:
+    """Counts the database `path`, in about a second for each 100,000 mails. Raises BadInput as `MailDatabase` does."""
+    database = MailDatabase(path, query_seconds=math.inf)
+    try:
+        mails = database.email_count()
+        (first, last), (message_ids, inboxes) = (
+            database._rows(f"SELECT {columns}")[0]
+            for columns in (
+                "min(sent_at), max(sent_at) FROM email",
+                "(SELECT count(*) FROM alias), (SELECT count(*) FROM address)",
+            )
+        )
+        per_inbox = "SELECT address_id, count(*) AS mails FROM delivery GROUP BY address_id"
+        largest = database._rows(
+            f"SELECT address, mails FROM ({per_inbox} ORDER BY mails DESC, address_id LIMIT {_INBOXES_SHOWN})"
+            " JOIN address ON address.id = address_id ORDER BY mails DESC, address"
+        )
+        return DatabaseStatistics(
+            mails=mails,
+            further_message_ids=message_ids - mails,
+            inboxes=inboxes,
+            first_date=datetime.fromisoformat(first) if first else None,
+            last_date=datetime.fromisoformat(last) if last else None,
+            mails_per_inbox=_quantiles(database._rows(f"SELECT mails, count(*) FROM ({per_inbox}) GROUP BY mails")),
+            body_chars=_quantiles(database._rows("SELECT length(body), count(*) FROM email GROUP BY 1")),
+            largest_inboxes=dict(largest),
+        )
+    finally:
+        database.close()
+
+
+def _quantiles(counts: Iterable[tuple[int, int]]) -> Quantiles | None:
+    """Of (value, how often) pairs."""
+    ordered = sorted(counts)
+    total = sum(count for _, count in ordered)
+    if not total:
+        return None
+
+    def at(share: float) -> int:
+        rank, seen = math.ceil(share * total), accumulate(count for _, count in ordered)
+        return next(value for (value, _), up_to in zip(ordered, seen, strict=True) if up_to >= rank)
+
+    return Quantiles(min=ordered[0][0], median=at(0.5), p90=at(0.9), p99=at(0.99), max=ordered[-1][0])
