@@ -6,6 +6,7 @@ MODEL_NAME = "email-search-agent"
 
 MAIL_DATABASE = "mail_database"
 SCENARIOS = "scenarios"
+QUESTIONS = "written_questions"
 CHECKPOINT = "checkpoint"
 WARM_START = "warm_start_checkpoint"
 HISTORY = "training_history"
