@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pyarrow as pa
@@ -138,10 +139,9 @@ def test_a_model_that_does_not_exist_or_writes_nothing_usable(checkout: Checkout
     assert_one_line(checkout, checkout.run(*words), "no usable question")
 
 
-def assert_one_line(checkout: Checkout, done: Any, named: str) -> None:
-    before = set((checkout.folder / "outputs" / "questions").glob("*"))
+def assert_one_line(checkout: Checkout, done: CompletedProcess[str], named: str) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
     assert "Traceback" not in done.stdout and "written to" not in done.stdout
-    assert not [path for path in before if path.name.startswith(".")]
+    assert not list((checkout.folder / "outputs" / "questions").glob(".*"))
