@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 

@@ -69,7 +69,7 @@ def test_a_good_question_becomes_a_row(check: Callable[[object], Question | str]
         ({"mail_ids": "first"}, "malformed"),
         ({"how_realistic": 7}, "malformed"),
         ({"how_realistic": float("nan")}, "malformed"),
-        ({"answer": "\ud800"}, "malformed"),
+        ({"answer": "\ud800"}, "answer_not_in_mail"),
         ({"how_realistic": 0.4}, "unrealistic"),
         ({"question": "Heron " * 100}, "too_long"),
         ({"answer": "Heron budget " * 20}, "too_long"),
