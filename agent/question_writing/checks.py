@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
 from pydantic import ValidationError
 
@@ -18,7 +18,7 @@ from agent.judges.facts import Fact, Reading, fold, plain, read, stem
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
-from environment.email_text import LAST_DATE, one_line, storable
+from environment.email_text import LAST_DATE, one_line, parse_query_date, storable
 from environment.search_text import content_words, words
 from environment.sources.parquet import Question
 
@@ -29,7 +29,7 @@ _WORDS_IN_MAIL = 0.6
 """Share of the answer's words that the mail must have; names, numbers and dates must all be there."""
 _SAME_WORDING = 0.7
 """Share of words in common (Jaccard) from which two questions about one mail are the same."""
-_MAX_DELAY_HOURS = 7 * 24
+_MAX_DELAY_DAYS = 31
 
 
 class QuestionChecks:
@@ -74,7 +74,7 @@ class QuestionChecks:
         id = hashlib.sha256("\0".join((batch.inbox, *message_ids, question)).encode()).hexdigest()[:12]
         asked_at = _query_date(max(mail.date for mail in cited), id)
         about = content_words(question)
-        hits = self._database.mailbox(batch.inbox, asked_at).search(about, max_results=_SEARCH_RESULTS)
+        hits = self._database.mailbox(batch.inbox, parse_query_date(asked_at)).search(about, max_results=_SEARCH_RESULTS)
         if not {hit.id for hit in hits}.intersection(mail_ids):
             return "not_found_by_search"
         if self._asked_before(batch.inbox, message_ids, about, answer):
@@ -130,9 +130,9 @@ def _has(fact: Fact, text: Reading, folded: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(fact.text.strip().casefold())}(?!\w)", folded) is not None
 
 
-def _query_date(latest: datetime, id: str) -> datetime:
-    """A moment within a week after the question's `latest` mail, by the question's `id`.
+def _query_date(latest: datetime, id: str) -> date:
+    """A day within a month after the question's `latest` mail, by the question's `id`, as in the public questions.
 
     Asked at once, the answer would always be in the newest mail, and looking there all that training teaches.
     """
-    return latest + timedelta(hours=1 + int(id, 16) % _MAX_DELAY_HOURS)
+    return latest.date() + timedelta(days=1 + int(id, 16) % _MAX_DELAY_DAYS)
