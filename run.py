@@ -24,7 +24,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--pipeline", required=True, choices=PIPELINES, help="what to run; `all` is data, train and eval")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
-    add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run")
+    add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
     add("--name", default="email-search-agent", help="deploy: name of the service")
     add("--schedule", metavar="CRON", help='train: run on a schedule, e.g. "0 2 * * *" (needs a scheduling orchestrator)')
