@@ -1,8 +1,9 @@
 """Train, evaluate and serve an agent that answers questions about a mailbox.
 
-  python run.py --pipeline all                     the whole way once: data, train, eval
-  python run.py --pipeline train --config FILE     one pipeline; what it depends on runs first, unless it has run already
-  python run.py --pipeline deploy --name my-agent  the trained agent as an HTTP service
+  python run.py --pipeline all                      the whole way once: data, train, eval
+  python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
+  python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
+  python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 
-PIPELINES = ("data", "train", "eval", "deploy", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "all")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
@@ -23,7 +24,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--pipeline", required=True, choices=PIPELINES, help="what to run; `all` is data, train and eval")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
-    add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run")
+    add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
     add("--name", default="email-search-agent", help="deploy: name of the service")
     add("--schedule", metavar="CRON", help='train: run on a schedule, e.g. "0 2 * * *" (needs a scheduling orchestrator)')
@@ -75,15 +76,19 @@ def execute(arguments: argparse.Namespace) -> None:
     """The table of contents: which pipelines run, in which order."""
     from dotenv import load_dotenv
 
-    from configs.schema import explicit_values, load_config
+    from configs.schema import explicit_values, load_config, require_source
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
     config = load_config(arguments.config, arguments.set)
+    require_source(config, questions=arguments.pipeline != "scenarios")
     explicit = explicit_values(arguments.config, arguments.set)
 
     from pipelines import runs
 
     cache = not arguments.no_cache
+    if arguments.pipeline == "scenarios":
+        runs.run_scenarios(config, cache=cache)
+        return
     if arguments.pipeline == "deploy":
         runs.run_deploy(config, arguments.name, checkpoint=arguments.checkpoint, base_model=explicit.get("base_model"))
         return

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
 from training.settings import TrainerSettings
 
@@ -60,8 +61,6 @@ class DataConfig(BaseModel):
     def _questions_belong_to_mails(self) -> Self:
         if self.emails == SYNTHETIC and (self.train_questions or self.test_questions):
             raise ValueError("train_questions: the synthetic company brings its own; set emails as well")
-        if self.emails != SYNTHETIC and not self.train_questions:
-            raise ValueError("train_questions: needed when emails is not 'synthetic'")
         return self
 
 
@@ -100,7 +99,13 @@ class DeploymentConfig(BaseModel):
     port: int = Field(default=8080, ge=1, le=65535, description="first port to try")
 
 
-class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig):
+class QuestionConfig(QuestionSettings):
+    """question_writing_pipeline: which model writes questions about which inboxes, and what that may cost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig):
     """All sections together: what a YAML file may hold."""
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
@@ -115,6 +120,16 @@ Section = TypeVar("Section", bound=BaseModel)
 def section(config: Config, kind: type[Section]) -> Section:
     """One pipeline's part of the configuration: the fields of `kind`."""
     return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+
+
+def require_source(config: Config, *, questions: bool) -> None:
+    """Raises ConfigError when the mails lack the `questions` that the pipeline starts from, or have them and it writes some."""
+    if questions and config.emails != SYNTHETIC and not config.train_questions:
+        raise ConfigError(
+            "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"
+        )
+    if not questions and config.emails == SYNTHETIC:
+        raise ConfigError("emails: the synthetic company brings its own questions; set emails to mail that has none")
 
 
 def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | None = None) -> Config:

@@ -80,7 +80,7 @@ class MailDatabase:
 
     def inboxes(self) -> list[str]:
         """Every address that sent or received mail, sorted."""
-        return [row[0] for row in self._rows("SELECT address FROM address ORDER BY address")]
+        return [row[0] for row in self.rows("SELECT address FROM address ORDER BY address")]
 
     def mailbox(self, address: str, query_date: datetime) -> Mailbox:
         """The mail of `address` up to and including the moment `query_date`. Raises BadInput for an unknown address."""
@@ -92,12 +92,12 @@ class MailDatabase:
 
     def resolve(self, message_id: str) -> int | None:
         """The id of the mail with this Message-ID, or of the kept copy of it. None if there is none."""
-        rows = self._rows("SELECT email_id FROM alias WHERE message_id = ?", storable(message_id).strip())
+        rows = self.rows("SELECT email_id FROM alias WHERE message_id = ?", storable(message_id).strip())
         return rows[0][0] if rows else None
 
     def canonical(self, message_id: str) -> str | None:
         """The Message-ID of the kept copy of the mail with this Message-ID. None if there is none."""
-        rows = self._rows(
+        rows = self.rows(
             "SELECT email.message_id FROM alias JOIN email ON email.id = email_id WHERE alias.message_id = ?",
             storable(message_id).strip(),
         )
@@ -107,11 +107,11 @@ class MailDatabase:
         """Whether `address` sent or received the mail `email_id`."""
         address_id = self._address_id(address)
         query = "SELECT 1 FROM delivery WHERE email_id = ? AND address_id = ?"
-        return address_id is not None and _is_id(email_id) and bool(self._rows(query, email_id, address_id))
+        return address_id is not None and _is_id(email_id) and bool(self.rows(query, email_id, address_id))
 
     def date_of(self, email_id: int) -> datetime | None:
         """When the mail `email_id` was sent, in UTC. None if there is no such mail."""
-        rows = self._rows("SELECT sent_at FROM email WHERE id = ?", email_id) if _is_id(email_id) else []
+        rows = self.rows("SELECT sent_at FROM email WHERE id = ?", email_id) if _is_id(email_id) else []
         return datetime.fromisoformat(rows[0][0]) if rows else None
 
     def close(self) -> None:
@@ -122,7 +122,8 @@ class MailDatabase:
             self._connections.clear()
             self._local = threading.local()
 
-    def _rows(self, query: str, *values: object) -> list[tuple]:
+    def rows(self, query: str, *values: object) -> list[tuple]:
+        """The result of an SQL query. Raises QueryTimeout when it takes longer than `query_seconds`."""
         connection = self._connection()
         self._local.deadline = time.monotonic() + self._query_seconds
         try:
@@ -148,16 +149,16 @@ class MailDatabase:
         return connection
 
     def _address_id(self, address: str) -> int | None:
-        rows = self._rows("SELECT id FROM address WHERE address = ?", normalise_address(address))
+        rows = self.rows("SELECT id FROM address WHERE address = ?", normalise_address(address))
         return rows[0][0] if rows else None
 
     def _checked_metadata(self) -> dict[str, str]:
         if not self.path.is_file():
             raise BadInput(f"there is no mail database at {self.path}; the data pipeline builds it")
         try:
-            application_id = self._rows("PRAGMA application_id")[0][0]
-            version = self._rows("PRAGMA user_version")[0][0]
-            pages, page_size = (self._rows(f"PRAGMA {name}")[0][0] for name in ("page_count", "page_size"))
+            application_id = self.rows("PRAGMA application_id")[0][0]
+            version = self.rows("PRAGMA user_version")[0][0]
+            pages, page_size = (self.rows(f"PRAGMA {name}")[0][0] for name in ("page_count", "page_size"))
             if application_id != APPLICATION_ID:
                 problem = "is not a mail database"
             elif version != SCHEMA_VERSION:
@@ -165,7 +166,7 @@ class MailDatabase:
             elif self.path.stat().st_size != pages * page_size:
                 problem = "is cut short"
             else:
-                metadata: dict[str, str] = dict(self._rows("SELECT key, value FROM metadata"))
+                metadata: dict[str, str] = dict(self.rows("SELECT key, value FROM metadata"))
                 if {"content_checksum", "emails", "inboxes"} <= metadata.keys():
                     return metadata
                 problem = "was never finished"
@@ -224,14 +225,14 @@ class Mailbox:
             values += [*_person(to_addr), self._address_id, self.address]
         limit = min(max(int(max_results), 1), MAX_RESULTS)
         query = _SEARCH.format(conditions=" ".join(conditions))
-        ids = [row[0] for row in self._database._rows(query, match, earliest, latest, *values, limit)]
+        ids = [row[0] for row in self._database.rows(query, match, earliest, latest, *values, limit)]
         return [self._result(email_id, match) for email_id in ids]
 
     def read(self, email_id: int) -> EmailView | None:
         """The mail `email_id`; None if there is no such mail in this mailbox at this moment, whatever the reason."""
         if not _is_id(email_id):
             return None
-        rows = self._database._rows(
+        rows = self._database.rows(
             "SELECT message_id, sent_at, from_address, subject, body FROM email WHERE id = ? AND sent_at <= ?"
             " AND EXISTS (SELECT 1 FROM delivery WHERE email_id = email.id AND address_id = ?)",
             email_id,
@@ -241,12 +242,12 @@ class Mailbox:
         if not rows:
             return None
         message_id, sent_at, sender, subject, body = rows[0]
-        people = self._database._rows(
+        people = self._database.rows(
             "SELECT role, address FROM delivery JOIN address ON address.id = address_id WHERE email_id = ?"
             " AND role IN ('to', 'cc') ORDER BY role, place, address",
             email_id,
         )
-        thread = self._database._rows(
+        thread = self._database.rows(
             "SELECT id FROM thread JOIN email ON id = email_id WHERE id != ? AND sent_at <= ?"
             " AND thread_id = (SELECT thread_id FROM thread WHERE email_id = ?)"
             " AND EXISTS (SELECT 1 FROM delivery WHERE email_id = email.id AND address_id = ?) ORDER BY sent_at, id",
@@ -269,7 +270,7 @@ class Mailbox:
 
     def _result(self, email_id: int, match: str) -> SearchResult:
         # The snippet is made for the few mails that are shown, not for all that were ranked.
-        message_id, sent_at, sender, subject, body, passage = self._database._rows(
+        message_id, sent_at, sender, subject, body, passage = self._database.rows(
             "SELECT message_id, sent_at, from_address, email.subject, email.body, snippet(email_fts, 1, '', '', ?, ?)"
             " FROM email_fts JOIN email ON email.id = email_fts.rowid WHERE email_fts MATCH ? AND email_fts.rowid = ?",
             ELLIPSIS,

@@ -47,14 +47,14 @@ def database_statistics(path: Path) -> DatabaseStatistics:
     try:
         mails = database.email_count()
         (first, last), (message_ids, inboxes) = (
-            database._rows(f"SELECT {columns}")[0]
+            database.rows(f"SELECT {columns}")[0]
             for columns in (
                 "min(sent_at), max(sent_at) FROM email",
                 "(SELECT count(*) FROM alias), (SELECT count(*) FROM address)",
             )
         )
         per_inbox = "SELECT address_id, count(*) AS mails FROM delivery GROUP BY address_id"
-        largest = database._rows(
+        largest = database.rows(
             f"SELECT address, mails FROM ({per_inbox} ORDER BY mails DESC, address_id LIMIT {_INBOXES_SHOWN})"
             " JOIN address ON address.id = address_id ORDER BY mails DESC, address"
         )
@@ -64,8 +64,8 @@ def database_statistics(path: Path) -> DatabaseStatistics:
             inboxes=inboxes,
             first_date=datetime.fromisoformat(first) if first else None,
             last_date=datetime.fromisoformat(last) if last else None,
-            mails_per_inbox=_quantiles(database._rows(f"SELECT mails, count(*) FROM ({per_inbox}) GROUP BY mails")),
-            body_chars=_quantiles(database._rows("SELECT length(body), count(*) FROM email GROUP BY 1")),
+            mails_per_inbox=_quantiles(database.rows(f"SELECT mails, count(*) FROM ({per_inbox}) GROUP BY mails")),
+            body_chars=_quantiles(database.rows("SELECT length(body), count(*) FROM email GROUP BY 1")),
             largest_inboxes=dict(largest),
         )
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,13 @@ from zenml import Model, save_artifact
 from zenml.client import Client
 from zenml.models import ModelVersionResponse, PipelineRunResponse
 
-from configs.schema import Config, DataConfig, EvaluationConfig, TrainingConfig, section
+from configs.schema import Config, DataConfig, EvaluationConfig, QuestionConfig, TrainingConfig, section
+from environment.question_table import write_question_table
 from materializers.checkpoint import CheckpointMaterializer
 from pipelines.data_preparation import data_preparation_pipeline
 from pipelines.deployment import deploy_inference
 from pipelines.evaluation import evaluation_pipeline
+from pipelines.question_writing import question_writing_pipeline
 from pipelines.training import training_pipeline
 from reports.console import console, say
 from reports.tables import closing_table
@@ -30,11 +33,13 @@ from steps.artifact_names import (
     MAIL_REPORT,
     METRICS,
     MODEL_NAME,
+    QUESTIONS,
     REPORT,
     SCENARIOS,
     WARM_START,
 )
 from steps.data.sources import source_version
+from steps.data.write_questions import require_model
 from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS
 from training.errors import BadInput
@@ -95,6 +100,43 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
         report = write_beside(OUTPUTS / "reports" / f"mails-{str(database.id)[:8]}.html", page)
         say(f"  which mails and why: {os.path.relpath(report)}")
     return DataRun(database=database.id, scenarios=scenarios.id)
+
+
+def run_scenarios(config: Config, *, cache: bool) -> None:
+    """Has questions written about mail that has none, and says where they are and how to train with them."""
+    questions, data = section(config, QuestionConfig), section(config, DataConfig)
+    require_model(questions)
+    run = _finished(
+        question_writing_pipeline.with_options(enable_cache=cache, settings=config.settings)(
+            config=questions,
+            data=data,
+            source_version=source_version(data),
+            read_chars=config.read_chars,
+            fresh="" if cache else datetime.now(UTC).isoformat(),
+        )
+    )
+    _say_if_cached(run, "questions")
+    written = _output(run, "write_questions", QUESTIONS)
+    rows, facts = written.load(), written.run_metadata
+    # Named after its content: data that was prepared from a folder stays as it is when the folder is written again.
+    name = hashlib.sha256("".join(row.model_dump_json() for row in rows).encode()).hexdigest()[:10]
+    folder = OUTPUTS / "questions" / name
+    if not folder.is_dir():
+        write_question_table(rows, folder)
+    say(
+        f"questions: {len(rows):,} (inboxes: {facts['inboxes']:,}, batches of mails: {facts['batches']:,}, {facts['spent']})"
+    )
+    if facts["rejected"]:
+        say("  questions left out: " + ", ".join(f"{count:,} {reason}" for reason, count in facts["rejected"].items()))
+    if facts["unusable"]:
+        say(f"  batches without a usable reply: {facts['unusable']:,}")
+    if facts["stopped"] != "enough":
+        why = f"max_cost={questions.max_cost}" if facts["stopped"] == "max_cost" else "there are no further mails"
+        say(f"  fewer than were wanted: {why}")
+    shown = os.path.relpath(folder)
+    say(f"written to {shown}")
+    sources = shlex.join(["--set", f"emails={data.emails}", "--set", f"train_questions={shown}"])
+    say(f"train with them: python run.py --pipeline all --config configs/enron_local.yaml {sources}")
 
 
 def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:

@@ -25,7 +25,7 @@ console = Console(highlight=False)
 
 def say(line: str) -> None:
     """A line that stays."""
-    console.print(line, soft_wrap=True)
+    console.print(line, soft_wrap=True, markup=False)
 
 
 class _Pace(ProgressColumn):
@@ -66,8 +66,8 @@ class Counter:
         self._bars = bars
         self._task = task
 
-    def __call__(self, count: int, total: int | None = None) -> None:
-        self._bars.update(self._task, completed=count, total=total)
+    def __call__(self, count: int, total: int | None = None, *, description: str | None = None) -> None:
+        self._bars.update(self._task, completed=count, total=total, description=description)
 
     def one(self) -> None:
         self._bars.advance(self._task)

@@ -9,6 +9,7 @@ MODELS = ROOT / "models"
 DATA = ROOT / "data"
 OUTPUTS = ROOT / "outputs"
 RUNS = OUTPUTS / "runs"
+QUESTION_REPLIES = OUTPUTS / "question_replies"
 
 
 def code_of(*rooms: str) -> list[str]:

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # The user's ZenML, with its runs and stacks, is not the tests' to write to. At exit, since ZenML writes to it until then.
 ZENML = tempfile.mkdtemp(prefix="zenml-tests-")
@@ -23,6 +24,10 @@ os.environ |= {
     "ZENML_ANALYTICS_OPT_IN": "false",
     "HF_HUB_OFFLINE": "1",
 }
+
+# Machines are busy with other things: how long an example takes says nothing about the code.
+settings.register_profile("any_machine", deadline=None)
+settings.load_profile("any_machine")
 
 MODELS = Path(__file__).parents[1] / "models"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs.schema import Config, ConfigError, DataConfig, TrainingConfig, load_config, section
+from configs.schema import Config, ConfigError, DataConfig, TrainingConfig, load_config, require_source, section
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -50,8 +50,11 @@ def test_overrides_win_over_the_file_and_are_typed() -> None:
         ("max_steps=many", ["max_steps", "integer"]),
         ("backend=vllm", ["backend", "torch"]),
         ("max_steps", ["key=value"]),
-        ("emails=somewhere", ["train_questions"]),
         ("train_questions=somewhere", ["train_questions", "synthetic"]),
+        ("questions_per_inboxes=3", ["unknown key", "'questions_per_inbox'"]),
+        ("question_min_realism=2", ["question_min_realism", "<= 1"]),
+        ("max_cost=0", ["max_cost", "> 0"]),
+        ("extra_litellm_params={api_key: hidden}", ["extra_litellm_params", "api_key", ".env"]),
     ],
 )
 def test_a_mistake_is_named_in_one_line(override: str, words: list[str]) -> None:
@@ -77,3 +80,14 @@ def test_a_section_holds_only_its_own_settings() -> None:
     data = section(Config(), DataConfig)
     assert set(DataConfig.model_fields) == set(data.model_dump())
     assert "learning_rate" not in data.model_dump()
+
+
+def test_a_pipeline_needs_mail_with_questions_and_another_mail_without() -> None:
+    own, synthetic = load_config(None, ["emails=somewhere"]), Config()
+    with_questions = load_config(None, ["emails=somewhere", "train_questions=somewhere"])
+    for config, questions in ((synthetic, True), (with_questions, True), (own, False), (with_questions, False)):
+        require_source(config, questions=questions)
+    with pytest.raises(ConfigError, match="train_questions: needed .*--pipeline scenarios"):
+        require_source(own, questions=True)
+    with pytest.raises(ConfigError, match="emails: the synthetic company brings its own"):
+        require_source(synthetic, questions=False)

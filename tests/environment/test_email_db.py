@@ -246,7 +246,7 @@ def test_any_thread_may_read_and_nothing_is_written(tmp_path: Path) -> None:
         thread.join()
     assert found == [1] * 8
     with pytest.raises(sqlite3.OperationalError):
-        database._rows("DELETE FROM email")
+        database.rows("DELETE FROM email")
     database.close()
     assert [file.name for file in folder.iterdir()] == ["mails.sqlite"]
     assert database.resolve("<1@example.com>") == 1, "a closed database opens again when it is needed"
@@ -371,7 +371,7 @@ def test_a_snippet_shows_numbers_whole_and_everything_else_as_before(database_of
     words = [mail(n, body=f"{before * (n % 3)}heron {before * (n % 4)}") for n in range(1, 12)]
     database = database_of(words)
     for hit in database.mailbox(OWNER, LATE).search(["heron"], max_results=20):
-        raw = database._rows(
+        raw = database.rows(
             "SELECT snippet(email_fts, 1, '', '', '…', 9) FROM email_fts WHERE email_fts MATCH 'heron' AND rowid = ?", hit.id
         )
         assert hit.snippet == raw[0][0].strip()
@@ -413,7 +413,7 @@ def test_a_query_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     started = time.perf_counter()
     with pytest.raises(QueryTimeout, match="longer than 0.2 s"):
-        database._rows(endless)
+        database.rows(endless)
     assert time.perf_counter() - started < 5
     assert database.email_count() == 3 and len(database.mailbox(OWNER, LATE).search(["note"])) == 3
     database.close()
@@ -450,7 +450,7 @@ def two_owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailDatabas
     database.close()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(keywords=st.lists(HOSTILE_WORDS, max_size=30), limit=st.integers(), day=st.integers(1, 28))
 def test_no_keyword_breaks_search_or_out_of_the_mailbox(
     two_owners: MailDatabase, keywords: list[str], limit: int, day: int
@@ -463,14 +463,14 @@ def test_no_keyword_breaks_search_or_out_of_the_mailbox(
         assert mailbox.read(hit.id) is not None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(st.integers(), st.text(), st.none(), st.floats(), st.booleans()))
 def test_only_ids_of_own_and_past_mail_can_be_read(two_owners: MailDatabase, email_id: object) -> None:
     view = two_owners.mailbox(OWNER, LATE).read(email_id)  # type: ignore[arg-type]
     assert (view is not None) == (type(email_id) is int and 1 <= email_id <= 20)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text())
 def test_free_text_is_no_known_address_and_no_message_id(two_owners: MailDatabase, text: str) -> None:
     with pytest.raises(BadInput) as caught:
@@ -479,7 +479,7 @@ def test_free_text_is_no_known_address_and_no_message_id(two_owners: MailDatabas
     assert two_owners.resolve(text) is None and two_owners.canonical(text) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.builds(

@@ -199,7 +199,7 @@ ARGUMENTS = ANY_JSON | st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(NAMES) | st.text(), arguments=ARGUMENTS)
 def test_whatever_a_model_writes_it_gets_text_and_only_its_own_mail(
     tools: MailTools, name: str, arguments: object

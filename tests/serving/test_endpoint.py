@@ -269,14 +269,14 @@ def test_large_bodies_are_not_parsed(client: TestClient, monkeypatch: pytest.Mon
     assert client.post("/invoke", content=b"x" * size).status_code == 413
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
 def test_parsing_never_raises_anything_but_rejected(body: bytes | str) -> None:
     with pytest.raises(endpoint.Rejected):
         endpoint.parse_invocation(body if isinstance(body, bytes) else body.encode())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(), st.text(), st.text() | st.datetimes().map(str))
 def test_any_text_is_accepted_or_rejected_in_one_line(question: str, inbox: str, date: str) -> None:
     parameters = {"question": question, "inbox_address": inbox, "query_date": date}

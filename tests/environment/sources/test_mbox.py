@@ -24,7 +24,7 @@ def bodies(content: bytes) -> list[str]:
 LINES = st.sampled_from(["From here on", "From: nobody", "Subject: no header", "", "> From quoted", "the end", " From"])
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(LINES).map("\n".join), min_size=1, max_size=6))
 def test_what_the_standard_library_writes_is_read_back(tmp_path: Path, texts: list[str]) -> None:
     path = tmp_path / "export.mbox"

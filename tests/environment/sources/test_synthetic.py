@@ -291,7 +291,7 @@ def test_huge_mailboxes_do_not_run_out_of_words() -> None:
     assert len(busy.scenarios()) == 400
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(-(2**40), 2**40),
     train=st.integers(0, 2),

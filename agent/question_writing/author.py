@@ -1,0 +1,197 @@
+"""The model's side: mails in, questions as the model wrote them out, and what that cost."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from agent import prompts
+from agent.question_writing.settings import QuestionSettings
+from environment.errors import BadInput
+
+_MAX_PROBLEM_CHARS = 200
+# Statuses with which a provider says that the same request will never be answered.
+_REFUSALS = {
+    400: "does not accept the request",
+    401: "refuses the key; set it in the environment or in .env",
+    403: "refuses the key; set it in the environment or in .env",
+    404: "is not there; check question_model and question_api_base",
+    422: "does not accept the request",
+}
+
+
+class WrittenQuestion(BaseModel):
+    """A question as the model wrote it: nothing in it is true until it is checked."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    question: str
+    answer: str
+    mail_ids: list[int]
+    how_realistic: float
+
+
+class WrittenQuestions(BaseModel):
+    """The form of a reply, which models that can are held to."""
+
+    questions: list[WrittenQuestion]
+
+
+class Spent(BaseModel):
+    """Tokens, and US dollars as far as LiteLLM knows the model's price; `cost` is None where it does not."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
+        )
+
+    def __str__(self) -> str:
+        tokens = f"{self.prompt_tokens + self.completion_tokens:,} tokens"
+        return f"{tokens}, price unknown" if self.cost is None else f"{tokens}, {self.cost:.4f} USD"
+
+
+class Reply(BaseModel):
+    """What the model wrote about a batch: a list of whatever it put there, or None and the problem."""
+
+    questions: list[Any] | None
+    problem: str = ""
+    spent: Spent
+
+
+class Request(BaseModel):
+    """What the model is sent about a batch; the same mails in the same words are the same request."""
+
+    system: str
+    user: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all of it."""
+        return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
+
+
+def request_for(owner: str, mails: Mapping[int, str], questions: int) -> Request:
+    """A request for so many `questions` about `mails` (id to text) of the inbox `owner`. JSON keeps their text data."""
+    case = {"owner": owner, "questions": questions, "mails": [{"id": id, "text": text} for id, text in mails.items()]}
+    return Request(system=prompts.load("write_questions"), user=json.dumps(case, ensure_ascii=False))
+
+
+def parse_reply(text: str) -> list[Any]:
+    """The list of questions in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
+    start = text.find("{")
+    if start < 0:
+        raise ValueError("no JSON object")
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, start)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+    questions = found.get("questions")
+    if not isinstance(questions, list):
+        raise ValueError("no list of questions in the JSON object")
+    return questions
+
+
+def require_model(settings: QuestionSettings) -> None:
+    """Raises BadInput when LiteLLM cannot know whom to ask, or the provider's key is missing: before anything is spent."""
+    import litellm  # seconds of import, which only question writing and LLM judges need
+
+    litellm.suppress_debug_info = True  # what went wrong is said by us, in one line
+    try:
+        litellm.get_llm_provider(model=settings.question_model, api_base=settings.question_api_base)
+    except litellm.exceptions.BadRequestError as error:
+        raise BadInput(
+            f"question_model={settings.question_model} names no provider that LiteLLM knows; write provider/model, for example "
+            "openai/gpt-4.1, or openai/NAME and question_api_base for a server of your own"
+        ) from error
+    missing = _missing_keys(settings)
+    if missing and settings.question_api_base is None:
+        raise BadInput(
+            f"question_model={settings.question_model} needs {' and '.join(missing)} in the environment or in .env; "
+            "question_api_base names a server of your own"
+        )
+
+
+def _missing_keys(settings: QuestionSettings) -> list[str]:
+    import litellm
+
+    missing = litellm.validate_environment(settings.question_model)["missing_keys"]
+    return [name for name in missing if name.endswith(("KEY", "TOKEN"))]
+
+
+class QuestionAuthor:
+    """Asks a LiteLLM model for questions about mails."""
+
+    def __init__(self, settings: QuestionSettings) -> None:
+        self.settings = settings
+        # LiteLLM insists on a key, which a server of one's own may not need.
+        self._api_key = "none" if settings.question_api_base and _missing_keys(settings) else None
+
+    async def write(self, request: Request) -> Reply:
+        """The first usable reply of `question_attempts`; one without questions when there were only unusable ones.
+
+        Raises BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
+        """
+        from openai import OpenAIError  # what LiteLLM's errors derive from
+
+        spent, unusable, failure = Spent(), "", ""
+        for attempt in range(self.settings.question_attempts):
+            if attempt:
+                await asyncio.sleep(self.settings.question_backoff * 2 ** (attempt - 1))
+            try:
+                text, cost = await self._ask(request)
+            except OpenAIError as error:
+                failure = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_PROBLEM_CHARS]
+                if refusal := _REFUSALS.get(getattr(error, "status_code", 0)):
+                    raise BadInput(f"{self._who} {refusal} ({failure})") from error
+                continue
+            spent += cost
+            try:
+                return Reply(questions=parse_reply(text), spent=spent)
+            except ValueError as error:
+                unusable = str(error)[:_MAX_PROBLEM_CHARS]
+        if unusable:
+            return Reply(questions=None, problem=unusable, spent=spent)
+        raise BadInput(
+            f"{self._who} gave no reply in {self.settings.question_attempts} attempts ({failure}); "
+            "the same command goes on after the last finished batch"
+        )
+
+    @property
+    def _who(self) -> str:
+        where = f" at {self.settings.question_api_base}" if self.settings.question_api_base else ""
+        return f"question_model {self.settings.question_model}{where}"
+
+    async def _ask(self, request: Request) -> tuple[str, Spent]:
+        import litellm
+
+        settings = self.settings
+        schema = litellm.supports_response_schema(settings.question_model)
+        response = await litellm.acompletion(
+            **{
+                "response_format": WrittenQuestions if schema else {"type": "json_object"},
+                "drop_params": True,
+                **settings.extra_litellm_params,
+            },
+            model=settings.question_model,
+            messages=[{"role": "system", "content": request.system}, {"role": "user", "content": request.user}],
+            timeout=settings.question_timeout,
+            num_retries=0,
+            api_base=settings.question_api_base,
+            **({"api_key": self._api_key} if self._api_key else {}),
+        )
+        usage = response.usage
+        # What litellm.completion_cost says of this response, but None instead of a bare Exception without a price.
+        cost = response._hidden_params.get("response_cost")
+        spent = Spent(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, cost=cost)
+        return response.choices[0].message.content or "", spent

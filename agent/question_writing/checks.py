@@ -1,0 +1,138 @@
+"""Which written questions are kept: the cited mails must hold the answer, search must find them, and nothing is asked twice.
+
+All of it is deterministic and costs no model. It errs on the strict side: a right answer in words that the mail does not
+use is lost, and a hallucinated number, date or name does not get through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import date, datetime, timedelta
+
+from pydantic import ValidationError
+
+from agent.judges.exact import count_words, normalise
+from agent.judges.facts import Fact, Reading, fold, plain, read, stem
+from agent.question_writing.author import WrittenQuestion
+from agent.question_writing.batches import Batch
+from environment.email_db import MailDatabase
+from environment.email_text import LAST_DATE, one_line, parse_query_date, storable
+from environment.search_text import content_words, words
+from environment.sources.parquet import Question
+
+_MAX_QUESTION_CHARS = 400
+_MAX_ANSWER_WORDS = 30
+_SEARCH_RESULTS = 10
+_WORDS_IN_MAIL = 0.6
+"""Share of the answer's words that the mail must have; names, numbers and dates must all be there."""
+_SAME_WORDING = 0.7
+"""Share of words in common (Jaccard) from which two questions about one mail are the same."""
+_MAX_DELAY_DAYS = 31
+
+
+class QuestionChecks:
+    """Judges questions one after the other; what is a duplicate depends on those that were kept before."""
+
+    def __init__(self, database: MailDatabase, *, min_realism: float, max_messages: int) -> None:
+        """Questions below `min_realism`, and those citing more than `max_messages` mails, are not kept."""
+        self._database = database
+        self._min_realism = min_realism
+        self._max_messages = max_messages
+        self._of_mail: dict[str, list[tuple[frozenset[str], str]]] = {}
+        self._of_inbox: dict[str, set[frozenset[str]]] = {}
+
+    def check(self, written: object, batch: Batch, texts: Mapping[int, str]) -> Question | str:
+        """The question if it is kept, else why not. `texts` are the mails of the batch as the model was shown them."""
+        try:
+            read_in = WrittenQuestion.model_validate(written)
+        except ValidationError:
+            return "malformed"
+        question, answer = one_line(storable(read_in.question)), one_line(storable(read_in.answer))
+        mail_ids = list(dict.fromkeys(read_in.mail_ids))
+        if not question or not answer or not 0 <= read_in.how_realistic <= 1:
+            return "malformed"
+        if read_in.how_realistic < self._min_realism:
+            return "unrealistic"
+        if len(question) > _MAX_QUESTION_CHARS or count_words(answer) > _MAX_ANSWER_WORDS:
+            return "too_long"
+        if not mail_ids:
+            return "no_mail_cited"
+        if not set(mail_ids) <= texts.keys():
+            return "mail_not_in_batch"
+        if len(mail_ids) > self._max_messages:
+            return "too_many_mails"
+        source = "\n".join(texts[id] for id in mail_ids)
+        if not is_said(answer, source):
+            return "answer_not_in_mail"
+        if is_said(answer, question, share=1.0):
+            return "answer_in_question"
+        mailbox = self._database.mailbox(batch.inbox, LAST_DATE)
+        cited = [mail for id in mail_ids if (mail := mailbox.read(id))]
+        message_ids = tuple(mail.message_id for mail in cited)
+        id = hashlib.sha256("\0".join((batch.inbox, *message_ids, question)).encode()).hexdigest()[:12]
+        asked_at = _query_date(max(mail.date for mail in cited), id)
+        about = content_words(question)
+        hits = self._database.mailbox(batch.inbox, parse_query_date(asked_at)).search(about, max_results=_SEARCH_RESULTS)
+        if not {hit.id for hit in hits}.intersection(mail_ids):
+            return "not_found_by_search"
+        if self._asked_before(batch.inbox, message_ids, about, answer):
+            return "duplicate"
+        return Question(
+            id=id,
+            question=question,
+            answer=answer,
+            message_ids=message_ids,
+            how_realistic=read_in.how_realistic,
+            inbox_address=batch.inbox,
+            query_date=asked_at.isoformat(),
+        )
+
+    def _asked_before(self, inbox: str, message_ids: tuple[str, ...], about: list[str], answer: str) -> bool:
+        """Whether the inbox or a mail was asked this before; remembers it if not."""
+        stems = frozenset(stem(part) for word in about for part in words(word))
+        same_answer = normalise(answer)
+        of_inbox = self._of_inbox.setdefault(inbox, set())
+        if stems in of_inbox:
+            return True
+        for message_id in message_ids:
+            for other_stems, other_answer in self._of_mail.get(message_id, []):
+                if other_answer == same_answer or len(stems & other_stems) >= _SAME_WORDING * len(stems | other_stems):
+                    return True
+        of_inbox.add(stems)
+        for message_id in message_ids:
+            self._of_mail.setdefault(message_id, []).append((stems, same_answer))
+        return False
+
+
+def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
+    """Whether `text` has every number, date and name of `answer`, and at least a `share` of its other content words.
+
+    An answer without any of these (yes, no) is said nowhere: there is nothing to recognise it by.
+    """
+    ours, theirs = read(answer), read(text)
+    folded = plain(text).casefold()
+    if not all(_has(fact, theirs, folded) for fact, _ in ours.facts):
+        return False
+    said = {stem(word) for word in words(fold(plain(text)))} | {stem(word.text) for word in theirs.words}
+    about = [word for word in ours.words if word.can_name]
+    found = [word for word in about if all(stem(part) in said for part in words(fold(word.text)))]
+    if any(word.capitalised and not word.opens and word not in found for word in about):
+        return False
+    return bool(ours.facts or about) and len(found) >= share * len(about)
+
+
+def _has(fact: Fact, text: Reading, folded: str) -> bool:
+    if any(fact.agrees(other) for other, _ in text.facts):
+        return True
+    # The same characters may be read as part of a larger fact: the year of a date, the number of a room.
+    return re.search(rf"(?<!\w){re.escape(fact.text.strip().casefold())}(?!\w)", folded) is not None
+
+
+def _query_date(latest: datetime, id: str) -> date:
+    """A day within a month after the question's `latest` mail, by the question's `id`, as in the public questions.
+
+    Asked at once, the answer would always be in the newest mail, and looking there all that training teaches.
+    """
+    return latest.date() + timedelta(days=1 + int(id, 16) % _MAX_DELAY_DAYS)

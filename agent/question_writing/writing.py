@@ -1,0 +1,199 @@
+"""From a mail database to checked questions: batch by batch until there are enough, the money or the mails run out."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+
+from agent.question_writing.author import QuestionAuthor, Reply, Request, Spent, request_for
+from agent.question_writing.batches import Batch, batches_of, chosen_inboxes
+from agent.question_writing.checks import QuestionChecks
+from agent.question_writing.journal import Journal
+from agent.question_writing.settings import QuestionSettings
+from agent.settings import AgentSettings
+from environment.email_db import MailDatabase
+from environment.email_text import LAST_DATE
+from environment.errors import BadInput
+from environment.sources.parquet import Question
+from environment.tools import READ, MailTools
+
+_FRUITLESS_BATCHES = 8
+"""So many batches without one usable question show that this model will not write any."""
+
+Progress = Callable[["WritingReport", int], None]
+"""Called after every batch with the report so far and the number of questions wanted."""
+
+
+class WritingReport(BaseModel):
+    """The questions, what became of the others, and what all of them cost, earlier runs' replies included."""
+
+    questions: list[Question] = []
+    inboxes: int = 0
+    batches: int = 0
+    """Batches with a usable reply."""
+    unusable: int = 0
+    """Batches without one."""
+    rejected: dict[str, int] = {}
+    """Reason to number of questions that were not kept."""
+    spent: Spent = Spent()
+    stopped: Literal["enough", "max_cost", "mails"] = "mails"
+    """Why it ended: enough questions, no money for another batch, or no further mails."""
+
+
+def write_questions(
+    database: MailDatabase,
+    settings: QuestionSettings,
+    *,
+    read_chars: int,
+    max_messages: int,
+    seed: int,
+    journal_folder: Path,
+    fresh: str = "",
+    progress: Progress = lambda report, wanted: None,
+) -> WritingReport:
+    """Questions about the configured inboxes, in the order of inboxes and batches.
+
+    The model sees mails as the agent's read tool shows them with `read_chars`; what the agent cannot read is not asked.
+    Replies are kept in `journal_folder`, one file per model and its parameters (and `fresh`, a name for starting anew):
+    the same request is never paid for twice, and questions depend on the replies alone, not on how often a run was killed.
+
+    Raises BadInput for an unknown inbox, a model that cannot be asked, and when there is no usable question.
+    """
+    inboxes = chosen_inboxes(database, settings.question_inboxes, settings.largest_inboxes)
+    if not inboxes:
+        raise BadInput("there is no mail to write questions about: the database is empty")
+    asked = [settings.question_model, settings.question_api_base, settings.extra_litellm_params, fresh]
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:10]
+    with Journal(journal_folder / f"{key}.jsonl") as journal:
+        writing = _Writing(database, settings, journal, read_chars, max_messages, progress)
+        asyncio.run(writing.run({inbox: batches_of(database, inbox, settings.mails_per_batch, seed) for inbox in inboxes}))
+    if not writing.report.questions:
+        raise writing.fruitless()
+    return writing.report
+
+
+class _Writing:
+    def __init__(
+        self,
+        database: MailDatabase,
+        settings: QuestionSettings,
+        journal: Journal,
+        read_chars: int,
+        max_messages: int,
+        progress: Progress,
+    ) -> None:
+        self.report = WritingReport()
+        self._database = database
+        self._settings = settings
+        self._journal = journal
+        self._reader = AgentSettings(read_chars=read_chars)
+        self._progress = progress
+        self._author = QuestionAuthor(settings)
+        self._checks = QuestionChecks(
+            database, min_realism=settings.question_min_realism, max_messages=max_messages
+        )
+        self._rejected: Counter[str] = Counter()
+
+    async def run(self, batches: dict[str, list[Batch]]) -> None:
+        report, settings = self.report, self._settings
+        wanted = len(batches) * settings.questions_per_inbox
+        if settings.max_questions is not None:
+            wanted = min(wanted, settings.max_questions)
+        for of_inbox in batches.values():
+            enough = min(len(report.questions) + settings.questions_per_inbox, wanted)
+            report.inboxes += 1
+            await self._inbox(iter(of_inbox), enough, wanted)
+            if report.stopped == "max_cost":
+                return
+        report.stopped = "enough" if len(report.questions) >= wanted else "mails"
+
+    async def _inbox(self, batches: Iterator[Batch], enough: int, wanted: int) -> None:
+        report = self.report
+        while (missing := enough - len(report.questions)) > 0:
+            size = self._wave_size(missing)
+            if size < 1:
+                report.stopped = "max_cost"
+                return
+            wave = list(islice(batches, size))
+            if not wave:
+                return
+            texts = [self._texts(batch) for batch in wave]
+            requests = [
+                request_for(batch.inbox, mails, self._settings.questions_per_batch)
+                for batch, mails in zip(wave, texts, strict=True)
+            ]
+            # All of them are waited for, and so kept, before the first failure ends the run.
+            outcomes = await asyncio.gather(*map(self._reply, requests), return_exceptions=True)
+            replies = []
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                replies.append(outcome)
+            for batch, mails, reply in zip(wave, texts, replies, strict=True):
+                self._take(batch, mails, reply, enough)
+                self._progress(report, wanted)
+            if not report.questions and report.batches + report.unusable >= _FRUITLESS_BATCHES:
+                raise self.fruitless()
+
+    def fruitless(self) -> BadInput:
+        """What to say when there is no question."""
+        report = self.report
+        reasons = dict(self._rejected.most_common())
+        if report.unusable:
+            reasons = {"batches without a JSON reply": report.unusable, **reasons}
+        why = ", ".join(f"{count} {reason}" for reason, count in reasons.items()) or "it wrote none"
+        return BadInput(
+            f"{self._settings.question_model} wrote no usable question about {report.batches + report.unusable} batches of mails "
+            f"({why}; {report.spent}); try another question_model, or --no-cache to ask the same again"
+        )
+
+    def _wave_size(self, missing: int) -> int:
+        """How many batches to ask about at once: no more than are likely needed and can be paid for."""
+        settings, report = self._settings, self.report
+        done = report.batches + report.unusable
+        if not done:
+            return 1  # what is wrong with the model shows at the first request
+        size = min(settings.question_concurrency, -(-missing // settings.questions_per_batch))
+        if settings.max_cost is None:
+            return size
+        cost = report.spent.cost
+        if cost is None:
+            raise BadInput(
+                f"max_cost: LiteLLM knows no price of {settings.question_model}; set input_cost_per_token and "
+                "output_cost_per_token in extra_litellm_params, or max_cost=null and max_questions"
+            )
+        return min(size, int((settings.max_cost - cost) * done / cost)) if cost else size
+
+    async def _reply(self, request: Request) -> Reply:
+        if finished := self._journal.finished(request.digest):
+            return finished
+        return self._journal.add(request.digest, await self._author.write(request))
+
+    def _take(self, batch: Batch, texts: dict[int, str], reply: Reply, enough: int) -> None:
+        report = self.report
+        report.spent += reply.spent
+        if reply.questions is None:
+            report.unusable += 1
+            return
+        report.batches += 1
+        for written in reply.questions:
+            if len(report.questions) >= enough:
+                break
+            outcome = self._checks.check(written, batch, texts)
+            if isinstance(outcome, Question):
+                report.questions.append(outcome)
+            else:
+                self._rejected[outcome] += 1
+        report.rejected = dict(sorted(self._rejected.items()))
+
+    def _texts(self, batch: Batch) -> dict[int, str]:
+        tools = MailTools(self._database.mailbox(batch.inbox, LAST_DATE), self._reader)
+        return {id: tools.call(READ, {"email_id": id}).observation for id in batch.mail_ids}

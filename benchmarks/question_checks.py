@@ -1,0 +1,63 @@
+"""How strict the checks of written questions are: the share of good questions that they keep, and of spoilt ones.
+
+  python -m benchmarks.question_checks MAILS QUESTIONS
+
+MAILS and QUESTIONS are folders of parquet. Their questions with one source mail are taken for good ones. Spoilt: the answer is
+looked for in another question's mail, or one of its digits is changed.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from agent.question_writing.batches import Batch
+from agent.question_writing.checks import QuestionChecks, is_said
+from agent.settings import AgentSettings
+from environment.email_db import MailDatabase, build_database
+from environment.email_text import LAST_DATE
+from environment.sources.parquet import Question, parquet_emails, parquet_questions
+from environment.tools import READ, MailTools
+
+
+def one_digit_changed(answer: str, chance: random.Random) -> str:
+    place = chance.choice([match.start() for match in re.finditer(r"\d", answer)])
+    return answer[:place] + chance.choice([d for d in "0123456789" if d != answer[place]]) + answer[place + 1 :]
+
+
+def measure(mails: str, questions: str, read_chars: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mails.sqlite"
+        build_database(parquet_emails(mails), path)
+        database = MailDatabase(path)
+        checks = QuestionChecks(database, min_realism=0.0, max_messages=1)
+        outcomes: Counter[str] = Counter()
+        answers: list[tuple[str, str]] = []
+        for row in parquet_questions(questions):
+            ids = [database.resolve(message_id) for message_id in row.message_ids]
+            if len(ids) != 1 or ids[0] is None:
+                continue
+            tools = MailTools(database.mailbox(row.inbox_address, LAST_DATE), AgentSettings(read_chars=read_chars))
+            texts = {ids[0]: tools.call(READ, {"email_id": ids[0]}).observation}
+            outcome = checks.check({**row.model_dump(), "mail_ids": ids}, Batch(row.inbox_address, (ids[0],)), texts)
+            outcomes["kept" if isinstance(outcome, Question) else outcome] += 1
+            answers.append((row.answer, texts[ids[0]]))
+        database.close()
+    chance = random.Random(0)
+    own = [(answer, text) for answer, text in answers if is_said(answer, text)]
+    digits = [(answer, text) for answer, text in own if re.search(r"\d", answer)]
+    elsewhere = sum(is_said(answer, chance.choice(answers)[1]) for answer, _ in own)
+    changed = sum(is_said(one_digit_changed(answer, chance), text) for answer, text in digits)
+    print(f"read_chars={read_chars}: {len(answers)} questions: {dict(outcomes.most_common())}")
+    print(f"  answer said by its own mail: {len(own)} of {len(answers)} ({len(own) / len(answers):.1%})")
+    print(f"  ... by a random other mail: {elsewhere} of {len(own)} ({elsewhere / len(own):.1%})")
+    print(f"  ... with one digit changed: {changed} of {len(digits)} ({changed / len(digits):.1%})")
+
+
+if __name__ == "__main__":
+    for chars in (700, 5000):
+        measure(sys.argv[1], sys.argv[2], chars)

@@ -1,0 +1,142 @@
+"""Question writing through the front door: a kill in the middle, what comes out of it, and what can go wrong."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from subprocess import CompletedProcess
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from checkout import Checkout
+from question_model import OWNER, QuestionModel, good_reply, room_mails, serving
+
+from environment.sources.parquet import parquet_questions
+
+BATCHES_BEFORE_THE_KILL = 3
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout with forty mails in `mail/`, and no key."""
+    made = Checkout.create(tmp_path_factory.mktemp("questions") / "project")
+    rows = [
+        {
+            "message_id": mail.message_id,
+            "subject": mail.subject,
+            "from": mail.from_address,
+            "to": list(mail.to_addresses),
+            "cc": [],
+            "bcc": [],
+            "date": mail.date,
+            "body": mail.body,
+        }
+        for mail in room_mails(40)
+    ]
+    addresses = pa.list_(pa.string())
+    table = pa.Table.from_pylist(rows)
+    for name in ("cc", "bcc"):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array([[]] * len(rows), addresses))
+    (made.folder / "mail").mkdir()
+    pq.write_table(table, made.folder / "mail" / "train.parquet")
+    made.environment.pop("OPENAI_API_KEY", None)
+    return made
+
+
+@pytest.fixture
+def model() -> Iterator[QuestionModel]:
+    with serving() as server:
+        yield server
+
+
+def settings(**values: object) -> list[str]:
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+
+
+def words_for(model: QuestionModel) -> list[str]:
+    return [
+        *("--pipeline", "scenarios", "--config", "configs/scenarios.yaml"),
+        *settings(emails="mail", question_model="openai/own", question_api_base=model.url, max_cost="null"),
+        *settings(mails_per_batch=4, questions_per_inbox=24, question_concurrency=2, question_backoff=0),
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionModel) -> None:
+    go_on = threading.Event()
+
+    def reply(case: dict[str, Any]) -> str:
+        if len(model.requests) > BATCHES_BEFORE_THE_KILL:
+            go_on.wait(120)
+        return good_reply(case)
+
+    model.reply = reply
+    killed = checkout.start(*words_for(model))
+    try:
+        while len(replies(checkout)) < BATCHES_BEFORE_THE_KILL or len(model.requests) == BATCHES_BEFORE_THE_KILL:
+            assert killed.poll() is None, killed.communicate()[0]
+            time.sleep(0.05)
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    assert not (checkout.folder / "outputs" / "questions").exists()
+    paid = model.asked_about()[:BATCHES_BEFORE_THE_KILL]
+    model.requests.clear()
+    model.reply = good_reply
+    go_on.set()
+
+    done = checkout.run(*words_for(model))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert len(model.requests) == 6 - BATCHES_BEFORE_THE_KILL and not set(paid) & set(model.asked_about())
+    assert "questions: 24 (inboxes: 1, batches of mails: 6, 6,600 tokens, price unknown)" in done.stdout
+    folder = checkout.folder / re.search(r"written to (\S+)", done.stdout)[1]
+    rows = list(parquet_questions(folder))
+    assert len(rows) == 24 and {row.inbox_address for row in rows} == {OWNER}
+    assert [path.name for path in folder.iterdir()] == ["train.parquet"]
+
+    again = checkout.run(*words_for(model))
+    assert "questions: unchanged, reused" in again.stdout and f"written to {folder.relative_to(checkout.folder)}" in again.stdout
+
+    command = shlex.split(re.search(r"train with them: python run.py (.*)", again.stdout)[1])
+    command[command.index("all")] = "data"
+    data = checkout.run(*command)
+    assert data.returncode == 0, data.stdout + data.stderr
+    counts = re.search(r"(\d+) questions to train on, (\d+) held out", data.stdout)
+    assert int(counts[1]) + int(counts[2]) == 24 and int(counts[2]) > 0 and "left out" not in data.stdout
+
+
+def replies(checkout: Checkout) -> list[str]:
+    files = list((checkout.folder / "outputs" / "question_replies").glob("*.jsonl"))
+    return files[0].read_text().splitlines() if files else []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (settings(emails="mail"), "needs OPENAI_API_KEY"),
+        (settings(emails="synthetic"), "brings its own questions"),
+    ],
+)
+def test_what_stands_in_the_way_is_one_line(checkout: Checkout, words: list[str], named: str) -> None:
+    assert_one_line(checkout, checkout.run("--pipeline", "scenarios", "--config", "configs/scenarios.yaml", *words), named)
+
+
+def test_a_model_that_writes_nothing_usable_is_one_line(checkout: Checkout, model: QuestionModel) -> None:
+    model.reply = lambda case: "I cannot do that."
+    done = checkout.run(*words_for(model), *settings(question_attempts=1))
+    assert_one_line(checkout, done, "no usable question")
+
+
+def assert_one_line(checkout: Checkout, done: CompletedProcess[str], named: str) -> None:
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
+    assert "Traceback" not in done.stdout and "written to" not in done.stdout
+    assert not list((checkout.folder / "outputs" / "questions").glob(".*"))
