@@ -18,6 +18,9 @@ _MAX_ADDRESS_CHARS = 254  # RFC 5321
 _ADDRESSES_REMEMBERED = 20_000
 _IN_ANGLES = re.compile(r"<([^<>]*)>")
 _BLANKS = re.compile(r"\s+")
+_QUOTED_LINE = re.compile(r"[ \t]*>")
+_ATTRIBUTION = re.compile(r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I)
+_QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
 
 def storable(text: str) -> str:
@@ -25,6 +28,26 @@ def storable(text: str) -> str:
     if text.isascii() and "\x00" not in text:
         return text
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
+
+
+def split_quoted(body: str) -> tuple[str, str]:
+    """What the sender of a mail wrote, and what it quotes of earlier mails: lines after `>` with the line that says whose
+    they are (`On … wrote:`), and all that follows `-----Original Message-----` or Outlook's rule.
+
+    Every line is in one of the two, in its order; a forwarded mail is not a quotation.
+    """
+    own: list[str] = []
+    quoted: list[str] = []
+    lines = body.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        below = next((later for later in lines[number + 1 : number + 4] if later.strip()), "")
+        text = line.rstrip("\r\n")
+        if _QUOTED_FROM_HERE.fullmatch(text) and (not text.strip().startswith("_") or below.lstrip().startswith("From:")):
+            quoted += lines[number:]
+            break
+        is_quoted = _QUOTED_LINE.match(text) or (_ATTRIBUTION.fullmatch(text) and _QUOTED_LINE.match(below))
+        (quoted if is_quoted else own).append(line)
+    return "".join(own), "".join(quoted)
 
 
 def one_line(text: str) -> str:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environment.email_db import MAX_RESULTS, Mailbox, MailDatabase, parse_query_date
+from environment.email_text import split_quoted
 from environment.errors import BadInput
 from environment.models import EmailView, SearchResult
 
@@ -105,7 +106,9 @@ def _mail(mail: EmailView) -> Text:
         "Message-ID": mail.message_id,
     }
     lines = [f"{name}: {value}" for name, value in head.items() if value]
-    return _shown("\n".join([*lines, "", mail.body]))
+    own, quoted = split_quoted(mail.body)
+    text = _shown("\n".join([*lines, "", own]))
+    return text.append("\n").append(_shown(quoted).plain, style="dim") if quoted else text
 
 
 def _shown(text: str) -> Text:

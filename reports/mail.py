@@ -26,8 +26,9 @@ _REASONS = {
 }
 
 
-def mail_html(report: Mapping[str, Any], source: str) -> str:
-    """The page. `report` is a `BuildReport` as plain values: counts, and `listed`, the first dropped mails of each reason."""
+def mail_html(report: Mapping[str, Any], statistics: Mapping[str, Any], source: str) -> str:
+    """The page. `report` is a `BuildReport` as plain values: counts, and `listed`, the first dropped mails of each reason;
+    `statistics` is a `DatabaseStatistics` as plain values: what the mails that are used are like."""
     by_reason: dict[str, list[Mapping[str, Any]]] = {reason: [] for reason in report["dropped"]}
     for mail in report["listed"]:
         by_reason[mail["reason"]].append(mail)
@@ -40,8 +41,29 @@ def mail_html(report: Mapping[str, Any], source: str) -> str:
     ]
     body = "".join(f"<div><dt>{name}</dt><dd>{count:,}</dd></div>" for name, count in facts)
     parts = [f'<header><h1>Mails</h1><p>{escape(source)}</p></header><section><dl class="facts">{body}</dl></section>']
+    parts.append(_statistics(statistics))
     parts += [_left_out(reason, count, by_reason[reason]) for reason, count in report["dropped"].items()]
     return page("Mails", "\n".join(parts))
+
+
+def _statistics(statistics: Mapping[str, Any]) -> str:
+    names = ("min", "median", "p90", "p99", "max")
+    spread = "".join(
+        f'<tr><th scope="row">{what}</th>' + "".join(f"<td>{statistics[key][name]:,}</td>" for name in names) + "</tr>"
+        for what, key in (("mails of an inbox", "mails_per_inbox"), ("characters of a mail", "body_chars"))
+        if statistics[key]
+    )
+    largest = "".join(
+        f"<tr><td>{escape(address)}</td><td>{mails:,}</td></tr>" for address, mails in statistics["largest_inboxes"].items()
+    )
+    dates = " to ".join(str(statistics[key] or "-")[:10] for key in ("first_date", "last_date"))
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("", *names))
+    return (
+        f'<section><h2>The mails that are used</h2><p class="note">{escape(dates)}</p>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{spread}</tbody></table></div>'
+        '<h3>Largest inboxes</h3><div class="scroll"><table><thead><tr><th scope="col">address</th><th scope="col">mails</th>'
+        f"</tr></thead><tbody>{largest}</tbody></table></div></section>"
+    )
 
 
 def _left_out(reason: str, count: int, mails: Sequence[Mapping[str, Any]]) -> str:

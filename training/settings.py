@@ -26,7 +26,7 @@ class TrainerSettings(BaseModel):
     )
 
     # warm start
-    demonstrations: int = Field(default=88, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it")
+    demonstrations: int = Field(default=96, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it")
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="peak learning rate of the warm start")
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")

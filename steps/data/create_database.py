@@ -47,11 +47,12 @@ def create_database(
     if not report.kept:
         why = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items()) or "it is empty"
         raise BadInput(f"none of the {report.read:,} mails or files of {config.emails} is a usable mail ({why})")
+    statistics = database_statistics(path).model_dump(mode="json")
     facts = {
         **report.model_dump(exclude={"listed"}),
         "source": config.emails,
         "source_version": source_version,
-        "statistics": database_statistics(path).model_dump(mode="json"),
+        "statistics": statistics,
     }
     get_step_context().add_output_metadata(facts, output_name=MAIL_DATABASE)
-    return MailDatabase(path), HTMLString(mail_html(report.model_dump(), config.emails))
+    return MailDatabase(path), HTMLString(mail_html(report.model_dump(), statistics, config.emails))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_text import normalise_address, normalise_addresses, parse_query_date
+from environment.email_text import normalise_address, normalise_addresses, parse_query_date, split_quoted
 from environment.errors import BadInput
 
 
@@ -54,3 +54,26 @@ def test_a_malformed_query_date_is_one_clear_line(value: object) -> None:
     with pytest.raises(BadInput, match="YYYY-MM-DD") as caught:
         parse_query_date(value)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("body", "own"),
+    [
+        ("On Friday.\n\nOn 5 May 2001, Ann Lee wrote:\n> When?\n", "On Friday.\n\n"),
+        ("> When?\nOn Friday.\n  > Where?\nIn 4B.", "On Friday.\nIn 4B."),
+        ("Yes.\n -----Original Message-----\nFrom: Ann\nWhen?", "Yes.\n"),
+        ("Yes.\n________________________________\nFrom: Ann\nWhen?", "Yes.\n"),
+        ("Yes.\n________________________________\nAnn Lee", "Yes.\n________________________________\nAnn Lee"),
+        ("On Friday Bob wrote:\nnothing", "On Friday Bob wrote:\nnothing"),
+        ("", ""),
+    ],
+)
+def test_what_a_mail_quotes_is_told_from_what_it_says(body: str, own: str) -> None:
+    assert split_quoted(body)[0] == own
+
+
+@given(st.lists(st.sampled_from(["> a\n", "b\n", "\n", "On 5 May, Ann wrote:\n", "-- Original Message --\n"]) | st.text()))
+def test_every_line_is_said_or_quoted(parts: list[str]) -> None:
+    body = "".join(parts)
+    own, quoted = split_quoted(body)
+    assert sorted(own + quoted) == sorted(body)
