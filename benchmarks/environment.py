@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from tokenizers import Tokenizer
 
 from agent.settings import AgentSettings
 from benchmarks import obvious_mailbox
 from benchmarks.obvious_mailbox import ObviousMailbox
+from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
 from environment.email_text import FIRST_DATE, LAST_DATE
@@ -409,22 +408,6 @@ def _token_counter(file: Path) -> tuple[Callable[[str], int], str]:
 
 def _call(name: str, **arguments: Any) -> str:
     return json.dumps({"name": name, "arguments": arguments})
-
-
-# What is seen
-
-
-def progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    table = Table(title=title, title_justify="left", show_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*("" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row))
-    Console(highlight=False, width=110).print(table, "")
 
 
 if __name__ == "__main__":
