@@ -3,11 +3,12 @@
   python -m benchmarks.question_checks MAILS QUESTIONS
 
 MAILS and QUESTIONS are folders of parquet. Their questions with one source mail are taken for good ones. Spoilt: the answer is
-looked for in another question's mail, or one of its digits is changed.
+looked for in another question's mail, or one of its digits is changed. The last line is JSON.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -29,7 +30,7 @@ def one_digit_changed(answer: str, chance: random.Random) -> str:
     return answer[:place] + chance.choice([d for d in "0123456789" if d != answer[place]]) + answer[place + 1 :]
 
 
-def measure(mails: str, questions: str, read_chars: int) -> None:
+def measure(mails: str, questions: str, read_chars: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mails.sqlite"
         build_database(parquet_emails(mails), path)
@@ -56,8 +57,22 @@ def measure(mails: str, questions: str, read_chars: int) -> None:
     print(f"  answer said by its own mail: {len(own)} of {len(answers)} ({len(own) / len(answers):.1%})")
     print(f"  ... by a random other mail: {elsewhere} of {len(own)} ({elsewhere / len(own):.1%})")
     print(f"  ... with one digit changed: {changed} of {len(digits)} ({changed / len(digits):.1%})")
+    return {
+        "read_chars": read_chars,
+        "outcomes": dict(outcomes.most_common()),
+        "said_by_own_mail": len(own) / len(answers),
+        "said_by_another_mail": elsewhere / len(own),
+        "said_with_one_digit_changed": changed / len(digits),
+    }
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print("error: python -m benchmarks.question_checks MAILS QUESTIONS", file=sys.stderr)
+        return 2
+    print(json.dumps([measure(sys.argv[1], sys.argv[2], chars) for chars in (700, 5000)]))
+    return 0
 
 
 if __name__ == "__main__":
-    for chars in (700, 5000):
-        measure(sys.argv[1], sys.argv[2], chars)
+    sys.exit(main())
