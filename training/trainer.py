@@ -131,6 +131,16 @@ def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:
     return kept
 
 
+def grpo_learning_rate(settings: TrainerSettings, step: int) -> float:
+    """Of GRPO step `step` (the first is 1)."""
+    # A fresh Adam moves every weight by the full rate, signal or noise: the first steps have to be small. And a few groups
+    # are a noisy gradient: the last steps settle what the larger ones left.
+    rise = min(1.0, step / settings.warm_up_steps)
+    if settings.learning_rate_schedule == "constant":
+        return settings.learning_rate * rise
+    return settings.learning_rate * min(rise, (settings.max_steps - step + 1) / settings.max_steps)
+
+
 def warm_start_learning_rates(batches: int, peak: float) -> list[float]:
     """Linear warm-up over the first tenth of the batches, then linear decay to a tenth of the peak."""
     rise = max(1, batches // 10)
@@ -251,9 +261,12 @@ class Trainer:
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
         if trainable:
-            # A fresh Adam moves every weight by the full rate, signal or noise: the first steps have to be small.
-            rate = self.settings.learning_rate * min(1.0, step / self.settings.warm_up_steps)
-            result = await self.backend.train(self.model, trainable, learning_rate=rate)
+            result = await self.backend.train(
+                self.model,
+                trainable,
+                learning_rate=grpo_learning_rate(self.settings, step),
+                scale_rewards=self.settings.scale_rewards,
+            )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self.progress.advance()
         checkpoint_step = await self.model.get_step()

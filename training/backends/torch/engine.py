@@ -141,16 +141,21 @@ class Engine:
     def paused(self) -> Iterator[None]:
         """The model to oneself: no step runs inside. Waiting and running requests go on afterwards.
 
-        Afterwards the finished conversations have left the cache, and its memory is free when nothing is running.
+        The finished conversations leave the cache, afterwards at the latest, and its memory is free when nothing is running.
         """
         with self._model_lock:
             try:
+                if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
+                    self._forget()
                 yield
             finally:
-                for sequence in list(self._finished):
-                    self._evict(sequence)
-                if not self._running:
-                    self._pool.clear()
+                self._forget()
+
+    def _forget(self) -> None:
+        for sequence in list(self._finished):
+            self._evict(sequence)
+        if not self._running:
+            self._pool.clear()
 
     def trunk_states(self, ids: np.ndarray) -> torch.Tensor | None:
         """What left the trunk of the network for each of `ids`, if a cached conversation begins with them.

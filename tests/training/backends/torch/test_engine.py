@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,6 +145,18 @@ def test_the_trunk_of_a_finished_conversation_is_kept_for_the_update(engine: Eng
         )
     with engine.paused():
         assert engine.trunk_states(known) is None
+
+
+def test_an_update_of_all_layers_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings) -> None:
+    every_layer = settings.model_copy(update={"lora_layers": None})
+    engine = Engine(PolicyNetwork(model_dir, every_layer), every_layer)
+    store = weakref.ref(engine._pool.store)
+    engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60)
+    with engine.paused():
+        assert store() is None
+    again = engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3, temperature=0)).result(60)
+    engine.close()
+    assert again.token_ids
 
 
 def test_seed_reproduces_and_top_p_restricts(engine: Engine) -> None:

@@ -1,0 +1,27 @@
+"""How fast a run learns when."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.settings import TrainerSettings
+from training.trainer import grpo_learning_rate, warm_start_learning_rates
+
+
+def rates(schedule: str, *, steps: int = 4, rise: int = 2) -> list[float]:
+    settings = TrainerSettings(
+        max_steps=steps, learning_rate=0.4, warm_up_steps=rise, learning_rate_schedule=schedule
+    )
+    return [grpo_learning_rate(settings, step) for step in range(1, steps + 1)]
+
+
+def test_the_rate_rises_and_then_stays_or_falls() -> None:
+    assert rates("constant") == pytest.approx([0.2, 0.4, 0.4, 0.4])
+    assert rates("linear") == pytest.approx([0.2, 0.3, 0.2, 0.1])
+    assert rates("linear", steps=1, rise=1) == pytest.approx([0.4])
+    assert min(rates("linear", steps=3, rise=9)) > 0
+
+
+def test_a_warm_start_rises_to_its_peak_and_ends_low() -> None:
+    given = warm_start_learning_rates(40, 1e-3)
+    assert len(given) == 40 and max(given) <= 1e-3 and given[0] < max(given) and 0 < given[-1] < max(given) / 5
