@@ -89,6 +89,15 @@ class EvaluationConfig(BaseModel):
     min_gain: float = Field(
         default=0.0, ge=-1, le=1, description="gate: accuracy above the base that promotes to production"
     )
+    promotion_floor: float = Field(
+        default=0.0, ge=0, lt=1, description="gate: accuracy that a version must be above to go to production"
+    )
+    promotion_significance: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="gate: a version is worse than production from this p-value (paired McNemar) down; 1: from any loss",
+    )
 
 
 class DeploymentConfig(BaseModel):

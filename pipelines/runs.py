@@ -40,7 +40,7 @@ from steps.artifact_names import (
 )
 from steps.data.sources import source_version
 from steps.data.write_questions import require_model
-from steps.model_registry import find_checkpoint
+from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
 from training.scoring import require_judge
@@ -238,6 +238,7 @@ def run_eval(
             checkpoint=trained.checkpoint,
             warm_start=trained.warm_start,
             base_model=base_model,
+            production=_other_in_production(trained),
         )
     )
     _say_if_cached(run, "evaluation")
@@ -247,8 +248,20 @@ def run_eval(
         write_beside(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
+    promotion = metrics["promotion"]
+    say(f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}")
     say(f"report: {os.path.relpath(report)}")
     say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
+
+
+def _other_in_production(trained: TrainedRun) -> UUID | None:
+    """The checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+    version = production_version()
+    if version is None or version.name == trained.version:
+        return None
+    checkpoint = version.get_artifact(CHECKPOINT)
+    assert checkpoint is not None, "the version in production has a checkpoint"
+    return checkpoint.id
 
 
 def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model: str | None) -> None:
