@@ -39,13 +39,16 @@ def decide_promotion(
         return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")
     if accuracy <= of_base + min_gain:
         return Promotion(
-            promoted=False, reason=f"{accuracy:.1%} correct is not above the base's {of_base:.1%} by min_gain={min_gain}"
+            promoted=False,
+            reason=f"{accuracy:.1%} correct is not above the base's {of_base:.1%} by min_gain={min_gain}",
         )
     if production is None:
         return Promotion(promoted=True, reason=f"{accuracy:.1%} correct, and there is no other version to compare with")
     paired = mcnemar(trained, production)
     if paired.n == 0:
-        return Promotion(promoted=False, reason="no question was answered by both this version and the one in production")
+        return Promotion(
+            promoted=False, reason="no question was answered by both this version and the one in production"
+        )
     compared = (
         f"of {paired.n} questions {paired.a_only} only by this version and {paired.b_only} only by the one in production "
         f"(McNemar p = {paired.p_value:.3f}, limit {significance})"

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
+from cluster.settings import StackSettings
 from training.settings import TrainerSettings
 
 SYNTHETIC = "synthetic"
@@ -114,7 +115,13 @@ class QuestionConfig(QuestionSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig):
+class StackConfig(StackSettings):
+    """The ZenML stack on Kubernetes that `--pipeline stack` registers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig):
     """All sections together: what a YAML file may hold."""
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")

@@ -16,16 +16,17 @@ ROOMS = {
     "reports": set(),
     "agent": {"environment", "training"},
     "benchmarks": {"agent", "environment"},
-    "configs": {"agent", "training"},
+    "cluster": {"training"},
+    "configs": {"agent", "cluster", "training"},
     "materializers": {"environment", "training"},
     "serving": {"agent", "environment", "training", "materializers", "steps"},
     "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "training"},
-    "pipelines": {"configs", "environment", "materializers", "reports", "serving", "steps", "training"},
+    "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "training"},
 }
 """Room -> rooms of ours that it may import."""
 
 LIBRARIES = {
-    "zenml": {"pipelines", "steps", "materializers", "serving", "run.py"},
+    "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends"},
     "art": {"agent", "training"},
     "langchain_core": {"agent", "environment/tools.py"},

@@ -47,7 +47,9 @@ def ask_production(
     production.require_base(files.id, files.checksum)
 
     async def ask_all(base_url: str) -> list[Prediction]:
-        evaluation = Evaluation(database, open_judge(config), settings, max_concurrent=manifest.config["max_concurrent"])
+        evaluation = Evaluation(
+            database, open_judge(config), settings, max_concurrent=manifest.config["max_concurrent"]
+        )
         policy = Policy(base_url=base_url, model=PRODUCTION, temperature=0.0, max_tokens=settings.max_tokens)
         with counter("questions answered by the version in production", total=len(questions)) as advance:
             return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
