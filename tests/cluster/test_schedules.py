@@ -1,0 +1,203 @@
+"""Cron expressions, and schedules from creation to deletion: ZenML's own client and orchestrator on an emulated API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import kubernetes_validate
+import pytest
+from kubernetes_api import ApiServer
+from zenml import save_artifact
+from zenml.client import Client
+from zenml.enums import StackComponentType
+from zenml.utils import source_utils
+
+from cluster import schedules
+from cluster.settings import StackSettings
+from cluster.stack import components_of
+from configs.schema import load_config
+from pipelines import operations, runs
+from training.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+VERSIONS = ("1.35", "1.36", "1.37")
+"""Kubernetes versions whose schemas the manifests must satisfy."""
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["0 2 * * *", "*/15 0-6 1,15 * mon-fri", "5/10 2 ? JAN SUN", "@daily", "@Hourly", "59 23 31 12 6", " 0  2 * * * "],
+)
+def test_what_a_cronjob_accepts(expression: str) -> None:
+    schedules.require_cron(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "named"),
+    [
+        ("", "not 0"),
+        ("0 2 * *", "not 4"),
+        ("0 0 2 * * *", "not 6"),
+        ("@nightly", "not 1"),
+        ("60 2 * * *", "'60' is no minute (0-59"),
+        ("0 24 * * *", "'24' is no hour"),
+        ("0 2 0 * *", "'0' is no day of month (1-31"),
+        ("0 2 * 13 *", "jan-dec"),
+        ("0 2 * * 7", "'7' is no day of week (0-6 or sun-sat"),
+        ("0 2 * * mon-sun", "'mon-sun'"),
+        ("*/0 2 * * *", "'*/0'"),
+        ("30-10 2 * * *", "'30-10'"),
+        ("0 2, * * *", "''"),
+        ("H 2 * * *", "'H'"),
+        ("0 2 L * *", "'L'"),
+        ("-1 2 * * *", "'-1'"),
+        ("٣ 2 * * *", "'٣'"),
+    ],
+)
+def test_what_it_does_not(expression: str, named: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        schedules.require_cron(expression)
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def client(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A ZenML whose active stack has our orchestrator.
+
+    ZenML lets a Kubernetes orchestrator work with the test's database and artifact store when it counts as local, which
+    changes nothing but a volume of the pods.
+    """
+    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(ROOT))
+    client = Client()
+    before = client.active_stack_model
+    wanted = {
+        component.kind: component
+        for component in components_of(
+            StackSettings(kubernetes_context="emulated", artifact_store="s3://b/p", container_registry="registry.example.com")
+        )
+    }
+    orchestrator = wanted[StackComponentType.ORCHESTRATOR]
+    local = orchestrator.configuration | {"local": True, "pass_zenml_token_as_secret": False}
+    components: dict[StackComponentType, UUID | str] = {
+        kind: before.components[kind][0].id for kind in (StackComponentType.ARTIFACT_STORE,)
+    }
+    for kind, configuration in (
+        (StackComponentType.ORCHESTRATOR, local),
+        (StackComponentType.CONTAINER_REGISTRY, wanted[StackComponentType.CONTAINER_REGISTRY].configuration),
+        (StackComponentType.IMAGE_BUILDER, {}),
+    ):
+        component = client.create_stack_component("scheduling", wanted[kind].flavor, kind, configuration)
+        components[kind] = component.id
+    stack = client.create_stack("scheduling", components)
+    client.activate_stack(stack.id)
+    yield client
+    client.activate_stack(before.id)
+    for schedule in schedules.all_schedules():
+        client.zen_store.delete_schedule(schedule.id, soft=False)
+    client.delete_stack(stack.id)
+    for kind in (StackComponentType.ORCHESTRATOR, StackComponentType.CONTAINER_REGISTRY, StackComponentType.IMAGE_BUILDER):
+        client.delete_stack_component("scheduling", kind)
+
+
+@pytest.fixture
+def scheduled(client: Client) -> str:
+    """The name of a schedule of training_k8s.yaml, without its GPU step operator."""
+    create()
+    (schedule,) = schedules.all_schedules()
+    return schedule.name
+
+
+def create(cron: str = "0 2 * * *") -> None:
+    config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable"])
+    docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
+    config = config.model_copy(update={"settings": {**config.settings, "docker": docker}, "step_settings": {}})
+    saved = {name: save_artifact([name], name=name).id for name in ("mail_database", "scenarios")}
+    data = runs.DataRun(database=saved["mail_database"], scenarios=saved["scenarios"])
+    assert runs.run_train(config, data, cache=True, schedule=cron) is None
+
+
+def cron_job(cluster: ApiServer) -> dict[str, Any]:
+    (job,) = cluster.of_kind("cronjobs")
+    return job
+
+
+def test_the_cronjob_that_zenml_submits(cluster: ApiServer, scheduled: str) -> None:
+    job = cron_job(cluster)
+    for version in VERSIONS:
+        kubernetes_validate.validate(job, version, strict=True)
+    spec = job["spec"]
+    assert (spec["schedule"], spec["concurrencyPolicy"]) == ("0 2 * * *", "Forbid")
+    assert (spec["successfulJobsHistoryLimit"], spec["failedJobsHistoryLimit"]) == (3, 3)
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "email-agent"
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example.com/agent:1"
+    assert "nvidia" not in str(job), "the orchestrator's own pod needs no GPU"
+
+
+def test_the_schema_would_notice_a_mistake(cluster: ApiServer, scheduled: str) -> None:
+    job = cron_job(cluster)
+    job["spec"]["concurencyPolicy"] = job["spec"].pop("concurrencyPolicy")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(job, VERSIONS[0], strict=True)
+
+
+def test_scheduled_training_is_never_cached_and_makes_a_version_each_time(client: Client, scheduled: str) -> None:
+    snapshot = client.list_snapshots(sort_by="desc:created", size=1, hydrate=True, named_only=False).items[0]
+    assert snapshot.schedule is not None and snapshot.schedule.name == scheduled
+    assert snapshot.step_configurations["train_agent"].config.enable_cache is False
+    model = snapshot.pipeline_configuration.model
+    assert model is not None and model.version is None
+
+
+def test_paused_resumed_and_deleted(
+    cluster: ApiServer, client: Client, scheduled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operations.set_schedule(scheduled, active=False)
+    assert cron_job(cluster)["spec"]["suspend"] is True
+    operations.list_schedules()
+    assert f'{scheduled}  "0 2 * * *"  paused' in capsys.readouterr().out
+    operations.set_schedule(scheduled, active=False)
+    assert "was paused already" in capsys.readouterr().out
+    operations.set_schedule(scheduled, active=True)
+    assert cron_job(cluster)["spec"]["suspend"] is False
+    operations.delete_schedule(scheduled)
+    assert not cluster.of_kind("cronjobs") and not schedules.all_schedules()
+    create()  # the name is free again
+    assert [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
+
+
+def test_one_training_has_one_schedule(cluster: ApiServer, scheduled: str) -> None:
+    with pytest.raises(BadInput, match=f"{scheduled} exists already .*--schedule-delete {scheduled}"):
+        create("0 3 * * *")
+    assert len(cluster.of_kind("cronjobs")) == 1
+
+
+def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, client: Client) -> None:
+    cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 403
+    with pytest.raises(BadInput, match="403"):
+        create()
+    assert not schedules.all_schedules()
+
+
+def test_what_cannot_be_managed_is_said_in_one_line(cluster: ApiServer, client: Client, scheduled: str) -> None:
+    with pytest.raises(BadInput, match="there is no schedule other; `--schedule-list`"):
+        schedules.set_active("other", False)
+    cluster.failing["/apis/batch"] = 403
+    with pytest.raises(BadInput, match="403"):
+        schedules.set_active(scheduled, False)
+    with pytest.raises(BadInput, match="403"):
+        schedules.delete(scheduled)
+    assert [schedule.active for schedule in schedules.all_schedules()] == [True], "ZenML says what the cluster does"
+    cluster.shutdown()
+    cluster.server_close()
+    with pytest.raises(BadInput, match="cannot be reached"):
+        schedules.delete(scheduled)
+
+
+def test_an_orchestrator_that_cannot_schedule() -> None:
+    with pytest.raises(BadInput, match="orchestrator default of stack default cannot schedule"):
+        schedules.require_scheduler()
