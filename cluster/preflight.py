@@ -12,7 +12,6 @@ from uuid import uuid4
 from kubernetes import client as k8s
 from kubernetes import config as kubeconfig
 from kubernetes.client.exceptions import ApiException
-from kubernetes.config.config_exception import ConfigException
 from urllib3.exceptions import HTTPError
 from zenml.client import Client
 from zenml.container_engines.factory import get_container_engine
@@ -106,7 +105,7 @@ def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | Non
             )
             return Check(name, False, f"no context {context} in the kubeconfig", known), None
         api = kubeconfig.new_client_from_config(context=context)
-    except (ConfigException, OSError) as error:
+    except Exception as error:  # a damaged file shows in whatever stumbles over it first
         return Check(
             name, False, f"no usable kubeconfig ({_one_line(error)})", "set KUBECONFIG to the cluster's file"
         ), None

@@ -60,10 +60,11 @@ def test_no_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "set KUBECONFIG" in missing()
 
 
-def test_a_kubeconfig_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "broken").write_text("- a\n: b")
+@pytest.mark.parametrize("content", [b"- a\n: b", b"text", b"", b"\xff\xfe", b"contexts: 1", b"{contexts: [], current-context: x}"])
+def test_a_kubeconfig_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "broken").write_bytes(content)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "broken"))
-    assert "cluster access" in missing()
+    assert "no usable kubeconfig" in missing()
 
 
 def test_a_wrong_context(cluster: ApiServer) -> None:

@@ -103,19 +103,24 @@ def client(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clie
 
 
 @pytest.fixture
-def scheduled(client: Client) -> str:
+def data(client: Client) -> runs.DataRun:
+    """Something to train on, as far as a schedule is concerned."""
+    saved = {name: save_artifact([name], name=name).id for name in ("mail_database", "scenarios")}
+    return runs.DataRun(database=saved["mail_database"], scenarios=saved["scenarios"])
+
+
+@pytest.fixture
+def scheduled(data: runs.DataRun) -> str:
     """The name of a schedule of training_k8s.yaml, without its GPU step operator."""
-    create()
+    create(data)
     (schedule,) = schedules.all_schedules()
     return schedule.name
 
 
-def create(cron: str = "0 2 * * *") -> None:
+def create(data: runs.DataRun, cron: str = "0 2 * * *") -> None:
     config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable"])
     docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
     config = config.model_copy(update={"settings": {**config.settings, "docker": docker}, "step_settings": {}})
-    saved = {name: save_artifact([name], name=name).id for name in ("mail_database", "scenarios")}
-    data = runs.DataRun(database=saved["mail_database"], scenarios=saved["scenarios"])
     assert runs.run_train(config, data, cache=True, schedule=cron) is None
 
 
@@ -154,7 +159,7 @@ def test_scheduled_training_is_never_cached_and_makes_a_version_each_time(client
 
 
 def test_paused_resumed_and_deleted(
-    cluster: ApiServer, client: Client, scheduled: str, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, data: runs.DataRun, scheduled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operations.set_schedule(scheduled, active=False)
     assert cron_job(cluster)["spec"]["suspend"] is True
@@ -166,24 +171,24 @@ def test_paused_resumed_and_deleted(
     assert cron_job(cluster)["spec"]["suspend"] is False
     operations.delete_schedule(scheduled)
     assert not cluster.of_kind("cronjobs") and not schedules.all_schedules()
-    create()  # the name is free again
+    create(data)  # the name is free again
     assert [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
 
 
-def test_one_training_has_one_schedule(cluster: ApiServer, scheduled: str) -> None:
+def test_one_training_has_one_schedule(cluster: ApiServer, data: runs.DataRun, scheduled: str) -> None:
     with pytest.raises(BadInput, match=f"{scheduled} exists already .*--schedule-delete {scheduled}"):
-        create("0 3 * * *")
+        create(data, "0 3 * * *")
     assert len(cluster.of_kind("cronjobs")) == 1
 
 
-def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, client: Client) -> None:
+def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, data: runs.DataRun) -> None:
     cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 403
     with pytest.raises(BadInput, match="403"):
-        create()
+        create(data)
     assert not schedules.all_schedules()
 
 
-def test_what_cannot_be_managed_is_said_in_one_line(cluster: ApiServer, client: Client, scheduled: str) -> None:
+def test_what_cannot_be_managed_is_said_in_one_line(cluster: ApiServer, scheduled: str) -> None:
     with pytest.raises(BadInput, match="there is no schedule other; `--schedule-list`"):
         schedules.set_active("other", False)
     cluster.failing["/apis/batch"] = 403
