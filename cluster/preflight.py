@@ -258,7 +258,8 @@ def _registry(settings: StackSettings) -> Check:
                 name, False, f"{address} answers {error.code}, not as a registry does", "check container_registry"
             )
     except (OSError, ValueError) as error:
-        return Check(name, False, f"{address} does not answer ({_one_line(error)})", "check container_registry")
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return Check(name, False, f"{address} does not answer ({_one_line(reason)})", "check container_registry")
     return Check(name, True, f"{address} answers")
 
 
@@ -282,5 +283,5 @@ def _missing_secret(secret: str | None, values: str) -> tuple[str, str] | None:
     return None
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split())[:160] or type(error).__name__

@@ -37,7 +37,7 @@ def run_stack(config: Config, *, dry_run: bool) -> None:
 def _not_ready(missing: list[Check]) -> BadInput:
     first = missing[0]
     more = f" (and {len(missing) - 1} more above)" if len(missing) > 1 else ""
-    return BadInput(f"stack not registered, {first.name}: {first.found}: {first.remedy}{more}")
+    return BadInput(f"the stack cannot be registered yet, {first.name}: {first.found}: {first.remedy}{more}")
 
 
 def require_cluster(config: Config, schedule: str | None) -> None:

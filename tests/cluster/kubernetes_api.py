@@ -1,10 +1,21 @@
-"""An emulated Kubernetes API server on loopback that the real clients talk to."""
+"""An emulated Kubernetes API server on loopback that the real clients talk to, and the schemas of real ones."""
 
 from __future__ import annotations
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import kubernetes_validate
+
+VERSIONS = ("1.35", "1.36", "1.37")
+"""Kubernetes versions whose schemas a manifest must satisfy."""
+
+
+def require_valid(manifest: dict[str, Any]) -> None:
+    """Raises for a manifest with a key or value that one of the versions does not know."""
+    for version in VERSIONS:
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 def merged(old: Any, patch: Any) -> Any:

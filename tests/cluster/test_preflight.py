@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 from kubernetes.config import kube_config
 from kubernetes_api import ApiServer
-from zenml.enums import StoreType
+from zenml.enums import StackComponentType, StoreType
 
 from cluster import preflight
 from cluster.preflight import Check
 from cluster.settings import StackSettings
+from cluster.stack import components_of
 from training.errors import BadInput
 
 
@@ -156,3 +158,10 @@ def test_a_registry_may_want_credentials_but_must_be_one(real: None, status: int
 def test_secrets_are_looked_up_by_name_only(real: None) -> None:
     check = preflight._registry(settings(container_registry_secret="absent"))
     assert str(check).endswith("there is no ZenML secret absent: zenml secret create absent --username=… --password=…")
+
+
+def test_storage_needs_its_libraries(real: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zenml.integrations.s3.artifact_stores", None)
+    wanted = settings()
+    (component,) = (c for c in components_of(wanted) if c.kind is StackComponentType.ARTIFACT_STORE)
+    assert str(preflight._storage(wanted, component)).endswith("zenml integration install s3 -y")
