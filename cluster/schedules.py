@@ -34,7 +34,7 @@ def require_cron(expression: str) -> None:
 
     That is five fields or one of `MACROS`; no seconds, no years, and Sunday is 0 only.
     """
-    if expression.strip().lower() in MACROS:
+    if expression in MACROS:
         return
     fields = expression.split()
     if len(fields) != len(FIELDS):

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize(
     "expression",
-    ["0 2 * * *", "*/15 0-6 1,15 * mon-fri", "5/10 2 ? JAN SUN", "@daily", "@Hourly", "59 23 31 12 6", " 0  2 * * * "],
+    ["0 2 * * *", "*/15 0-6 1,15 * mon-fri", "5/10 2 ? JAN SUN", "@daily", "59 23 31 12 6", " 0  2 * * * "],
 )
 def test_what_a_cronjob_accepts(expression: str) -> None:
     schedules.require_cron(expression)
@@ -33,6 +33,7 @@ def test_what_a_cronjob_accepts(expression: str) -> None:
         ("0 2 * *", "not 4"),
         ("0 0 2 * * *", "not 6"),
         ("@nightly", "not 1"),
+        ("@Daily", "not 1"),
         ("60 2 * * *", "'60' is no minute (0-59"),
         ("0 24 * * *", "'24' is no hour"),
         ("0 2 0 * *", "'0' is no day of month (1-31"),
