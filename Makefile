@@ -1,6 +1,7 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment;  make test | lint
 # make bench    measurements beside the obvious design (ARGS="--mails 20000")
+# make stack-k8s  the ZenML stack of configs/stack_k8s.yaml (ARGS="--dry-run")
 #
 # PYTHON       the interpreter that .venv is made with: 3.11, 3.12 or 3.13
 # TORCH_INDEX  an index with CPU builds of PyTorch; without it Linux on x86 downloads gigabytes of CUDA:
@@ -15,7 +16,7 @@ BIN := .venv/bin
 # -qq leaves errors on the terminal and takes the warnings off it.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 
-.PHONY: run install test lint bench
+.PHONY: run install test lint bench stack-k8s
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
@@ -30,6 +31,9 @@ lint: .venv/installed-dev
 
 bench: install
 	@$(BIN)/python -m benchmarks.environment $(ARGS)
+
+stack-k8s: install
+	@$(BIN)/python run.py --pipeline stack --config configs/stack_k8s.yaml $(ARGS)
 
 $(BIN)/python:
 	@$(PYTHON) -c $(SUPPORTED) || { echo "Python 3.11, 3.12 or 3.13 is needed: make $(or $(MAKECMDGOALS),run) PYTHON=/path/to/python3.11"; exit 2; }

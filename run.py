@@ -4,6 +4,8 @@
   python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
   python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
   python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
+  python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
+  python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
 """
 
 from __future__ import annotations
@@ -14,20 +16,26 @@ import sys
 import warnings
 from pathlib import Path
 
-PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "all")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
     """The command line. Nothing heavy is imported before this returns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--pipeline", required=True, choices=PIPELINES, help="what to run; `all` is data, train and eval")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
+    what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
+    what.add_argument("--schedule-pause", metavar="NAME", help="no further runs; one that is under way goes on")
+    what.add_argument("--schedule-resume", metavar="NAME", help="runs again from the next time on")
+    what.add_argument("--schedule-delete", metavar="NAME", help="delete the schedule; its past runs stay")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
     add("--name", default="email-search-agent", help="deploy: name of the service")
     add("--schedule", metavar="CRON", help='train: run on a schedule, e.g. "0 2 * * *" (needs a scheduling orchestrator)')
+    add("--dry-run", action="store_true", help="stack: check everything and say what would be registered")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
     return parser.parse_args(words)
 
@@ -79,8 +87,20 @@ def execute(arguments: argparse.Namespace) -> None:
     from configs.schema import explicit_values, load_config, require_source
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
+    if arguments.pipeline is None:
+        manage_schedules(arguments)
+        return
     config = load_config(arguments.config, arguments.set)
+    if arguments.pipeline == "stack":
+        from pipelines.operations import run_stack
+
+        run_stack(config, dry_run=arguments.dry_run)
+        return
     require_source(config, questions=arguments.pipeline != "scenarios")
+    if arguments.pipeline in ("train", "all") and (arguments.schedule is not None or config.step_settings):
+        from pipelines.operations import require_cluster
+
+        require_cluster(config, arguments.schedule)
     explicit = explicit_values(arguments.config, arguments.set)
 
     from pipelines import runs
@@ -101,6 +121,20 @@ def execute(arguments: argparse.Namespace) -> None:
     trained = runs.run_train(config, data, cache=cache, schedule=arguments.schedule)
     if arguments.pipeline in ("eval", "all") and trained is not None:
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary)
+
+
+def manage_schedules(arguments: argparse.Namespace) -> None:
+    """What the --schedule-… options do, which need no pipeline."""
+    from pipelines import operations
+
+    if arguments.schedule_pause:
+        operations.set_schedule(arguments.schedule_pause, active=False)
+    elif arguments.schedule_resume:
+        operations.set_schedule(arguments.schedule_resume, active=True)
+    elif arguments.schedule_delete:
+        operations.delete_schedule(arguments.schedule_delete)
+    else:
+        operations.list_schedules()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
+from cluster.settings import StackSettings
 from training.settings import TrainerSettings
 
 SYNTHETIC = "synthetic"
@@ -89,6 +90,15 @@ class EvaluationConfig(BaseModel):
     min_gain: float = Field(
         default=0.0, ge=-1, le=1, description="gate: accuracy above the base that promotes to production"
     )
+    promotion_floor: float = Field(
+        default=0.0, ge=0, lt=1, description="gate: accuracy that a version must be above to go to production"
+    )
+    promotion_significance: float = Field(
+        default=0.05,
+        gt=0,
+        le=1,
+        description="gate: a version is worse than production from this p-value (paired McNemar) down; 1: from any loss",
+    )
 
 
 class DeploymentConfig(BaseModel):
@@ -105,7 +115,13 @@ class QuestionConfig(QuestionSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig):
+class StackConfig(StackSettings):
+    """The ZenML stack on Kubernetes that `--pipeline stack` registers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig):
     """All sections together: what a YAML file may hold."""
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")

@@ -1,4 +1,7 @@
-"""load_trained_model -> run_inference -> compute_metrics: every policy on the same held-out questions."""
+"""load_trained_model -> run_inference -> compute_metrics: every policy on the same held-out questions.
+
+When another version is in production, ask_production asks it those questions too, for the gate in compute_metrics.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from zenml.client import Client
 from zenml.enums import ExecutionMode
 
 from configs.schema import EvaluationConfig
+from steps.evaluation.ask_production import ask_production
 from steps.evaluation.compute_metrics import compute_metrics
 from steps.evaluation.load_trained_model import load_trained_model
 from steps.evaluation.run_inference import run_inference
@@ -23,16 +27,23 @@ def evaluation_pipeline(
     checkpoint: UUID,
     warm_start: UUID | None = None,
     base_model: str | None = None,
+    production: UUID | None = None,
 ) -> None:
     client = Client()
     trained = client.get_artifact_version(checkpoint)
     base = load_trained_model(checkpoint=trained, base_model=base_model)
+    data = {
+        "database": client.get_artifact_version(database),
+        "scenarios": client.get_artifact_version(scenarios),
+    }
     predictions = run_inference(
         config=config,
         base=base,
         checkpoint=trained,
         warm_start=client.get_artifact_version(warm_start) if warm_start else None,
-        database=client.get_artifact_version(database),
-        scenarios=client.get_artifact_version(scenarios),
+        **data,
     )
-    compute_metrics(config=config, predictions=predictions)
+    in_production = (
+        ask_production(config=config, production=client.get_artifact_version(production), **data) if production else None
+    )
+    compute_metrics(config=config, predictions=predictions, production=in_production)

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from zenml import Model, save_artifact
 from zenml.client import Client
 from zenml.models import ModelVersionResponse, PipelineRunResponse
+from zenml.orchestrators.exceptions import PipelineSubmissionError
 
 from configs.schema import Config, DataConfig, EvaluationConfig, QuestionConfig, TrainingConfig, section
 from environment.question_table import write_question_table
@@ -40,7 +41,7 @@ from steps.artifact_names import (
 )
 from steps.data.sources import source_version
 from steps.data.write_questions import require_model
-from steps.model_registry import find_checkpoint
+from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
 from training.scoring import require_judge
@@ -149,22 +150,24 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
 
 
 def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | None = None) -> TrainedRun | None:
-    """Trains, or goes on with an unfinished run of the same key, or finds the finished one. Scheduled runs return `None`."""
+    """Trains, or goes on with an unfinished run of the same key, or finds the finished one.
+
+    With a schedule nothing is trained now and `None` returned: every scheduled run trains, and makes a model version of its own.
+    """
     training = section(config, TrainingConfig)
     require_judge(training)
-    key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
-    options: dict[str, Any] = {"settings": config.settings, "steps": config.step_settings}
-    if schedule:
-        from zenml.config.schedule import Schedule
-
-        options["schedule"] = Schedule(cron_expression=schedule)
+    key = run_key(training, data, "" if cache or schedule else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
-    started = training_pipeline.with_options(enable_cache=cache, model=Model(name=MODEL_NAME, version=key), **options)(
-        config=training, run_key=key, database=data.database, scenarios=data.scenarios
-    )
+    arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
     if schedule:
-        say(f'training is scheduled: "{schedule}"')
+        _schedule_training(config, key, schedule, arguments)
         return None
+    started = training_pipeline.with_options(
+        enable_cache=cache,
+        model=Model(name=MODEL_NAME, version=key),
+        settings=config.settings,
+        steps=config.step_settings,
+    )(**arguments)
     run = _finished(started)
     if run.steps["train_agent"].status.value == "cached":
         say("training: this run is finished, reused (--no-cache starts a new one)")
@@ -174,6 +177,32 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
         checkpoint=_output(run, "train_agent", CHECKPOINT).id,
         warm_start=_output(run, "train_agent", WARM_START).id,
     )
+
+
+def _schedule_training(config: Config, key: str, cron: str, arguments: dict[str, Any]) -> None:
+    """Has the orchestrator start the training at the times that `cron` means."""
+    from zenml.config.schedule import Schedule
+
+    from cluster import schedules
+
+    name = f"train-{key}"
+    schedules.require_unscheduled(name)
+    # A finished run would be found in the cache, and a fixed version would be overwritten while it is in production.
+    never_cached = {**config.step_settings, "train_agent": {**config.step_settings.get("train_agent", {}), "enable_cache": False}}
+    scheduled = training_pipeline.with_options(
+        model=Model(name=MODEL_NAME),
+        settings=config.settings,
+        steps=never_cached,
+        schedule=Schedule(name=name, cron_expression=cron),
+    )
+    try:
+        scheduled(**arguments)
+    except BaseException as error:  # ZenML notes a schedule before the cluster has taken it
+        schedules.forget(name)
+        if isinstance(error, PipelineSubmissionError):
+            raise BadInput(f"--schedule: {error}") from None
+        raise
+    say(f'training is scheduled: {name} "{cron}" (--schedule-list, --schedule-pause, --schedule-resume, --schedule-delete)')
 
 
 def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun | None:
@@ -238,6 +267,7 @@ def run_eval(
             checkpoint=trained.checkpoint,
             warm_start=trained.warm_start,
             base_model=base_model,
+            production=_other_in_production(trained),
         )
     )
     _say_if_cached(run, "evaluation")
@@ -247,8 +277,20 @@ def run_eval(
         write_beside(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
+    promotion = metrics["promotion"]
+    say(f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}")
     say(f"report: {os.path.relpath(report)}")
     say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
+
+
+def _other_in_production(trained: TrainedRun) -> UUID | None:
+    """The checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+    version = production_version()
+    if version is None or version.name == trained.version:
+        return None
+    checkpoint = version.get_artifact(CHECKPOINT)
+    assert checkpoint is not None, "the version in production has a checkpoint"
+    return checkpoint.id
 
 
 def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model: str | None) -> None:

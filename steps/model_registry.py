@@ -49,17 +49,21 @@ def find_checkpoint(reference: str | None = None) -> StoredCheckpoint:
     return StoredCheckpoint(_load_checkpoint(artifact), str(artifact.id), None)
 
 
-def current_model_version() -> ModelVersionResponse:
-    """The model version in stage production, else the latest with a checkpoint. Raises `BadInput` when there is none."""
-    client = Client()
-    try:
-        version = client.get_model_version(MODEL_NAME, ModelStages.PRODUCTION)
+def production_version() -> ModelVersionResponse | None:
+    """The model version in stage production, if there is one and it has a checkpoint."""
+    with contextlib.suppress(KeyError):  # nothing was promoted yet
+        version = Client().get_model_version(MODEL_NAME, ModelStages.PRODUCTION)
         if version.get_artifact(CHECKPOINT) is not None:
             return version
-    except KeyError:
-        pass  # nothing was promoted yet, so the latest counts
+    return None
+
+
+def current_model_version() -> ModelVersionResponse:
+    """The model version in stage production, else the latest with a checkpoint. Raises `BadInput` when there is none."""
+    if version := production_version():
+        return version
     try:
-        for version in client.list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50):
+        for version in Client().list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50):
             if version.get_artifact(CHECKPOINT) is not None:
                 return version
     except KeyError:

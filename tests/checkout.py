@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("agent", "configs", "environment", "materializers", "pipelines", "reports", "serving", "steps", "training")
+ROOMS = ("agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "serving", "steps", "training")
 
 
 @dataclass

@@ -12,9 +12,11 @@ from zenml.types import HTMLString
 from agent.evaluation import BASELINES
 from agent.metrics import Prediction, mcnemar
 from agent.metrics import compute_metrics as metrics_of
+from agent.promotion import decide_promotion
 from configs.schema import EvaluationConfig
 from reports.evaluation import evaluation_html
 from steps.artifact_names import METRICS, REPORT
+from steps.evaluation.ask_production import PRODUCTION
 from steps.project import code_of
 
 
@@ -30,7 +32,7 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
         "baselines": {name: row for name, row in rows.items() if name in BASELINES},
         "paired": {
             f"trained_vs_{other}": mcnemar(by_policy["trained"], by_policy[other]).model_dump(mode="json")
-            for other in ("warm_start", "base")
+            for other in (PRODUCTION, "warm_start", "base")
             if other in by_policy
         },
     }
@@ -38,13 +40,27 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
 
 @step(cache_policy=CachePolicy(file_dependencies=code_of("agent", "reports")))
 def compute_metrics(
-    config: EvaluationConfig, predictions: list[Prediction]
+    config: EvaluationConfig, predictions: list[Prediction], production: list[Prediction] | None = None
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
-    """Metrics go to the model version; a version that beats its base by `min_gain` becomes the one in production."""
-    summary = summarize(predictions)
+    """Metrics go to the model version, which becomes the one in production if the gate lets it pass.
+
+    `production` has the answers of the version that is there now; without it there is none, or it is the evaluated one.
+    """
+    summary = summarize([*predictions, *(production or [])])
     accuracy = {name: row["accuracy"] for name, row in summary["policies"].items()}
     log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
-    if accuracy["trained"] > accuracy["base"] + config.min_gain:
+    of_policy = {name: [p for p in predictions if p.policy == name] for name in ("trained", "base")}
+    promotion = decide_promotion(
+        of_policy["trained"],
+        of_policy["base"],
+        production,
+        floor=config.promotion_floor,
+        min_gain=config.min_gain,
+        significance=config.promotion_significance,
+    )
+    if promotion.promoted:
         get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)
-    rows = [prediction.model_dump(mode="json") for prediction in predictions]
+    summary["promotion"] = promotion.model_dump()
+    log_metadata({"promotion": summary["promotion"]}, infer_model=True)
+    rows = [prediction.model_dump(mode="json") for prediction in [*predictions, *(production or [])]]
     return summary, HTMLString(evaluation_html(summary, rows, title="E-mail search agent"))

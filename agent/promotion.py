@@ -1,0 +1,57 @@
+"""The gate in front of production: whether a new version takes the place of the one that answers users now, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+
+from agent.metrics import Prediction, compute_metrics, mcnemar
+
+
+class Promotion(BaseModel):
+    """The decision, with its reason in one line."""
+
+    promoted: bool
+    reason: str
+
+
+def decide_promotion(
+    trained: Sequence[Prediction],
+    base: Sequence[Prediction],
+    production: Sequence[Prediction] | None,
+    *,
+    floor: float,
+    min_gain: float,
+    significance: float,
+) -> Promotion:
+    """Promotes when accuracy (0 to 1) is above `floor`, above the base's by `min_gain`, and not worse than production's.
+
+    Worse means: on the questions that both were asked, more were right in production only than in the new version only,
+    and a difference of that size or larger has a chance of at most `significance` between equals (exact two-sided McNemar
+    test). `production` is None when nothing is in production yet, or when the evaluated version is.
+    """
+    figures = compute_metrics(trained)
+    accuracy, of_base = figures.accuracy, compute_metrics(base).accuracy
+    if figures.n == 0:
+        return Promotion(promoted=False, reason="every question ended in an error")
+    if accuracy <= floor:
+        return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")
+    if accuracy <= of_base + min_gain:
+        return Promotion(
+            promoted=False,
+            reason=f"{accuracy:.1%} correct is not above the base's {of_base:.1%} by min_gain={min_gain}",
+        )
+    if production is None:
+        return Promotion(promoted=True, reason=f"{accuracy:.1%} correct, and there is no other version to compare with")
+    paired = mcnemar(trained, production)
+    if paired.n == 0:
+        return Promotion(
+            promoted=False, reason="no question was answered by both this version and the one in production"
+        )
+    compared = (
+        f"of {paired.n} questions {paired.a_only} only by this version and {paired.b_only} only by the one in production "
+        f"(McNemar p = {paired.p_value:.3f}, limit {significance})"
+    )
+    worse = paired.b_only > paired.a_only and paired.p_value <= significance
+    return Promotion(promoted=not worse, reason=f"{'worse' if worse else 'not worse'}: {compared}")

@@ -1,0 +1,287 @@
+"""What a stack needs that is not ZenML's to make: asked before anything is registered, one line each."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from kubernetes import client as k8s
+from kubernetes import config as kubeconfig
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+from zenml.client import Client
+from zenml.container_engines.factory import get_container_engine
+from zenml.enums import StackComponentType, StoreType
+
+from cluster.settings import StackSettings
+from cluster.stack import Component, components_of
+
+SECONDS = 10
+"""How long one question to a server may take."""
+
+GPU = "nvidia.com/gpu"
+RIGHTS = (
+    ("batch", "jobs", "create"),
+    ("batch", "jobs", "list"),
+    ("batch", "jobs", "patch"),
+    ("batch", "jobs", "delete"),
+    ("", "pods", "list"),
+    ("", "pods/log", "get"),
+    ("", "secrets", "delete"),
+)
+"""API group, resource and verb that a run needs inside the cluster: it starts, watches and stops its steps."""
+
+OWN_RIGHTS = (
+    ("batch", "jobs", "create"),
+    ("batch", "cronjobs", "create"),
+    ("batch", "cronjobs", "patch"),
+    ("batch", "cronjobs", "delete"),
+    ("", "pods", "list"),
+    ("", "pods/log", "get"),
+    ("", "secrets", "create"),
+    ("apps", "deployments", "create"),
+    ("", "services", "create"),
+)
+"""The same for whoever starts runs, schedules and deployments from outside."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must be there; `remedy` says what to do when it is not."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.name:<15}  {'ok' if self.ok else 'missing':<7}  {self.found}"
+        return line if self.ok else f"{line}: {self.remedy}"
+
+
+def preflight(settings: StackSettings) -> Iterator[Check]:
+    """Every check, as it is made. Without a cluster, what would be asked of it is left out.
+
+    The artifact store is tried with a small object that is written, read and removed. Raises BadInput when a setting that
+    has no default is missing.
+    """
+    components = {component.kind: component for component in components_of(settings)}
+    yield _zenml_server()
+    access, api = _cluster_access(settings)
+    yield access
+    if api is not None:
+        yield _asked("namespace", lambda: _namespace(settings, api))
+        yield _asked("your rights", lambda: _own_rights(settings, api))
+        yield _asked("service account", lambda: _service_account(settings, api))
+        if settings.min_gpus:
+            yield _asked("GPU nodes", lambda: _gpu_nodes(settings, api))
+    yield _storage(settings, components[StackComponentType.ARTIFACT_STORE])
+    yield _registry(settings)
+    yield _image_builder()
+
+
+def _zenml_server() -> Check:
+    store = Client().zen_store
+    if store.type != StoreType.REST:
+        return Check(
+            "ZenML server", False, "this client uses a database of its own, which pods cannot reach", "zenml login URL"
+        )
+    return Check("ZenML server", True, store.url)
+
+
+def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | None]:
+    name, context = "cluster access", settings.kubernetes_context
+    try:
+        contexts = [entry["name"] for entry in kubeconfig.list_kube_config_contexts()[0]]
+        if context not in contexts:
+            known = (
+                f"use one of {', '.join(contexts)} as kubernetes_context"
+                if contexts
+                else "add it with your cluster's tool"
+            )
+            return Check(name, False, f"no context {context} in the kubeconfig", known), None
+        api = kubeconfig.new_client_from_config(context=context)
+    except Exception as error:  # a damaged file shows in whatever stumbles over it first
+        return Check(
+            name, False, f"no usable kubeconfig ({_one_line(error)})", "set KUBECONFIG to the cluster's file"
+        ), None
+    api.configuration.retries = False
+    api.rest_client.pool_manager.connection_pool_kw["retries"] = False
+    try:
+        version = k8s.VersionApi(api).get_code(_request_timeout=SECONDS)
+    except ApiException as error:
+        return Check(name, False, f"context {context} was refused ({error.status})", "renew its credentials"), None
+    except HTTPError as error:
+        server = api.configuration.host
+        return Check(
+            name, False, f"{server} does not answer ({_one_line(error)})", "start the cluster, or check the network"
+        ), None
+    return Check(name, True, f"Kubernetes {version.git_version} in context {context}"), api
+
+
+def _asked(name: str, check: Callable[[], Check]) -> Check:
+    """The check, or what kept the API server from answering it."""
+    try:
+        return check()
+    except ApiException as error:
+        if error.status == 403:
+            return Check(name, False, "you may not look", "ask the cluster's administrator for the right")
+        return Check(name, False, f"the API server answers {error.status} {error.reason}", "try again")
+    except HTTPError as error:
+        return Check(name, False, f"the API server stopped answering ({_one_line(error)})", "try again")
+
+
+def _namespace(settings: StackSettings, api: k8s.ApiClient) -> Check:
+    name = settings.kubernetes_namespace
+    try:
+        k8s.CoreV1Api(api).read_namespace(name, _request_timeout=SECONDS)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        return Check("namespace", False, f"there is no {name}", f"kubectl create namespace {name}")
+    return Check("namespace", True, name)
+
+
+def _own_rights(settings: StackSettings, api: k8s.ApiClient) -> Check:
+    def allowed(attributes: k8s.V1ResourceAttributes) -> bool:
+        review = k8s.V1SelfSubjectAccessReview(spec=k8s.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes))
+        answer = k8s.AuthorizationV1Api(api).create_self_subject_access_review(review, _request_timeout=SECONDS)
+        return answer.status.allowed
+
+    if refused := _refused(OWN_RIGHTS, settings.kubernetes_namespace, allowed):
+        remedy = f"ask for the cluster role edit in namespace {settings.kubernetes_namespace}"
+        return Check("your rights", False, f"you may not {refused}", remedy)
+    return Check("your rights", True, "jobs, schedules, deployments")
+
+
+def _service_account(settings: StackSettings, api: k8s.ApiClient) -> Check:
+    name, account, namespace = "service account", settings.service_account, settings.kubernetes_namespace
+    try:
+        k8s.CoreV1Api(api).read_namespaced_service_account(account, namespace, _request_timeout=SECONDS)
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        remedy = f"kubectl create serviceaccount {account} -n {namespace}"
+        return Check(name, False, f"there is no {account} in {namespace}", remedy)
+
+    def allowed(attributes: k8s.V1ResourceAttributes) -> bool:
+        user = f"system:serviceaccount:{namespace}:{account}"
+        spec = k8s.V1SubjectAccessReviewSpec(user=user, resource_attributes=attributes)
+        review = k8s.V1SubjectAccessReview(spec=spec)
+        return k8s.AuthorizationV1Api(api).create_subject_access_review(review, _request_timeout=SECONDS).status.allowed
+
+    if refused := _refused(RIGHTS, namespace, allowed):
+        binding = f"{account}-edit --clusterrole=edit --serviceaccount={namespace}:{account} -n {namespace}"
+        return Check(name, False, f"{account} may not {refused}", f"kubectl create rolebinding {binding}")
+    return Check(name, True, account)
+
+
+def _refused(
+    rights: tuple[tuple[str, str, str], ...], namespace: str, allowed: Callable[[k8s.V1ResourceAttributes], bool]
+) -> str:
+    """The rights that are not given, as words; empty when all are."""
+    refused = []
+    for group, resource, verb in rights:
+        kind, _, part = resource.partition("/")
+        attributes = k8s.V1ResourceAttributes(
+            namespace=namespace, group=group, resource=kind, subresource=part or None, verb=verb
+        )
+        if not allowed(attributes):
+            refused.append(f"{verb} {resource}")
+    return ", ".join(refused)
+
+
+def _gpu_nodes(settings: StackSettings, api: k8s.ApiClient) -> Check:
+    nodes = k8s.CoreV1Api(api).list_node(_request_timeout=SECONDS).items
+    gpus = {node.metadata.name: int((node.status.allocatable or {}).get(GPU, "0")) for node in nodes}
+    fitting = [name for name, count in gpus.items() if count >= settings.min_gpus]
+    if not fitting:
+        found = f"none of {len(nodes)} nodes offers {settings.min_gpus} {GPU}"
+        remedy = "add a GPU node with NVIDIA's device plugin, or set min_gpus: 0 where nodes are added on demand"
+        return Check("GPU nodes", False, found, remedy)
+    return Check("GPU nodes", True, f"{len(fitting)} of {len(nodes)}: {', '.join(fitting[:3])}")
+
+
+def _storage(settings: StackSettings, component: Component) -> Check:
+    name, place = "storage", str(settings.artifact_store)
+    if missing := _missing_secret(settings.artifact_store_secret, "aws_access_key_id=… --aws_secret_access_key=…"):
+        return Check(name, False, *missing)
+    try:
+        from zenml.integrations.s3.artifact_stores import S3ArtifactStore
+    except ImportError:
+        return Check(name, False, "s3fs and boto3 are not installed", "zenml integration install s3 -y")
+    from zenml.integrations.s3.flavors.s3_artifact_store_flavor import S3ArtifactStoreConfig
+
+    now, probe = datetime.now(UTC), f"{place.rstrip('/')}/preflight-{uuid4().hex}"
+    store = S3ArtifactStore(
+        name=component.name,
+        id=uuid4(),
+        config=S3ArtifactStoreConfig(
+            **component.configuration, config_kwargs={"connect_timeout": SECONDS, "retries": {"max_attempts": 1}}
+        ),
+        flavor=component.flavor,
+        type=component.kind,
+        user=None,
+        created=now,
+        updated=now,
+    )
+    try:
+        with store.open(probe, "wb") as file:
+            file.write(b"preflight")
+        with store.open(probe, "rb") as file:
+            file.read()
+        store.remove(probe)
+    except Exception as error:  # botocore, aiohttp and s3fs each have errors of their own
+        remedy = "create the bucket, or check artifact_store_endpoint and the rights of artifact_store_secret"
+        return Check(name, False, f"{place} cannot be written and read ({_one_line(error)})", remedy)
+    return Check(name, True, f"{place} can be written and read from here")
+
+
+def _registry(settings: StackSettings) -> Check:
+    name, uri = "registry", str(settings.container_registry)
+    if missing := _missing_secret(settings.container_registry_secret, "username=… --password=…"):
+        return Check(name, False, *missing)
+    host = uri.partition("/")[0]
+    address = "registry-1.docker.io" if host == "docker.io" else host
+    # What docker does: plain HTTP for this machine's own registries only.
+    scheme = "http" if address.partition(":")[0] in ("localhost", "127.0.0.1") else "https"
+    try:
+        with urllib.request.urlopen(f"{scheme}://{address}/v2/", timeout=SECONDS):
+            pass
+    except urllib.error.HTTPError as error:
+        if error.code != 401:  # a registry that wants credentials is there
+            return Check(
+                name, False, f"{address} answers {error.code}, not as a registry does", "check container_registry"
+            )
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return Check(name, False, f"{address} does not answer ({_one_line(reason)})", "check container_registry")
+    return Check(name, True, f"{address} answers")
+
+
+def _image_builder() -> Check:
+    try:
+        engine = get_container_engine()
+    except RuntimeError:
+        return Check(
+            "image builder", False, "neither docker nor podman answers on this machine", "install and start one"
+        )
+    return Check("image builder", True, f"{engine.engine_type.value} on this machine")
+
+
+def _missing_secret(secret: str | None, values: str) -> tuple[str, str] | None:
+    if secret is None:
+        return None
+    try:
+        Client().get_secret_by_name_and_private_status(secret)
+    except (KeyError, NotImplementedError):
+        return f"there is no ZenML secret {secret}", f"zenml secret create {secret} --{values}"
+    return None
+
+
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())[:160] or type(error).__name__

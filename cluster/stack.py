@@ -1,0 +1,182 @@
+"""A ZenML stack as code: which components the settings mean, how they differ from what is registered, and registering them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+from zenml.client import Client
+from zenml.enums import StackComponentType
+from zenml.stack.utils import validate_stack_component_config
+
+from cluster.settings import StackSettings
+from training.errors import BadInput
+
+NEEDED = ("kubernetes_context", "artifact_store", "container_registry")
+
+
+@dataclass(frozen=True)
+class Component:
+    """One component of the stack as it should be."""
+
+    kind: StackComponentType
+    name: str
+    flavor: str
+    configuration: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What registering does to one component, or to the stack itself; `keys` are those of the configuration that differ."""
+
+    action: Literal["create", "update", "keep"]
+    what: str
+    name: str
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.action:<6}  {self.what} {self.name}" + (f" ({', '.join(self.keys)})" if self.keys else "")
+
+
+def components_of(settings: StackSettings) -> list[Component]:
+    """The components that the settings mean. Raises BadInput when a setting that has no default is missing."""
+    if missing := [key for key in NEEDED if getattr(settings, key) is None]:
+        raise BadInput(f"{', '.join(missing)}: needed for a stack; see configs/stack_k8s.yaml")
+    name, namespace = settings.stack_name, settings.kubernetes_namespace
+    cluster = {"kubernetes_context": settings.kubernetes_context, "kubernetes_namespace": namespace}
+    store: dict[str, Any] = {"path": settings.artifact_store}
+    if settings.artifact_store_endpoint:
+        store["client_kwargs"] = {"endpoint_url": settings.artifact_store_endpoint}
+    if settings.artifact_store_secret:
+        store["authentication_secret"] = settings.artifact_store_secret
+    registry = {"uri": settings.container_registry}
+    if settings.container_registry_secret:
+        registry["authentication_secret"] = settings.container_registry_secret
+    return [
+        Component(
+            StackComponentType.ORCHESTRATOR,
+            f"{name}-orchestrator",
+            "kubernetes",
+            cluster
+            | {
+                "service_account_name": settings.service_account,
+                # Steps with a step operator are submitted by the step's own pod, which needs the same rights for that.
+                "step_pod_service_account_name": settings.service_account,
+                # Otherwise the server's token stands in every pod's manifest.
+                "pass_zenml_token_as_secret": True,
+                # Two runs of one schedule would train the same thing twice, on GPUs that the other waits for.
+                "concurrency_policy": "Forbid",
+                "successful_jobs_history_limit": 3,
+                "failed_jobs_history_limit": 3,
+            },
+        ),
+        Component(
+            StackComponentType.STEP_OPERATOR,
+            f"{name}-gpu",
+            "kubernetes",
+            # It is called inside the cluster only, where no kubeconfig has the context of this machine.
+            {"kubernetes_namespace": namespace, "incluster": True},
+        ),
+        Component(StackComponentType.ARTIFACT_STORE, f"{name}-artifacts", "s3", store),
+        Component(StackComponentType.CONTAINER_REGISTRY, f"{name}-registry", "default", registry),
+        Component(StackComponentType.IMAGE_BUILDER, f"{name}-images", "local", {}),
+        Component(
+            StackComponentType.DEPLOYER,
+            f"{name}-deployer",
+            "kubernetes",
+            {
+                "kubernetes_context": settings.kubernetes_context,
+                "namespace": namespace,
+                "service_type": settings.service_type,
+            },
+        ),
+    ]
+
+
+def plan(name: str, components: Iterable[Component]) -> list[Change]:
+    """What `register` would do; changes nothing.
+
+    Raises:
+        BadInput: a component of that name is of another flavor, or ZenML refuses a value.
+    """
+    wanted = list(components)
+    changes = [_component_change(component) for component in wanted]
+    try:
+        stack = Client().get_stack(name, allow_name_prefix_match=False)
+    except KeyError:
+        return [*changes, Change("create", "stack", name)]
+    registered = {kind: [component.name for component in of_kind] for kind, of_kind in stack.components.items()}
+    differ = tuple(c.kind.value for c in wanted if registered.get(c.kind) != [c.name])
+    return [*changes, Change("update" if differ else "keep", "stack", name, differ)]
+
+
+def register(name: str, components: Sequence[Component]) -> list[Change]:
+    """Makes what is registered equal to the components and returns what had to be done. Again: nothing.
+
+    Components that the stack has beside these (an alerter, say) stay. Raises BadInput as `plan` does.
+    """
+    changes = plan(name, components)
+    client = Client()
+    for component, change in zip(components, changes, strict=False):
+        if change.action == "create":
+            client.create_stack_component(component.name, component.flavor, component.kind, component.configuration)
+        elif change.action == "update":
+            # What is left out of an update stays: None removes it.
+            gone = {key: None for key in change.keys if key not in component.configuration}
+            client.update_stack_component(component.name, component.kind, configuration=component.configuration | gone)
+    ids: dict[StackComponentType, UUID] = {
+        component.kind: client.get_stack_component(component.kind, component.name, allow_name_prefix_match=False).id
+        for component in components
+    }
+    if changes[-1].action == "create":
+        client.create_stack(name, ids)
+    elif changes[-1].action == "update":
+        client.update_stack(name, component_updates=ids)
+    return changes
+
+
+def _component_change(component: Component) -> Change:
+    what = component.kind.value.replace("_", " ")
+    try:
+        valid = validate_stack_component_config(component.configuration, component.flavor, component.kind)
+    except ValueError as error:
+        raise BadInput(f"{what} {component.name}: {' '.join(str(error).split())}") from None
+    assert valid is not None, "a flavor of ZenML's own can be imported"
+    try:
+        registered = Client().get_stack_component(component.kind, component.name, allow_name_prefix_match=False)
+    except KeyError:
+        return Change("create", what, component.name)
+    if registered.flavor_name != component.flavor:
+        raise BadInput(
+            f"{what} {component.name} is registered with flavor {registered.flavor_name}, not {component.flavor}: "
+            f"delete it, or choose another stack_name"
+        )
+    configuration = valid.model_dump(mode="json", exclude_unset=True)
+    keys = sorted(configuration.keys() | registered.configuration.keys())
+    differ = tuple(key for key in keys if configuration.get(key) != registered.configuration.get(key))
+    return Change("update" if differ else "keep", what, component.name, differ)
+
+
+def require_remote_stack(step_settings: dict[str, dict[str, Any]]) -> None:
+    """Refuses to start what cannot end well: a step on a step operator in a stack whose artifacts its pod cannot reach.
+
+    Raises:
+        BadInput: the active stack has no step operator, or a local artifact store.
+    """
+    steps = [name for name, settings in step_settings.items() if settings.get("step_operator")]
+    if not steps:
+        return
+    stack = Client().active_stack_model
+    if not stack.components.get(StackComponentType.STEP_OPERATOR):
+        raise BadInput(
+            f"step {steps[0]} wants a step operator and stack {stack.name} has none: `zenml stack set NAME` "
+            "(`run.py --pipeline stack` registers one)"
+        )
+    (store,) = stack.components[StackComponentType.ARTIFACT_STORE]
+    if store.flavor_name == "local":
+        raise BadInput(
+            f"step {steps[0]} runs on another machine, which cannot reach the local artifact store of stack {stack.name}: "
+            "use a stack whose artifacts are in s3://"
+        )

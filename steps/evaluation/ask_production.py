@@ -1,0 +1,58 @@
+"""The held-out questions through the version in production, so that a new one is compared on the same questions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from zenml import step
+from zenml.config.cache_policy import CachePolicy
+
+from agent.evaluation import Evaluation, select_questions
+from agent.metrics import Prediction
+from agent.settings import AgentSettings
+from configs.schema import EvaluationConfig
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from materializers.json_lines import JsonLinesMaterializer
+from reports.console import counter, say
+from steps.artifact_names import PRODUCTION_PREDICTIONS
+from steps.evaluation.run_inference import open_judge
+from steps.project import MODELS, code_of
+from training.backends.base_model import resolve_base_model
+from training.backends.torch import PolicyServer, TorchSettings
+from training.checkpoint import Checkpoint
+from training.task import Policy
+
+PRODUCTION = "production"
+
+
+# A step of its own: the answers are kept until production, the mails or the questions change, whatever is compared with them.
+@step(
+    output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
+    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment")),
+)
+def ask_production(
+    config: EvaluationConfig, production: Checkpoint, database: MailDatabase, scenarios: list[Scenario]
+) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
+    """Greedy answers of the version in production, on its own base model and with its own limits.
+
+    Raises:
+        BadInput: its base model cannot be had any more, or is another one than it was trained from.
+    """
+    questions = select_questions(scenarios, config.eval_limit)
+    manifest = production.manifest
+    settings = AgentSettings.model_validate({key: manifest.config[key] for key in AgentSettings.model_fields})
+    files = resolve_base_model(manifest.base_model_source, MODELS, progress=say)
+    production.require_base(files.id, files.checksum)
+
+    async def ask_all(base_url: str) -> list[Prediction]:
+        evaluation = Evaluation(
+            database, open_judge(config), settings, max_concurrent=manifest.config["max_concurrent"]
+        )
+        policy = Policy(base_url=base_url, model=PRODUCTION, temperature=0.0, max_tokens=settings.max_tokens)
+        with counter("questions answered by the version in production", total=len(questions)) as advance:
+            return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
+
+    with PolicyServer(files.path, adapters={PRODUCTION: production.path}, settings=TorchSettings()) as server:
+        return asyncio.run(ask_all(server.base_url))

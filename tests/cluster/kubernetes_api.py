@@ -1,0 +1,96 @@
+"""An emulated Kubernetes API server on loopback that the real clients talk to, and the schemas of real ones."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import kubernetes_validate
+
+VERSIONS = ("1.35", "1.36", "1.37")
+"""Kubernetes versions whose schemas a manifest must satisfy."""
+
+
+def require_valid(manifest: dict[str, Any]) -> None:
+    """Raises for a manifest with a key or value that one of the versions does not know."""
+    for version in VERSIONS:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def merged(old: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7396)."""
+    if not isinstance(old, dict) or not isinstance(patch, dict):
+        return patch
+    values = {**old, **{key: merged(old.get(key), value) for key, value in patch.items()}}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+class ApiServer(ThreadingHTTPServer):
+    """Keeps what is posted, by path. `refused` has the (verb, resource) pairs that access reviews deny."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.refused: set[tuple[str, str]] = set()
+        self.failing: dict[str, int] = {}
+        """Start of a path -> status that every request to it is answered with."""
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def put(self, path: str, **fields: Any) -> None:
+        self.objects[path] = {"metadata": {"name": path.rpartition("/")[2]}, **fields}
+
+    def of_kind(self, plural: str) -> list[dict[str, Any]]:
+        return [value for path, value in self.objects.items() if path.split("/")[-2] == plural]
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        for start, status in self.failing.items():
+            if path.startswith(start):
+                return status, {"kind": "Status", "reason": "refused", "message": "refused by the test"}
+        if path.rstrip("/") == "/version":
+            known = ("buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "major", "minor", "platform")
+            return 200, {"gitVersion": "v1.34.0", **dict.fromkeys(known, "")}
+        if path.endswith("subjectaccessreviews"):
+            asked = body["spec"]["resourceAttributes"]
+            resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+            return 201, {**body, "status": {"allowed": (asked["verb"], resource) not in self.refused}}
+        if method == "POST":
+            created = f"{path}/{body['metadata']['name']}"
+            if created in self.objects:
+                return 409, {"kind": "Status", "reason": "AlreadyExists", "message": created}
+            self.objects[created] = body
+            return 201, body
+        if path in self.objects:
+            if method == "PATCH":
+                self.objects[path] = merged(self.objects[path], body)
+            elif method == "DELETE":
+                return 200, self.objects.pop(path)
+            return 200, self.objects[path]
+        if method == "GET" and path.rpartition("/")[2] in ("nodes", "jobs", "pods", "cronjobs"):
+            return 200, {"items": [value for key, value in self.objects.items() if key.rpartition("/")[0] == path]}
+        return 404, {"kind": "Status", "reason": "NotFound", "message": path}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: ApiServer
+
+    def _answer(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length)) if length else None
+        status, value = self.server.answer(self.command, self.path.partition("?")[0], body)
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _answer
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests show what they assert, and nothing else."""

@@ -1,0 +1,83 @@
+"""The Jobs that ZenML submits for configs/training_k8s.yaml: only the one that trains asks for a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from kubernetes_api import ApiServer, require_valid
+from zenml import save_artifact
+from zenml.client import Client
+from zenml.enums import StackComponentType
+from zenml.step_operators import BaseStepOperator
+
+from configs.schema import TrainingConfig, load_config, section
+from pipelines.training import training_pipeline
+
+FILE = Path(__file__).parents[2] / "configs" / "training_k8s.yaml"
+IMAGE = "registry.example.com/agent:1"
+
+
+def the_job(cluster: ApiServer) -> dict[str, Any]:
+    (job,) = cluster.of_kind("jobs")
+    # The address that it is sent to says what it is, so the client leaves that out.
+    require_valid({"apiVersion": "batch/v1", "kind": "Job", **job})
+    return job
+
+
+def test_the_job_that_starts_a_run(cluster: ApiServer, kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "must-not-travel")
+    config = load_config(FILE, [])
+    settings = {**config.settings, "docker": {"skip_build": True, "parent_image": IMAGE}}
+    settings["orchestrator.kubernetes"] = {**settings["orchestrator.kubernetes"], "synchronous": False}
+    saved = [save_artifact([name], name=name).id for name in ("mail_database", "scenarios")]
+    training_pipeline.with_options(settings=settings)(
+        config=section(config, TrainingConfig), run_key="r0", database=saved[0], scenarios=saved[1]
+    )
+    pod = the_job(cluster)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == IMAGE and pod["serviceAccountName"] == "email-agent"
+    assert "nvidia" not in str(pod) and "affinity" not in pod
+    assert "must-not-travel" not in str(pod)
+
+
+@pytest.fixture
+def step_operator(kubernetes_stack: Client) -> Any:
+    """The step operator, submitting from here and not from a pod."""
+    configuration = {"kubernetes_namespace": "zenml", "kubernetes_context": "emulated"}
+    kind = StackComponentType.STEP_OPERATOR
+    model = kubernetes_stack.create_stack_component("submitting", "kubernetes", kind, configuration)
+    yield BaseStepOperator.from_model(model)
+    kubernetes_stack.delete_stack_component(model.id, kind)
+
+
+def test_the_job_that_trains(cluster: ApiServer, step_operator: Any) -> None:
+    settings = yaml.safe_load(FILE.read_text())["step_settings"]["train_agent"]["settings"]
+    info = SimpleNamespace(
+        config=SimpleNamespace(command=None),
+        pipeline_configuration=SimpleNamespace(settings=settings),
+        pipeline=SimpleNamespace(name="training_pipeline"),
+        snapshot=SimpleNamespace(project_id=uuid4()),
+        pipeline_step_name="train_agent",
+        run_id=uuid4(),
+        run_name="run",
+        step_run_id=uuid4(),
+        get_image=lambda key: IMAGE,
+    )
+    step_operator.submit_with_allocation(info, ["python", "-m", "zenml", "--step"], {"A": "1"}, None)
+    spec = the_job(cluster)["spec"]
+    assert spec["activeDeadlineSeconds"] == 12 * 3600 and spec["ttlSecondsAfterFinished"] == 24 * 3600
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == IMAGE
+    assert {entry["name"] for entry in container["env"]} == {"A", "ZENML_ENABLE_REPO_INIT_WARNINGS"}, "keys by reference only"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["envFrom"] == [{"secretRef": {"name": "email-agent-keys"}}]
+    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
+    assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
+    assert "nodeAffinity" in pod["affinity"] and pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert container["securityContext"]["privileged"] is False

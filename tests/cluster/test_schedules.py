@@ -1,0 +1,162 @@
+"""Cron expressions, and schedules from creation to deletion: ZenML's own client and orchestrator on an emulated API server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_api import ApiServer, require_valid
+from kubernetes_validate import ValidationError
+from zenml import save_artifact
+from zenml.client import Client
+
+from cluster import schedules
+from configs.schema import load_config
+from pipelines import operations, runs
+from training.errors import BadInput
+
+ROOT = Path(__file__).parents[2]
+
+@pytest.mark.parametrize(
+    "expression",
+    ["0 2 * * *", "*/15 0-6 1,15 * mon-fri", "5/10 2 ? JAN SUN", "@daily", "59 23 31 12 6", " 0  2 * * * "],
+)
+def test_what_a_cronjob_accepts(expression: str) -> None:
+    schedules.require_cron(expression)
+
+
+@pytest.mark.parametrize(
+    ("expression", "named"),
+    [
+        ("", "not 0"),
+        ("0 2 * *", "not 4"),
+        ("0 0 2 * * *", "not 6"),
+        ("@nightly", "not 1"),
+        ("@Daily", "not 1"),
+        ("60 2 * * *", "'60' is no minute (0-59"),
+        ("0 24 * * *", "'24' is no hour"),
+        ("0 2 0 * *", "'0' is no day of month (1-31"),
+        ("0 2 * 13 *", "jan-dec"),
+        ("0 2 * * 7", "'7' is no day of week (0-6 or sun-sat"),
+        ("0 2 * * mon-sun", "'mon-sun'"),
+        ("*/0 2 * * *", "'*/0'"),
+        ("30-10 2 * * *", "'30-10'"),
+        ("0 2, * * *", "''"),
+        ("H 2 * * *", "'H'"),
+        ("0 2 L * *", "'L'"),
+        ("-1 2 * * *", "'-1'"),
+        ("٣ 2 * * *", "'٣'"),
+    ],
+)
+def test_what_it_does_not(expression: str, named: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        schedules.require_cron(expression)
+    assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def data(kubernetes_stack: Client) -> runs.DataRun:
+    """Something to train on, as far as a schedule is concerned."""
+    saved = {name: save_artifact([name], name=name).id for name in ("mail_database", "scenarios")}
+    return runs.DataRun(database=saved["mail_database"], scenarios=saved["scenarios"])
+
+
+@pytest.fixture
+def scheduled(data: runs.DataRun) -> str:
+    """The name of a schedule of training_k8s.yaml, without its GPU step operator."""
+    create(data)
+    (schedule,) = schedules.all_schedules()
+    return schedule.name
+
+
+def create(data: runs.DataRun, cron: str = "0 2 * * *") -> None:
+    config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable"])
+    docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
+    config = config.model_copy(update={"settings": {**config.settings, "docker": docker}, "step_settings": {}})
+    assert runs.run_train(config, data, cache=True, schedule=cron) is None
+
+
+def cron_job(cluster: ApiServer) -> dict[str, Any]:
+    (job,) = cluster.of_kind("cronjobs")
+    return job
+
+
+def test_the_cronjob_that_zenml_submits(cluster: ApiServer, scheduled: str) -> None:
+    job = cron_job(cluster)
+    require_valid(job)
+    spec = job["spec"]
+    assert (spec["schedule"], spec["concurrencyPolicy"]) == ("0 2 * * *", "Forbid")
+    assert (spec["successfulJobsHistoryLimit"], spec["failedJobsHistoryLimit"]) == (3, 3)
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "email-agent"
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example.com/agent:1"
+    assert "nvidia" not in str(job), "the orchestrator's own pod needs no GPU"
+
+
+def test_the_schema_would_notice_a_mistake(cluster: ApiServer, scheduled: str) -> None:
+    job = cron_job(cluster)
+    job["spec"]["concurencyPolicy"] = job["spec"].pop("concurrencyPolicy")
+    with pytest.raises(ValidationError, match="concurencyPolicy"):
+        require_valid(job)
+
+
+def test_scheduled_training_is_never_cached_and_makes_a_version_each_time(
+    kubernetes_stack: Client, scheduled: str
+) -> None:
+    snapshot = kubernetes_stack.list_snapshots(sort_by="desc:created", size=1, hydrate=True, named_only=False).items[0]
+    assert snapshot.schedule is not None and snapshot.schedule.name == scheduled
+    assert snapshot.step_configurations["train_agent"].config.enable_cache is False
+    model = snapshot.pipeline_configuration.model
+    assert model is not None and model.version is None
+
+
+def test_paused_resumed_and_deleted(
+    cluster: ApiServer, data: runs.DataRun, scheduled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operations.set_schedule(scheduled, active=False)
+    assert cron_job(cluster)["spec"]["suspend"] is True
+    operations.list_schedules()
+    assert f'{scheduled}  "0 2 * * *"  paused' in capsys.readouterr().out
+    operations.set_schedule(scheduled, active=False)
+    assert "was paused already" in capsys.readouterr().out
+    operations.set_schedule(scheduled, active=True)
+    assert cron_job(cluster)["spec"]["suspend"] is False
+    operations.delete_schedule(scheduled)
+    assert not cluster.of_kind("cronjobs") and not schedules.all_schedules()
+    create(data)  # the name is free again
+    assert [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
+
+
+def test_one_training_has_one_schedule(cluster: ApiServer, data: runs.DataRun, scheduled: str) -> None:
+    with pytest.raises(BadInput, match=f"{scheduled} exists already .*--schedule-delete {scheduled}"):
+        create(data, "0 3 * * *")
+    assert len(cluster.of_kind("cronjobs")) == 1
+
+
+def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, data: runs.DataRun) -> None:
+    cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 403
+    with pytest.raises(BadInput, match="403"):
+        create(data)
+    assert not schedules.all_schedules()
+
+
+def test_what_cannot_be_managed_is_said_in_one_line(cluster: ApiServer, scheduled: str) -> None:
+    with pytest.raises(BadInput, match="there is no schedule other; `--schedule-list`"):
+        schedules.set_active("other", False)
+    cluster.failing["/apis/batch"] = 403
+    with pytest.raises(BadInput, match="403"):
+        schedules.set_active(scheduled, False)
+    with pytest.raises(BadInput, match="403"):
+        schedules.delete(scheduled)
+    assert [schedule.active for schedule in schedules.all_schedules()] == [True], "ZenML says what the cluster does"
+    cluster.shutdown()
+    cluster.server_close()
+    with pytest.raises(BadInput, match="cannot be reached"):
+        schedules.delete(scheduled)
+
+
+def test_an_orchestrator_that_cannot_schedule() -> None:
+    with pytest.raises(BadInput, match="orchestrator default of stack default cannot schedule"):
+        schedules.require_scheduler()

@@ -1,0 +1,105 @@
+"""The evaluation pipeline beside a version in production: both are asked the same questions, by real servers of a tiny model."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peft import LoraConfig, get_peft_model
+from tiny_models import save_tiny_model
+from transformers import AutoModelForCausalLM
+from zenml import Model, save_artifact
+from zenml.client import Client
+from zenml.utils import source_utils
+
+from agent.settings import AgentSettings
+from configs.schema import DataConfig, EvaluationConfig
+from materializers.checkpoint import CheckpointMaterializer
+from pipelines import runs
+from pipelines.data_preparation import data_preparation_pipeline
+from pipelines.evaluation import evaluation_pipeline
+from steps.artifact_names import CHECKPOINT
+from steps.data import create_database
+from steps.data.sources import source_version
+from training.backends.base_model import resolve_base_model
+from training.checkpoint import Checkpoint
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
+    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
+    monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
+    config = DataConfig(
+        synthetic_train_inboxes=1, synthetic_test_inboxes=1, synthetic_mails_per_inbox=60, synthetic_questions_per_inbox=4
+    )
+    started = data_preparation_pipeline(config=config, source_version=source_version(config))
+    steps = Client().get_pipeline_run(started.id).steps
+    return runs.DataRun(
+        database=steps["create_database"].outputs["mail_database"][0].id,
+        scenarios=steps["load_scenarios"].outputs["scenarios"][0].id,
+    )
+
+
+def save_checkpoint(folder: Path, seed: int) -> Any:
+    """A checkpoint of an untrained adapter on a tiny base of its own; its artifact version."""
+    base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed)
+    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        values = json.loads((base / file).read_text())
+        (base / file).write_text(json.dumps(values | {key: 8192}))
+    adapter = folder / f"adapter-{seed}"
+    lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora).save_pretrained(adapter)
+    files = resolve_base_model(str(base), folder)
+    checkpoint = Checkpoint.from_adapter(
+        adapter,
+        base_model=files.id,
+        base_model_checksum=files.checksum,
+        base_model_source=str(base),
+        name=f"tiny-{seed}",
+        step=1,
+        config={**AgentSettings(max_tokens=8, max_turns=1).model_dump(), "max_concurrent": 4},
+        created=datetime.now(UTC),
+    )
+    return save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
+
+
+def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path: Path) -> None:
+    new, old = save_checkpoint(tmp_path, seed=1), save_checkpoint(tmp_path, seed=2)
+    started = evaluation_pipeline.with_options(model=Model(name="tested-evaluation"))(
+        config=EvaluationConfig(eval_limit=3),
+        database=data.database,
+        scenarios=data.scenarios,
+        checkpoint=new.id,
+        production=old.id,
+    )
+    steps = Client().get_pipeline_run(started.id).steps
+    asked = steps["run_inference"].outputs["predictions"][0].load()
+    of_production = steps["ask_production"].outputs["production_predictions"][0].load()
+    assert {prediction.policy for prediction in of_production} == {"production"}
+    assert [p.scenario_id for p in of_production] == [p.scenario_id for p in asked if p.policy == "trained"]
+    assert not any(prediction.error for prediction in of_production), of_production
+    summary = steps["compute_metrics"].outputs["metrics"][0].load()
+    assert summary["paired"]["trained_vs_production"]["n"] == 3
+    # Random weights know no answer, so the floor speaks.
+    assert summary["promotion"] == {"promoted": False, "reason": "0.0% correct is not above promotion_floor=0.0"}
+
+
+def test_production_is_compared_with_every_version_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Version:
+        name = "r1"
+
+        @staticmethod
+        def get_artifact(name: str) -> Any:
+            return type("Artifact", (), {"id": "of-r1"}) if name == CHECKPOINT else None
+
+    def trained(version: str) -> Any:
+        return type("Trained", (), {"version": version})
+
+    monkeypatch.setattr(runs, "production_version", lambda: Version)
+    assert runs._other_in_production(trained("r2")) == "of-r1"
+    assert runs._other_in_production(trained("r1")) is None
+    monkeypatch.setattr(runs, "production_version", lambda: None)
+    assert runs._other_in_production(trained("r2")) is None

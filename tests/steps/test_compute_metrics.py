@@ -1,0 +1,63 @@
+"""The step that closes an evaluation: what the gate does to the model version, and where its reason can be read."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from zenml.enums import ModelStages
+
+from agent.metrics import Prediction
+from configs.schema import EvaluationConfig
+from steps.evaluation import compute_metrics as module
+from steps.evaluation.ask_production import PRODUCTION
+
+
+def answers(policy: str, right: int, n: int = 12) -> list[Prediction]:
+    return [
+        Prediction(policy=policy, scenario_id=str(i), question="When?", reference="14:30", correct=i < right)
+        for i in range(n)
+    ]
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> list[ModelStages]:
+    """The stages that the evaluated model version was put in."""
+    put: list[ModelStages] = []
+    model = SimpleNamespace(set_stage=lambda stage, force: put.append(stage))
+    monkeypatch.setattr(module, "get_step_context", lambda: SimpleNamespace(model=model))
+    monkeypatch.setattr(module, "log_metadata", lambda *_, **__: None)
+    return put
+
+
+def close(right: int, of_production: int | None, **limits: Any) -> tuple[dict[str, Any], str]:
+    predictions = answers("base", 0) + answers("trained", right)
+    production = None if of_production is None else answers(PRODUCTION, of_production)
+    return module.compute_metrics.entrypoint(EvaluationConfig(**limits), predictions, production)
+
+
+def test_the_first_version_goes_to_production(stages: list[ModelStages]) -> None:
+    summary, _ = close(3, None)
+    assert stages == [ModelStages.PRODUCTION] and summary["promotion"]["promoted"] is True
+    assert list(summary["policies"]) == ["base", "trained"] and "trained_vs_production" not in summary["paired"]
+
+
+def test_a_worse_version_leaves_the_old_one_where_it_is(stages: list[ModelStages]) -> None:
+    summary, report = close(3, 12)
+    assert stages == [] and summary["promotion"]["reason"].startswith("worse: of 12 questions 0 only by this version and 9")
+    assert summary["paired"]["trained_vs_production"]["b_only"] == 9
+    assert summary["policies"]["production"]["accuracy"] == 1.0
+    assert "<b>trained</b> against <b>production</b>" in report
+
+
+def test_a_version_that_is_not_worse_takes_its_place(stages: list[ModelStages]) -> None:
+    summary, _ = close(10, 12)
+    assert stages == [ModelStages.PRODUCTION] and summary["promotion"]["reason"].startswith("not worse")
+
+
+def test_limits_come_from_the_configuration(stages: list[ModelStages]) -> None:
+    assert not close(6, None, promotion_floor=0.5)[0]["promotion"]["promoted"]
+    assert not close(6, None, min_gain=0.6)[0]["promotion"]["promoted"]
+    assert not close(10, 11, promotion_significance=1.0)[0]["promotion"]["promoted"]
+    assert stages == []
