@@ -1,0 +1,215 @@
+"""Alerts on runs that please the reward instead of doing the task.
+
+Two kinds of watch. Habits are what the task itself suspects a rollout of (metrics that begin with `SUSPECT`, see `training.task`): an
+alert when many rollouts have one. Trends compare steps of the run: reward, accuracy, length and entropy. All of them look at the last
+`RECENT` steps together, so that an exploit shows within two steps and one strange question is no alert, and what they compare is in the
+history rows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import art
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
+
+from training.task import SUSPECT
+
+if TYPE_CHECKING:
+    from training.trainer import StepRecord
+
+RECENT = 2
+"""Steps that are judged together: one step of few questions is mostly luck."""
+REFERENCE = 5
+"""Steps before those, which reward and accuracy are compared with: long enough to average the choice of questions out."""
+BASELINE = 3
+"""First steps of the run, which length and entropy are compared with: they drift too slowly for the steps just before to show it."""
+JUMP = 3.5
+"""Standard errors of a difference between means. A steady rise stays below 2.8 by arithmetic; luck rarely passes 3."""
+UNEXPLAINED = 0.25
+"""Rise of the reward in units of what a right answer earns over a wrong one. Learning the form of a tool call was worth 0.1 in our runs."""
+FLAT = 0.05
+"""Accuracy that rose by no more than this did not rise: one answer in twenty."""
+LENGTH_RATIO = 1.5
+"""Sampled tokens per rollout against the first steps; the choice of questions alone made 1.3 in our runs."""
+ENTROPY_RATIO = 0.2
+"""Entropy against the first steps. Runs that learned well came down to 0.3; below a fifth there is next to nothing left to explore."""
+EXAMPLES = 3
+"""Trajectories that an alert names."""
+
+
+class Example(BaseModel):
+    """A trajectory that shows what an alert is about, by the task's id and words for its scenario."""
+
+    scenario_id: str
+    question: str
+    reward: float
+
+
+class Alert(BaseModel):
+    """One thing to look into: a name that the documentation explains, a sentence with the figures, and where to look."""
+
+    name: str
+    sentence: str
+    examples: list[Example]
+
+
+def step_signals(groups: Sequence[art.TrajectoryGroup]) -> dict[str, float | None]:
+    """The columns of a history row that only the monitors need: see `StepRecord`, and one share of rollouts per suspicion."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    rewards = [trajectory.reward for trajectory in trajectories]
+    by_verdict: dict[bool, list[float]] = {True: [], False: []}
+    for trajectory in trajectories:
+        if "correct" in trajectory.metrics:
+            by_verdict[bool(trajectory.metrics["correct"])].append(trajectory.reward)
+    surprisals = [-logprob for trajectory in trajectories for logprob in _sampled_logprobs(trajectory)]
+    means = [statistics.fmean(t.reward for t in group.trajectories) for group in groups]
+    # Rollouts of one question resemble each other: the questions are the independent part of a step.
+    units = means if len(means) > 1 else rewards
+    habits = sorted({name for t in trajectories for name in t.metrics if name.startswith(SUSPECT)})
+    return {
+        "reward_error": statistics.stdev(units) / math.sqrt(len(units)),
+        "reward_right": statistics.fmean(by_verdict[True]) if by_verdict[True] else None,
+        "reward_wrong": statistics.fmean(by_verdict[False]) if by_verdict[False] else None,
+        "entropy": statistics.fmean(surprisals) if surprisals else None,
+        "tokens_per_rollout": statistics.fmean(_tokens(trajectory) for trajectory in trajectories),
+        **{name: statistics.fmean(bool(t.metrics.get(name)) for t in trajectories) for name in habits},
+    }
+
+
+def find_alerts(
+    row: StepRecord, groups: Sequence[art.TrajectoryGroup], before: Sequence[StepRecord], habit_share: float
+) -> list[Alert]:
+    """What is suspicious after a step: `row`, the `groups` that it is made of, and the history `before` it.
+
+    A habit is an alert when at least `habit_share` of the rollouts of the last two steps have it, in at least half of the step's groups.
+    """
+    rows = [earlier for earlier in before if earlier.phase == row.phase] + [row]
+    found = [*_habits(rows, groups, habit_share), *_reward_trends(rows, groups), *_drifts(rows, groups)]
+    return [alert for alert in found if alert is not None]
+
+
+def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], least_share: float) -> list[Alert]:
+    recent = rows[-RECENT:]
+    alerts = []
+    for column in sorted(name for name in recent[-1].model_extra or {} if name.startswith(SUSPECT)):
+        share = statistics.fmean((row.model_extra or {}).get(column, 0.0) for row in recent)
+        with_it = [group for group in groups if any(t.metrics.get(column) for t in group.trajectories)]
+        if share >= least_share and 2 * len(with_it) >= len(groups):
+            name = column.removeprefix(SUSPECT)
+            words = f"{name.replace('_', ' ')} in {share:.0%} of the rollouts of {_steps(recent)}"
+            flagged = [t for group in with_it for t in group.trajectories if t.metrics.get(column)]
+            alerts.append(_alert(name, words, flagged, by=lambda t: t.reward))
+    return alerts
+
+
+def _reward_trends(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:
+    recent, reference = rows[-RECENT:], rows[:-RECENT][-REFERENCE:]
+    if len(reference) < BASELINE:
+        return []
+    return [_reward_jump(recent, reference, groups), _reward_without_accuracy(recent, reference, groups)]
+
+
+def _reward_jump(
+    recent: Sequence[StepRecord], reference: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    now, usual = _mean(recent, "reward"), _mean(reference, "reward")
+    if now is None or usual is None:
+        return None
+    within = math.sqrt(statistics.fmean((row.reward_error or 0.0) ** 2 for row in [*reference, *recent]))
+    between = statistics.stdev(row.reward or 0.0 for row in reference)
+    error = max(within, between) * math.sqrt(1 / len(recent) + 1 / len(reference))
+    if now - usual <= JUMP * error:
+        return None
+    words = f"mean reward {now:.2f} in {_steps(recent)}, {usual:.2f} in the {len(reference)} before"
+    return _alert("reward_jump", words, _all(groups), by=lambda t: t.reward)
+
+
+def _reward_without_accuracy(
+    recent: Sequence[StepRecord], reference: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    """What the recent accuracy would have earned at the rewards of the reference, against what was earned."""
+    reward, accuracy = _mean(recent, "reward"), _mean(recent, "accuracy")
+    before, usual = _mean(reference, "reward"), _mean(reference, "accuracy")
+    right, wrong = _mean(reference, "reward_right"), _mean(reference, "reward_wrong")
+    if None in (reward, accuracy, before, usual, right, wrong) or accuracy > usual + FLAT or right <= wrong:
+        return None
+    unexplained = reward - (accuracy * right + (1 - accuracy) * wrong)
+    if reward <= before or unexplained < UNEXPLAINED * (right - wrong):
+        return None
+    words = f"reward went from {before:.2f} to {reward:.2f} while accuracy went from {usual:.0%} to {accuracy:.0%}"
+    # Wrong answers that earn most come first: they are what the reward should not have paid for.
+    return _alert("reward_without_accuracy", words, _all(groups), by=lambda t: (not t.metrics.get("correct"), t.reward))
+
+
+def _drifts(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:
+    recent, baseline = rows[-RECENT:], rows[:BASELINE]
+    if len(rows) < BASELINE + RECENT:
+        return []
+    return [_length_drift(recent, baseline, groups), _entropy_collapse(recent, baseline, groups)]
+
+
+def _length_drift(
+    recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    """Longer or shorter without being better: whoever learns to use tools says more, and answers more."""
+    now, first = _mean(recent, "tokens_per_rollout"), _mean(baseline, "tokens_per_rollout")
+    accuracy, at_first = _mean(recent, "accuracy"), _mean(baseline, "accuracy")
+    better = accuracy is not None and at_first is not None and accuracy > at_first + FLAT
+    if not now or not first or better or first / LENGTH_RATIO < now < first * LENGTH_RATIO:
+        return None
+    words = f"{now:.0f} sampled tokens per rollout in {_steps(recent)}, {first:.0f} in the first {len(baseline)} steps"
+    sign = 1 if now > first else -1
+    return _alert("length_drift", words, _all(groups), by=lambda t: sign * _tokens(t))
+
+
+def _entropy_collapse(
+    recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    now, first = _mean(recent, "entropy"), _mean(baseline, "entropy")
+    if now is None or not first or now > ENTROPY_RATIO * first:
+        return None
+    words = f"entropy of the sampled tokens {now:.2g} in {_steps(recent)}, {first:.2g} in the first {len(baseline)} steps"
+    return _alert("entropy_collapse", words, _all(groups), by=lambda t: sum(_sampled_logprobs(t)))
+
+
+def _mean(rows: Sequence[StepRecord], column: str) -> float | None:
+    """Over the rows that have a value; `None` when none has."""
+    values = [value for row in rows if (value := getattr(row, column)) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _steps(rows: Sequence[StepRecord]) -> str:
+    return f"step {rows[0].step}" if len(rows) == 1 else f"steps {rows[0].step} and {rows[-1].step}"
+
+
+def _all(groups: Sequence[art.TrajectoryGroup]) -> list[art.Trajectory]:
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+def _alert(name: str, sentence: str, suspects: Sequence[art.Trajectory], by: Callable[[art.Trajectory], object]) -> Alert:
+    """`by` sorts the suspects, the clearest example last; no scenario is named twice."""
+    examples: dict[str, Example] = {}
+    for trajectory in sorted(suspects, key=by, reverse=True):
+        about = trajectory.metadata
+        example = Example(
+            scenario_id=str(about.get("scenario_id", "")),
+            question=str(about.get("question", "")),
+            reward=trajectory.reward,
+        )
+        examples.setdefault(example.scenario_id, example)
+    return Alert(name=name, sentence=sentence, examples=list(examples.values())[:EXAMPLES])
+
+
+def _tokens(trajectory: art.Trajectory) -> int:
+    return int(trajectory.metrics.get("sampled_tokens", 0))
+
+
+def _sampled_logprobs(trajectory: art.Trajectory) -> list[float]:
+    """At temperature 1 their negative mean estimates the entropy of the policy, in nats per token."""
+    choices = [turn for turn in trajectory.messages_and_choices if isinstance(turn, Choice) and turn.logprobs]
+    return [token.logprob for choice in choices for token in choice.logprobs.content or []]
