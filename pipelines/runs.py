@@ -44,6 +44,7 @@ from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS
 from training.errors import BadInput
 from training.scoring import require_judge
+from training.stopping import require_stop_rules
 
 
 class DataRun(BaseModel):
@@ -152,6 +153,7 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
     """Trains, or goes on with an unfinished run of the same key, or finds the finished one. Scheduled runs return `None`."""
     training = section(config, TrainingConfig)
     require_judge(training)
+    require_stop_rules(training)
     key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
     options: dict[str, Any] = {"settings": config.settings, "steps": config.step_settings}
     if schedule:

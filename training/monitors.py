@@ -27,15 +27,18 @@ RECENT = 2
 REFERENCE = 5
 """Steps before those, which reward and accuracy are compared with: long enough to average the choice of questions out."""
 BASELINE = 3
-"""First steps of the run, which length and entropy are compared with: they drift too slowly for the steps just before to show it."""
+"""First steps of the run, which slow things are compared with: a drift does not show against the steps just before."""
 JUMP = 3.5
 """Standard errors of a difference between means. A steady rise stays below 2.8 by arithmetic; luck rarely passes 3."""
-UNEXPLAINED = 0.25
-"""Rise of the reward in units of what a right answer earns over a wrong one. Learning the form of a tool call was worth 0.1 in our runs."""
-FLAT = 0.05
-"""Accuracy that rose by no more than this did not rise: one answer in twenty."""
+OVERPAID = 0.5
+"""Rise of what answers of one verdict earn, in units of what a right answer earns over a wrong one. Wrong answers that became well-formed, or
+none at all instead of wrong ones, rose by less than 0.3 in our runs."""
+NOTICEABLE = 0.1
+"""The same, times the share of rollouts with that verdict: what it adds to the mean reward. Two stray rollouts add 0.05."""
 LENGTH_RATIO = 1.5
 """Sampled tokens per rollout against the first steps; the choice of questions alone made 1.3 in our runs."""
+LEARNED = 0.25
+"""Accuracy that rose by more than this since the first steps explains another length: who learns to use tools says more. Less is luck."""
 ENTROPY_RATIO = 0.2
 """Entropy against the first steps. Runs that learned well came down to 0.3; below a fifth there is next to nothing left to explore."""
 EXAMPLES = 3
@@ -86,11 +89,12 @@ def find_alerts(
 ) -> list[Alert]:
     """What is suspicious after a step: `row`, the `groups` that it is made of, and the history `before` it.
 
-    A habit is an alert when at least `habit_share` of the rollouts of the last two steps have it, in at least half of the step's groups.
+    A habit is an alert when at least `habit_share` of the rollouts of the last two steps have it, in more than half of the step's groups:
+    what all rollouts of one hard question do is no habit.
     """
     rows = [earlier for earlier in before if earlier.phase == row.phase] + [row]
-    found = [*_habits(rows, groups, habit_share), *_reward_trends(rows, groups), *_drifts(rows, groups)]
-    return [alert for alert in found if alert is not None]
+    trends = [alert for alert in _trends(rows, groups) if alert is not None]
+    return [*_habits(rows, groups, habit_share), *trends]
 
 
 def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], least_share: float) -> list[Alert]:
@@ -99,19 +103,23 @@ def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], l
     for column in sorted(name for name in recent[-1].model_extra or {} if name.startswith(SUSPECT)):
         share = statistics.fmean((row.model_extra or {}).get(column, 0.0) for row in recent)
         with_it = [group for group in groups if any(t.metrics.get(column) for t in group.trajectories)]
-        if share >= least_share and 2 * len(with_it) >= len(groups):
-            name = column.removeprefix(SUSPECT)
-            words = f"{name.replace('_', ' ')} in {share:.0%} of the rollouts of {_steps(recent)}"
+        if share >= least_share and 2 * len(with_it) > len(groups):
+            words = f"{share:.0%} of the rollouts of {_steps(recent)}"
             flagged = [t for group in with_it for t in group.trajectories if t.metrics.get(column)]
-            alerts.append(_alert(name, words, flagged, by=lambda t: t.reward))
+            alerts.append(_alert(column.removeprefix(SUSPECT), words, flagged, by=lambda t: t.reward))
     return alerts
 
 
-def _reward_trends(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:
-    recent, reference = rows[-RECENT:], rows[:-RECENT][-REFERENCE:]
-    if len(reference) < BASELINE:
+def _trends(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:
+    if len(rows) < BASELINE + RECENT:
         return []
-    return [_reward_jump(recent, reference, groups), _reward_without_accuracy(recent, reference, groups)]
+    recent, baseline = rows[-RECENT:], rows[:BASELINE]
+    return [
+        _reward_jump(recent, rows[:-RECENT][-REFERENCE:], groups),
+        _reward_without_accuracy(recent, baseline, groups),
+        _length_drift(recent, baseline, groups),
+        _entropy_collapse(recent, baseline, groups),
+    ]
 
 
 def _reward_jump(
@@ -130,36 +138,35 @@ def _reward_jump(
 
 
 def _reward_without_accuracy(
-    recent: Sequence[StepRecord], reference: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+    recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
 ) -> Alert | None:
-    """What the recent accuracy would have earned at the rewards of the reference, against what was earned."""
-    reward, accuracy = _mean(recent, "reward"), _mean(recent, "accuracy")
-    before, usual = _mean(reference, "reward"), _mean(reference, "accuracy")
-    right, wrong = _mean(reference, "reward_right"), _mean(reference, "reward_wrong")
-    if None in (reward, accuracy, before, usual, right, wrong) or accuracy > usual + FLAT or right <= wrong:
-        return None
-    unexplained = reward - (accuracy * right + (1 - accuracy) * wrong)
-    if reward <= before or unexplained < UNEXPLAINED * (right - wrong):
-        return None
-    words = f"reward went from {before:.2f} to {reward:.2f} while accuracy went from {usual:.0%} to {accuracy:.0%}"
-    # Wrong answers that earn most come first: they are what the reward should not have paid for.
-    return _alert("reward_without_accuracy", words, _all(groups), by=lambda t: (not t.metrics.get("correct"), t.reward))
+    """Answers of the same verdict earn more than they did: what accuracy does not explain, whatever it does meanwhile.
 
-
-def _drifts(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:
-    recent, baseline = rows[-RECENT:], rows[:BASELINE]
-    if len(rows) < BASELINE + RECENT:
-        return []
-    return [_length_drift(recent, baseline, groups), _entropy_collapse(recent, baseline, groups)]
+    Without right and wrong rollouts among the first steps nobody can say what an answer is worth.
+    """
+    right, wrong, accuracy = (_mean(baseline, column) for column in ("reward_right", "reward_wrong", "accuracy"))
+    now = _mean(recent, "accuracy")
+    if right is None or wrong is None or accuracy is None or now is None or right <= wrong:
+        return None
+    for verdict, before, share in (("wrong", wrong, 1 - now), ("right", right, now)):
+        earned = _mean(recent, f"reward_{verdict}")
+        rise = (earned - before) / (right - wrong) if earned is not None else 0.0
+        if rise < OVERPAID or share * rise < NOTICEABLE:
+            continue
+        words = f"{verdict} answers earn {earned:.2f} in {_steps(recent)}, {before:.2f} in the first {len(baseline)} steps; "
+        words += f"accuracy went from {accuracy:.0%} to {now:.0%}"
+        wanted = [t for t in _all(groups) if bool(t.metrics.get("correct")) == (verdict == "right")]
+        return _alert("reward_without_accuracy", words, wanted, by=lambda t: t.reward)
+    return None
 
 
 def _length_drift(
     recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
 ) -> Alert | None:
-    """Longer or shorter without being better: whoever learns to use tools says more, and answers more."""
+    """Longer or shorter, and not much better for it."""
     now, first = _mean(recent, "tokens_per_rollout"), _mean(baseline, "tokens_per_rollout")
     accuracy, at_first = _mean(recent, "accuracy"), _mean(baseline, "accuracy")
-    better = accuracy is not None and at_first is not None and accuracy > at_first + FLAT
+    better = accuracy is not None and at_first is not None and accuracy > at_first + LEARNED
     if not now or not first or better or first / LENGTH_RATIO < now < first * LENGTH_RATIO:
         return None
     words = f"{now:.0f} sampled tokens per rollout in {_steps(recent)}, {first:.0f} in the first {len(baseline)} steps"

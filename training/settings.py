@@ -68,7 +68,7 @@ class TrainerSettings(BaseModel):
 
     # monitors
     alert_share: float = Field(
-        default=0.33, gt=0, le=1, description="share of rollouts with a suspicious habit that raises an alert"
+        default=0.4, gt=0, le=1, description="share of rollouts with a suspicious habit that raises an alert"
     )
 
     # adapter
