@@ -31,8 +31,8 @@ BASELINE = 3
 JUMP = 3.5
 """Standard errors of a difference between means. A steady rise stays below 2.8 by arithmetic; luck rarely passes 3."""
 OVERPAID = 0.5
-"""Rise of what answers of one verdict earn, in units of what a right answer earns over a wrong one. Wrong answers that became well-formed, or
-none at all instead of wrong ones, rose by less than 0.3 in our runs."""
+"""Rise of what answers of one verdict earn, in units of what a right answer earns over a wrong one. Wrong answers that became
+well-formed, or none at all instead of wrong ones, rose by less than 0.3 in our runs."""
 NOTICEABLE = 0.1
 """The same, times the share of rollouts with that verdict: what it adds to the mean reward. Two stray rollouts add 0.05."""
 LENGTH_RATIO = 1.5
@@ -40,7 +40,7 @@ LENGTH_RATIO = 1.5
 LEARNED = 0.25
 """Accuracy that rose by more than this since the first steps explains another length: who learns to use tools says more. Less is luck."""
 ENTROPY_RATIO = 0.2
-"""Entropy against the first steps. Runs that learned well came down to 0.3; below a fifth there is next to nothing left to explore."""
+"""Entropy against the first steps. An honest run came down to 0.3; below a fifth there is next to nothing left to explore."""
 EXAMPLES = 3
 """Trajectories that an alert names."""
 
