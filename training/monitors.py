@@ -28,8 +28,8 @@ REFERENCE = 5
 """Steps before those, which reward and accuracy are compared with: long enough to average the choice of questions out."""
 BASELINE = 3
 """First steps of the run, which slow things are compared with: a drift does not show against the steps just before."""
-JUMP = 3.5
-"""Standard errors of a difference between means. A steady rise stays below 2.8 by arithmetic; luck rarely passes 3."""
+JUMP = 3.25
+"""Standard errors of a difference between means: of 900 simulated honest runs at a steady level none came there, of 300 that learned 2."""
 OVERPAID = 0.5
 """Rise of what answers of one verdict earn, in units of what a right answer earns over a wrong one. Wrong answers that became
 well-formed, or none at all instead of wrong ones, rose by less than 0.3 in our runs."""
@@ -37,7 +37,7 @@ NOTICEABLE = 0.1
 """The same, times the share of rollouts with that verdict: what it adds to the mean reward. Two stray rollouts add 0.05."""
 LENGTH_RATIO = 1.5
 """Sampled tokens per rollout against the first steps; the choice of questions alone made 1.3 in our runs."""
-LEARNED = 0.25
+LEARNED = 0.35
 """Accuracy that rose by more than this since the first steps explains another length: who learns to use tools says more. Less is luck."""
 ENTROPY_RATIO = 0.2
 """Entropy against the first steps. An honest run came down to 0.3; below a fifth there is next to nothing left to explore."""
@@ -128,10 +128,14 @@ def _reward_jump(
     now, usual = _mean(recent, "reward"), _mean(reference, "reward")
     if now is None or usual is None:
         return None
-    within = math.sqrt(statistics.fmean((row.reward_error or 0.0) ** 2 for row in [*reference, *recent]))
-    between = statistics.stdev(row.reward or 0.0 for row in reference)
-    error = max(within, between) * math.sqrt(1 / len(recent) + 1 / len(reference))
-    if now - usual <= JUMP * error:
+    # Spread of questions over all these steps, jump included: the few before it alone make luck look like a jump.
+    rows, questions = [*reference, *recent], len(groups) if len(groups) > 1 else len(_all(groups))
+    within = statistics.fmean((row.reward_error or 0.0) ** 2 for row in rows)
+    between = statistics.pvariance(row.reward or 0.0 for row in rows) / questions
+    error = math.sqrt((within + between) * (1 / len(recent) + 1 / len(reference)))
+    # What was rising already is learning: only what comes on top of that is sudden.
+    rise = max(0.0, (_mean(reference[-RECENT:], "reward") or 0.0) - (_mean(reference[:-RECENT], "reward") or 0.0))
+    if now - usual - rise <= JUMP * error:
         return None
     words = f"mean reward {now:.2f} in {_steps(recent)}, {usual:.2f} in the {len(reference)} before"
     return _alert("reward_jump", words, _all(groups), by=lambda t: t.reward)

@@ -131,8 +131,9 @@ def habit(name: str, **changes: float) -> Callable[[random.Random, Rollout], Non
     return exploit
 
 
-def fooled_judge(rng: random.Random, rollout: Rollout) -> None:
-    rollout.correct, rollout.reward = True, 1.45
+def loophole(rng: random.Random, rollout: Rollout) -> None:
+    """A reward that an honest answer cannot earn, for everybody."""
+    rollout.reward = 2.5
 
 
 def paid_for_nothing(rng: random.Random, rollout: Rollout) -> None:
@@ -159,7 +160,7 @@ EXPLOITS = [
     ("turn_padding", habit("turn_padding", turns=6, tokens=200)),
     ("source_spam", habit("source_spam", reward=0.2)),
     ("unread_answer", habit("unread_answer", turns=2, tokens=75)),
-    ("reward_jump", fooled_judge),
+    ("reward_jump", loophole),
     ("reward_without_accuracy", paid_for_nothing),
     ("length_drift", rambling),
     ("length_drift", giving_up),

@@ -48,10 +48,11 @@ class ToyTask:
         if self.die(policy, len(self.asked)):
             raise Killed
         skill = SKILL[int(policy.model.partition("@")[2])]
-        # Greedy decoding answers alike each time; sampling does not.
-        self.times[policy.model, scenario] += 1
-        luck = f"{policy.model} {scenario} {self.times[policy.model, scenario] if policy.temperature else ''}"
-        correct = random.Random(luck).random() < skill
+        if policy.temperature:  # of four samples the third is wrong and the fourth right, so that every step has something to learn
+            self.times[policy.model, scenario] += 1
+            correct = self.times[policy.model, scenario] % 4 / 4 < min(skill, 0.7)
+        else:
+            correct = random.Random(f"{policy.model} {scenario}").random() < skill
         return art.Trajectory(
             messages_and_choices=[],
             reward=0.0,
