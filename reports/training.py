@@ -15,10 +15,10 @@ _ORDER = (
 _LABELS = {
     "reward": "mean reward",
     "accuracy": "accuracy of the rollouts",
-    "validation_reward": "mean reward on held-out questions",
+    "validation_reward": "reward on held-out questions",
     "validation_accuracy": "accuracy on held-out questions",
-    "reward_right": "mean reward of correct rollouts",
-    "reward_wrong": "mean reward of incorrect rollouts",
+    "reward_right": "reward of correct rollouts",
+    "reward_wrong": "reward of incorrect rollouts",
     "turns": "turns per rollout",
     "tokens_per_rollout": "sampled tokens per rollout",
     "entropy": "entropy of the sampled tokens",

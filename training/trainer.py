@@ -230,7 +230,7 @@ class Trainer:
         assert stopped is not None, "there are as many epochs as max_steps takes"
         best = best_row(rows, self.settings)
         if best is not None:
-            value = shown(best, self.settings)
+            value = f"{self.settings.validation_metric} {shown(best, self.settings)}"
             self.progress.stopped(f"{stopped}; best checkpoint: step {best.step}, validation {value}")
         elif rows and rows[-1].step < self.settings.max_steps:
             self.progress.stopped(stopped)

@@ -172,7 +172,7 @@ def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path)
     assert accuracies.index(max(accuracies)) == 3  # checkpoint 4 comes out of step 3
     assert run.checkpoint_of == 3 and run.checkpoint is not None and run.checkpoint.name == "0004"
     assert sorted(folder.name for folder in run.checkpoint.parent.iterdir()) == ["0001", "0004", "0008", "0009"]
-    assert told.reasons == [f"max_steps=8 reached; best checkpoint: step 3, validation {max(accuracies):.0%}"]
+    assert told.reasons == [f"max_steps=8 reached; best checkpoint: step 3, validation accuracy {max(accuracies):.0%}"]
 
 
 @pytest.mark.parametrize(
