@@ -211,6 +211,22 @@ def test_a_killed_run_decides_as_if_nothing_had_happened(tmp_path: Path, rules: 
         assert (found[0], found[1].relative_to(folder), *found[2:]) == expected, f"killed at rollout {number}"
 
 
+def test_alerts_are_in_the_rows_and_survive_a_restart(tmp_path: Path) -> None:
+    class Spammer(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metrics["suspect_spam"] = "@1" not in policy.model  # from the second step on
+            return trajectory
+
+    told = Told()
+    run = train(tmp_path, settings(max_steps=3), Spammer(), told)
+    assert [[alert.name for alert in row.alerts] for row in told.rows] == [[], [], ["spam"], ["spam"]]
+    assert told.rows[3].alerts[0].sentence == "100% of the rollouts of steps 2 and 3"
+    assert train(tmp_path, settings(max_steps=3), Spammer()).history == run.history == told.rows
+    off = train(tmp_path / "off", settings(max_steps=2, alert_share=1.0), Spammer())
+    assert not any(row.alerts for row in off.history)
+
+
 def test_failed_validation_rollouts_are_counted_and_not_wrong_answers(tmp_path: Path) -> None:
     class Flaky(ToyTask):
         async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
