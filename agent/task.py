@@ -12,6 +12,7 @@ from agent.judges import Judge
 from agent.reward import RewardWeights, rubric, verifiable_reward
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
+from agent.suspicions import suspicions
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.tools import tool_schemas
@@ -53,9 +54,9 @@ class EmailSearchTask:
         mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
         return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings)
 
-    def demonstrations(self, limit: int) -> list[art.Trajectory]:
-        """Oracle episodes of randomly selected train scenarios; those that the oracle fails are no example to follow."""
-        scenarios = self.train_scenarios()
+    def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
+        """Oracle episodes of randomly selected scenarios; those that the oracle fails are no example to follow."""
+        scenarios = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
         examples: list[art.Trajectory] = []
         for scenario in scenarios:
@@ -70,19 +71,22 @@ class EmailSearchTask:
         mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
         run = await answer_question(policy, mailbox, scenario.question, self.settings)
         verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
-        counts = rubric(run, scenario, self.gold_ids(scenario), correct=bool(verdict and verdict.correct))
+        gold_ids = self.gold_ids(scenario)
+        counts = rubric(run, scenario, gold_ids, correct=bool(verdict and verdict.correct))
         return art.Trajectory(
             messages_and_choices=run.record,
             tools=tool_schemas(self.settings.optional_arguments),
             reward=0.0,
             metrics={
                 **counts.model_dump(),
+                **suspicions(run, gold_ids),
                 "sampled_tokens": run.sampled_tokens,
                 "seconds": run.seconds,
                 "verifiable_reward": verifiable_reward(counts, self.settings.max_turns, self.weights),
             },
             metadata={
                 "scenario_id": scenario.id,
+                "question": scenario.question,
                 "kind": scenario.kind,
                 "outcome": run.outcome,
                 "answer": run.answer.answer if run.answer else None,

@@ -45,6 +45,7 @@ from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
 from training.scoring import require_judge
+from training.stopping import require_stop_rules
 
 
 class DataRun(BaseModel):
@@ -156,6 +157,7 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
     """
     training = section(config, TrainingConfig)
     require_judge(training)
+    require_stop_rules(training)
     key = run_key(training, data, "" if cache or schedule else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}

@@ -23,9 +23,9 @@ from rich.text import Text
 console = Console(highlight=False)
 
 
-def say(line: str) -> None:
-    """A line that stays."""
-    console.print(line, soft_wrap=True, markup=False)
+def say(line: str, *, quiet: bool = False) -> None:
+    """A line that stays; a quiet one is dim on a terminal that can do that."""
+    console.print(line, style="dim" if quiet else None, soft_wrap=True, markup=False)
 
 
 class _Pace(ProgressColumn):
@@ -85,12 +85,16 @@ def _number(value: float | None, form: str) -> str:
 
 
 class TrainingConsole:
-    """Progress of a training run: a bar per stage, and one line per finished step. Fits the trainer's `Progress`."""
+    """Progress of a training run: a bar per stage, and one line per finished step. Fits the trainer's `Progress`.
+
+    An alert is said when it begins, not again while it lasts.
+    """
 
     def __init__(self, max_steps: int) -> None:
         self._bars = _bars()
         self._task: Any = None
         self._max_steps = max_steps
+        self._alerts: set[str] = set()
 
     def __enter__(self) -> TrainingConsole:
         self._bars.start()
@@ -110,9 +114,18 @@ class TrainingConsole:
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
             say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
-            return
-        say(
-            f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
-            f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
-            f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"
-        )
+        else:
+            say(
+                f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
+                f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
+                f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"
+            )
+        if row.validation_reward is not None:
+            figures = f"reward {row.validation_reward:6.3f}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+            say(f"  validation   {figures}", quiet=True)
+        if begun := [alert for alert in row.alerts if alert.name not in self._alerts]:
+            say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
+        self._alerts = {alert.name for alert in row.alerts}
+
+    def stopped(self, reason: str) -> None:
+        say(f"stopped: {reason}")

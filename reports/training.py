@@ -8,16 +8,25 @@ from typing import Any
 
 from reports.page import escape, page
 
-_ORDER = ("reward", "accuracy", "turns", "tokens_per_second", "seconds", "loss", "reward_std", "kl", "entropy")
+_ORDER = (
+    *("reward", "accuracy", "validation_reward", "validation_accuracy", "turns", "tokens_per_rollout", "tokens_per_second"),
+    *("seconds", "loss", "reward_std", "kl", "entropy"),
+)
 _LABELS = {
     "reward": "mean reward",
     "accuracy": "accuracy of the rollouts",
+    "validation_reward": "reward on held-out questions",
+    "validation_accuracy": "accuracy on held-out questions",
+    "reward_right": "reward of correct rollouts",
+    "reward_wrong": "reward of incorrect rollouts",
     "turns": "turns per rollout",
+    "tokens_per_rollout": "sampled tokens per rollout",
+    "entropy": "entropy of the sampled tokens",
     "tokens_per_second": "sampled tokens per second",
     "seconds": "seconds per step",
     "reward_std": "reward spread in a group",
 }
-_BOOKKEEPING = ("step", "checkpoint_step")
+_BOOKKEEPING = ("step", "checkpoint_step", "reward_error", "validation_errors", "validation_tokens", "validation_seconds")
 _WIDTH, _HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 24
 _SMALLEST_SPREAD, _LARGEST = 1e-30, 1e300
@@ -40,6 +49,7 @@ def training_html(history: Sequence[Mapping[str, Any]], title: str = "Training r
     body = [
         f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>",
         _facts(steps, before),
+        _alerts(steps),
         f'<div class="charts">{charts}</div>' if charts else "<section><p>No finished step yet.</p></section>",
         _rows(history),
     ]
@@ -122,10 +132,39 @@ def _facts(steps: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any
     return f'<section><dl class="facts">{body}</dl></section>' if facts else ""
 
 
+def _alerts(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Every alert of the run once, with the steps that it was raised at and the figures and examples of the last of them."""
+    if not any("alerts" in row for row in steps):
+        return ""
+    raised: dict[str, list[tuple[Any, Mapping[str, Any]]]] = {}
+    for row in steps:
+        for alert in row.get("alerts", []):
+            raised.setdefault(alert["name"], []).append((row["step"], alert))
+    if not raised:
+        return f'<section><h2>Alerts</h2><p class="quiet">None in {len(steps)} steps.</p></section>'
+    body = ""
+    for name, times in raised.items():
+        latest = times[-1][1]
+        examples = "".join(
+            f"<li>{escape(example['question'])}<small>{escape(example['scenario_id'])}, reward {example['reward']:.2f}</small></li>"
+            for example in latest["examples"]
+        )
+        body += (
+            f'<tr><th scope="row">{escape(name)}</th><td>{escape(", ".join(str(step) for step, _ in times))}</td>'
+            f"<td>{escape(latest['sentence'])}</td><td><ul>{examples}</ul></td></tr>"
+        )
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("alert", "at step", "latest figures", "for example"))
+    return (
+        '<section><h2>Alerts</h2><div class="scroll"><table class="lines"><thead><tr>'
+        f"{head}</tr></thead><tbody>{body}</tbody></table></div></section>"
+    )
+
+
 def _rows(history: Sequence[Mapping[str, Any]]) -> str:
     if not history:
         return ""
-    columns = list(dict.fromkeys(key for row in history for key in row))
+    told = (key for row in history for key, value in row.items() if value not in (None, []))
+    columns = list(dict.fromkeys(told))
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(_cell(row.get(column)))}</td>" for column in columns) + "</tr>"
@@ -162,8 +201,10 @@ def _short(value: float) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None:
+    if value in (None, []):
         return "-"
+    if isinstance(value, list):
+        return ", ".join(str(alert["name"]) for alert in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

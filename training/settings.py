@@ -49,6 +49,34 @@ class TrainerSettings(BaseModel):
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
     max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time")
 
+    # validation, and when to stop before max_steps
+    validate_every: int = Field(
+        default=0, ge=0, le=100_000, description="steps between validations on held-out train questions; 0 never validates"
+    )
+    validation_questions: int = Field(
+        default=32, ge=1, le=100_000, description="train questions held out to validate on, when validate_every is set"
+    )
+    validation_metric: Literal["accuracy", "reward"] = Field(
+        default="accuracy", description="what the best checkpoint, stop_plateau_steps and stop_target go by"
+    )
+    stop_plateau_steps: int | None = Field(
+        default=None, ge=1, le=100_000, description="stop after so many steps without a better validation; null: never"
+    )
+    stop_target: float | None = Field(
+        default=None, allow_inf_nan=False, description="stop when the validation metric reaches this; null: never"
+    )
+    stop_seconds: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="begin no step after so much training time; null: no limit"
+    )
+    stop_tokens: int | None = Field(
+        default=None, ge=1, description="begin no step after so many sampled tokens; null: no limit"
+    )
+
+    # monitors
+    alert_share: float = Field(
+        default=0.4, gt=0, le=1, description="share of rollouts with a suspicious habit that raises an alert"
+    )
+
     # adapter
     lora_rank: int = Field(default=16, ge=1, le=256, description="rank of the LoRA adapter")
     lora_layers: int | None = Field(default=None, ge=1, description="adapt only the top layers (torch backend); null adapts all")

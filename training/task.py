@@ -8,6 +8,9 @@ from typing import Any, Protocol
 import art
 from pydantic import BaseModel, ConfigDict, Field
 
+SUSPECT = "suspect_"
+"""How the metrics begin by which a task says that a rollout may be after the reward instead of the task."""
+
 
 class Policy(BaseModel):
     """A model behind an OpenAI-compatible endpoint, and how to sample from it."""
@@ -32,12 +35,16 @@ class Task(Protocol):
         """The scenarios to train on, in a fixed order."""
         ...
 
-    def demonstrations(self, limit: int) -> list[art.Trajectory]:
-        """At most `limit` expert trajectories for the warm start, in the form in which rollouts are recorded."""
+    def demonstrations(self, scenarios: Sequence[Any], limit: int) -> list[art.Trajectory]:
+        """At most `limit` expert trajectories of these train scenarios for the warm start, recorded as rollouts are."""
         ...
 
     async def rollout(self, policy: Policy, scenario: Any) -> art.Trajectory:
-        """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure."""
+        """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure.
+
+        The trainer's own metrics are `turns` and `sampled_tokens`; those that begin with `SUSPECT` are true or false and
+        watched by the monitors. By the metadata `scenario_id` and `question` it names an example to people.
+        """
         ...
 
     async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:

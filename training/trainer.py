@@ -1,4 +1,4 @@
-"""The training loop: warm start on demonstrations, then GRPO steps of gather -> score -> update -> record.
+"""The training loop: warm start on demonstrations, then GRPO steps of gather -> score -> update -> validate -> record.
 
 The history file is the run's state. A step is finished when its row is on disk; whatever a killed run left behind after its last complete
 row (a checkpoint, a torn line) is removed on resume, so that the step runs again from where the row before it ended.
@@ -21,11 +21,13 @@ from typing import Any
 import art
 from art.utils.iterate_dataset import iterate_dataset
 from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from training.errors import BadInput
+from training.monitors import Alert, find_alerts, step_signals
 from training.scoring import score_group
 from training.settings import TrainerSettings
+from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
 
 HISTORY_FILE = "training_history.jsonl"
@@ -43,15 +45,31 @@ class StepRecord(BaseModel):
     reward: float | None = None
     reward_std: float | None = None
     """Mean over groups of the rewards' standard deviation within the group: without spread there is nothing to learn."""
+    reward_error: float | None = None
+    """Standard error of `reward`, from the spread between questions."""
+    reward_right: float | None = None
+    reward_wrong: float | None = None
+    """Mean reward of the rollouts that were correct, and of those that were not."""
     accuracy: float | None = None
     turns: float | None = None
     groups_trained: int = 0
     rollout_errors: int = 0
     sampled_tokens: int = 0
+    tokens_per_rollout: float | None = None
+    entropy: float | None = None
+    """Nats per sampled token, estimated by the mean of their negative log-probabilities."""
     tokens_per_second: float | None = None
     """Sampled tokens per second of rollout time."""
     rollout_seconds: float | None = None
     update_seconds: float | None = None
+    alerts: list[Alert] = Field(default_factory=list)
+    validation_accuracy: float | None = None
+    validation_reward: float | None = None
+    """Means over the held-out questions, decoded greedily; `None` for steps that were not validated."""
+    validation_errors: int = 0
+    validation_tokens: int = 0
+    validation_seconds: float | None = None
+    """Part of `seconds`."""
 
 
 class TrainingRun(BaseModel):
@@ -59,9 +77,14 @@ class TrainingRun(BaseModel):
 
     history: list[StepRecord]
     checkpoint: Path | None
+    """The best validated one; without validation the last."""
+    checkpoint_of: int
+    """The step that it was the policy after."""
     warm_start: Path | None
     resumed_from: int | None
     """The step after which this call went on; `None` for a run from the start."""
+    stopped: str
+    """Why there was no further step, in words."""
 
 
 class Progress:
@@ -75,6 +98,9 @@ class Progress:
 
     def step(self, row: StepRecord) -> None:
         """A step is finished and on disk."""
+
+    def stopped(self, reason: str) -> None:
+        """There will be no further step."""
 
 
 def read_history(path: Path) -> list[StepRecord]:
@@ -171,7 +197,8 @@ class Trainer:
         self.progress = progress or Progress()
 
     async def run(self) -> TrainingRun:
-        """Runs to `max_steps`, going on after the last finished step if there is one."""
+        """Runs to `max_steps` or until a stop rule is met, going on after the last finished step if there is one."""
+        require_stop_rules(self.settings)
         await self.model.register(self.backend)
         model_dir = Path(get_model_dir(model=self.model, art_path=self.model.base_path))
         history_path = model_dir / HISTORY_FILE
@@ -181,11 +208,20 @@ class Trainer:
         scenarios = list(self.task.train_scenarios())
         if not scenarios and self.settings.max_steps:
             raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
+        held_out: list[Any] = []
+        if self.settings.validate_every:
+            scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
+
+        async def finish(row: StepRecord) -> None:
+            if validation_due([*rows, row], self.settings):
+                row = await self._validate(row, held_out)
+            _append_row(history_path, row)
+            rows.append(row)
+            self.progress.step(row)
+            self._prune(model_dir, rows)
 
         if not rows and self.settings.demonstrations:
-            rows.append(await self._warm_start())
-            _append_row(history_path, rows[-1])
-            self.progress.step(rows[-1])
+            await finish(await self._warm_start(scenarios))
         first = rows[-1].step + 1 if rows else 1
         # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
         random.Random(self.settings.seed).shuffle(scenarios)
@@ -197,25 +233,31 @@ class Trainer:
             initial_step=first - 1,
             use_tqdm=False,
         ):
-            step = batch.step + 1
-            if step > self.settings.max_steps:
+            if stop_reason(rows, self.settings):
                 break
-            row = await self._grpo_step(step, batch.items)
-            _append_row(history_path, row)
-            rows.append(row)
-            self.progress.step(row)
-            self._prune(model_dir, rows)
+            await finish(await self._grpo_step(batch.step + 1, batch.items, rows))
+        stopped = stop_reason(rows, self.settings)
+        assert stopped is not None, "there are as many epochs as max_steps takes"
+        best = best_row(rows, self.settings)
+        if best is not None:
+            value = f"{self.settings.validation_metric} {shown(best, self.settings)}"
+            self.progress.stopped(f"{stopped}; best checkpoint: step {best.step}, validation {value}")
+        elif rows and rows[-1].step < self.settings.max_steps:
+            self.progress.stopped(stopped)
+        chosen = best or (rows[-1] if rows else None)
         return TrainingRun(
             history=rows,
-            checkpoint=self._checkpoint(model_dir, rows[-1].checkpoint_step if rows else 0),
+            checkpoint=self._checkpoint(model_dir, chosen.checkpoint_step if chosen else 0),
+            checkpoint_of=chosen.step if chosen else 0,
             warm_start=self._checkpoint(model_dir, rows[0].checkpoint_step if rows and rows[0].phase == "warm_start" else 0),
             resumed_from=resumed_from,
+            stopped=stopped,
         )
 
-    async def _warm_start(self) -> StepRecord:
+    async def _warm_start(self, scenarios: Sequence[Any]) -> StepRecord:
         started = time.monotonic()
         settings = self.settings
-        demonstrations = self.task.demonstrations(settings.demonstrations)
+        demonstrations = self.task.demonstrations(scenarios, settings.demonstrations)
         if not demonstrations:
             raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0")
         trajectories: list[art.Trajectory] = []
@@ -249,7 +291,7 @@ class Trainer:
             loss=loss,
         )
 
-    async def _grpo_step(self, step: int, scenarios: Sequence[Any]) -> StepRecord:
+    async def _grpo_step(self, step: int, scenarios: Sequence[Any], before: Sequence[StepRecord]) -> StepRecord:
         started = time.monotonic()
         groups, errors = await self._gather(step, scenarios)
         gathered = time.monotonic()
@@ -274,7 +316,7 @@ class Trainer:
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
-        return StepRecord(
+        row = StepRecord(
             step=step,
             phase="grpo",
             checkpoint_step=checkpoint_step,
@@ -289,19 +331,62 @@ class Trainer:
             tokens_per_second=sampled / (gathered - started),
             rollout_seconds=gathered - started,
             update_seconds=finished - gathered,
+            **step_signals(groups),
             **update,
+        )
+        return row.model_copy(update={"alerts": find_alerts(row, groups, before, self.settings.alert_share)})
+
+    async def _validate(self, row: StepRecord, scenarios: Sequence[Any]) -> StepRecord:
+        """The row with what the policy after its step does with the held-out scenarios, decoded greedily."""
+        started = time.monotonic()
+        self.progress.stage(f"step {row.step}: validation", len(scenarios))
+        policy = self._policy(temperature=0.0)
+        slots = asyncio.Semaphore(self.settings.max_concurrent)
+
+        async def one(scenario: Any) -> art.TrajectoryGroup:
+            async with slots:
+                try:
+                    return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
+                finally:
+                    self.progress.advance()
+
+        outcomes = await asyncio.gather(*(one(scenario) for scenario in scenarios), return_exceptions=True)
+        groups = [outcome for outcome in outcomes if isinstance(outcome, art.TrajectoryGroup)]
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for failure in failures:
+            if not groups or not isinstance(failure, Exception):
+                raise failure
+        await self.model.log(groups, split="val", step=row.checkpoint_step)
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
+        if not judged and self.settings.validation_metric == "accuracy":
+            raise BadInput("validation_metric=accuracy: this task does not say what is correct; use validation_metric=reward")
+        seconds = time.monotonic() - started
+        return row.model_copy(
+            update={
+                "seconds": row.seconds + seconds,
+                "validation_accuracy": statistics.fmean(judged) if judged else None,
+                "validation_reward": statistics.fmean(t.reward for t in trajectories),
+                "validation_errors": len(failures),
+                "validation_tokens": sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories),
+                "validation_seconds": seconds,
+            }
+        )
+
+    def _policy(self, temperature: float) -> Policy:
+        """The model after the latest step."""
+        return Policy(
+            base_url=self.model.inference_base_url or "",
+            api_key=self.model.inference_api_key or "none",
+            model=self.model.get_inference_name(),
+            temperature=temperature,
+            max_tokens=self.max_tokens,
         )
 
     async def _gather(self, step: int, scenarios: Sequence[Any]) -> tuple[list[art.TrajectoryGroup], int]:
         """Scored groups of this step's rollouts. A failed rollout is counted and left out, a group of fewer than two too."""
         settings = self.settings
-        policy = Policy(
-            base_url=self.model.inference_base_url or "",
-            api_key=self.model.inference_api_key or "none",
-            model=self.model.get_inference_name(),
-            temperature=settings.temperature,
-            max_tokens=self.max_tokens,
-        )
+        policy = self._policy(settings.temperature)
         slots = asyncio.Semaphore(settings.max_concurrent)
         self.progress.stage(f"step {step}: rollouts", len(scenarios) * settings.rollouts_per_group)
 
@@ -336,8 +421,11 @@ class Trainer:
         return folder if checkpoint_step and folder.is_dir() else None
 
     def _prune(self, model_dir: Path, rows: Sequence[StepRecord]) -> None:
-        """Keeps the warm start, the latest checkpoint and the one before it."""
-        keep = {rows[0].checkpoint_step} | {row.checkpoint_step for row in rows[-2:]}
+        """Keeps the warm start, the best validated checkpoint, the latest and the one before it."""
+        kept = [rows[0], *rows[-2:]]
+        if (best := best_row(rows, self.settings)) is not None:
+            kept.append(best)
+        keep = {row.checkpoint_step for row in kept}
         for folder in (model_dir / "checkpoints").glob("[0-9]*"):
             if folder.name.isdigit() and int(folder.name) not in keep:
                 shutil.rmtree(folder)

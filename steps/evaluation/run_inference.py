@@ -67,7 +67,8 @@ def run_inference(
             with counter(f"questions answered by {name}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(name, policy, questions, advance=advance.one)
         if config.base_examples:
-            examples = EmailSearchTask(database, scenarios, ExactJudge(), settings).demonstrations(config.base_examples)
+            task = EmailSearchTask(database, scenarios, ExactJudge(), settings)
+            examples = task.demonstrations(task.train_scenarios(), config.base_examples)
             policy = Policy(base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens)
             with counter("questions answered by the base with examples", total=len(questions)) as advance:
                 predictions += await evaluation.policy(

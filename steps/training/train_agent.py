@@ -44,7 +44,8 @@ def train_agent(
 ]:
     """Trains on the train scenarios, or goes on where a killed run of the same configuration and data stopped.
 
-    Without a warm start the second output is the same checkpoint as the first.
+    The first output is the best validated checkpoint, or the last one where nothing was validated. Without a warm start the
+    second output is the same checkpoint as the first.
     """
     files = resolve_base_model(base["source"], MODELS)
     if files.checksum != base["checksum"]:
@@ -75,7 +76,7 @@ def train_agent(
     }
     history = [row.model_dump() for row in run.history]
     last = history[-1]
-    trained = Checkpoint.from_adapter(run.checkpoint, name=run_key, step=last["step"], **described)
+    trained = Checkpoint.from_adapter(run.checkpoint, name=run_key, step=run.checkpoint_of, **described)
     warm_start = Checkpoint.from_adapter(run.warm_start or run.checkpoint, name=f"{run_key}-warm-start", step=0, **described)
     log_metadata(
         {
@@ -85,8 +86,13 @@ def train_agent(
                 "seconds": sum(row["seconds"] for row in history),
                 "last_reward": last["reward"] if last["reward"] is not None else 0.0,
                 "last_accuracy": last["accuracy"] if last["accuracy"] is not None else 0.0,
+                "stopped": run.stopped,
+                "checkpoint_of_step": run.checkpoint_of,
+                "alerts": sorted({alert["name"] for row in history for alert in row["alerts"]}),
             }
         },
         infer_model=True,
     )
-    return trained, warm_start, history, HTMLString(training_html(history, title=f"Training run {run_key}"))
+    ended = f"{last['step']} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}"
+    page = training_html(history, title=f"Training run {run_key}", subtitle=ended)
+    return trained, warm_start, history, HTMLString(page)

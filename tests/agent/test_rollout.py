@@ -126,5 +126,9 @@ def test_rewards_order_episodes_by_what_they_achieved(
         rewards[name] = trajectory.metrics["verifiable_reward"]
         assert trajectory.additional_histories == []
         assert trajectory.metrics["correct"] == name.startswith("right")
+        assert trajectory.metadata["question"] == two_mail_question.question
+        unread = name in ("wrong", "right and quick")
+        assert trajectory.metrics["suspect_unread_answer"] is unread
+        assert trajectory.metrics["suspect_repeated_calls"] is (name == "gave up after reading")
     assert list(rewards.values()) == sorted(rewards.values()), rewards
     assert len(set(rewards.values())) == len(rewards), rewards

@@ -1,10 +1,14 @@
-"""What bars say about the time."""
+"""What bars say about the time, and what a training run says."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from rich.progress import Progress
 
-from reports.console import _Pace
+from reports import console
+from reports.console import TrainingConsole, _Pace
 
 
 def test_the_pace_survives_a_changing_estimate_of_the_total() -> None:
@@ -19,3 +23,37 @@ def test_the_pace_survives_a_changing_estimate_of_the_total() -> None:
     assert shown[0] == ""
     assert shown[1:4] == ["1,000/s", "1,500/s, 0:00:03 left", "1,333/s, 0:00:09 left"]
     assert shown[4] == "1,000/s, 0:00:00 left"
+
+
+def row(step: int, *alerts: str, validated: float | None = None) -> SimpleNamespace:
+    return SimpleNamespace(
+        step=step,
+        phase="grpo",
+        seconds=60.0,
+        reward=0.5,
+        accuracy=0.75,
+        turns=3.3,
+        tokens_per_second=113.0,
+        validation_reward=validated,
+        validation_accuracy=validated,
+        alerts=[SimpleNamespace(name=name, sentence=f"{name} is high") for name in alerts],
+    )
+
+
+def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[str, bool]] = []
+    monkeypatch.setattr(console, "say", lambda line, quiet=False: lines.append((line, quiet)))
+    shown = TrainingConsole(10)
+    for finished in (row(1), row(2, "a", "b"), row(3, "a"), row(4), row(5, "a", validated=0.9)):
+        shown.step(finished)
+    shown.stopped("all done")
+    assert [line for line, quiet in lines if not quiet] == [
+        *(f"step   {n}/10  reward  0.500  accuracy  75%  turns 3.3   113 tokens/s     60 s" for n in range(1, 6)),
+        "stopped: all done",
+    ]
+    assert [line for line, quiet in lines if quiet] == [
+        "  alert        a: a is high; b: b is high",
+        "  validation   reward  0.900  accuracy  90%",
+        "  alert        a: a is high",
+    ]
+    assert lines[2][0].startswith("  alert") and lines[3][0].startswith("step   3")

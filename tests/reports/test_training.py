@@ -53,6 +53,38 @@ def test_missing_values_and_short_histories_are_drawn_as_far_as_they_go() -> Non
     assert columns(training_html([WARM])) == ["seconds", "loss", "demonstrations"]
 
 
+def alert(name: str, sentence: str, question: str) -> dict:
+    return {"name": name, "sentence": sentence, "examples": [{"scenario_id": "q7", "question": question, "reward": 1.25}]}
+
+
+def test_alerts_are_listed_once_with_their_steps_and_latest_figures() -> None:
+    quiet = {**ROWS[0], "alerts": []}
+    raised = [
+        {**ROWS[1], "alerts": [alert("source_spam", "50% of the rollouts", "Who?")]},
+        {**ROWS[2], "alerts": [alert("source_spam", "70% of the rollouts", "Where?"), alert("length_drift", "longer", "Why?")]},
+    ]
+    text = training_html([quiet, *raised])
+    section = text[text.index("<h2>Alerts</h2>") : text.index('<div class="charts">')]
+    assert section.count("source_spam") == 1 and "<td>2, 3</td>" in section and "<td>3</td>" in section
+    assert "70% of the rollouts" in section and "50%" not in section
+    assert "Where?" in section and "q7, reward 1.25" in section
+    assert text.index("<h2>Alerts</h2>") < text.index("<figure")
+    assert "<td>source_spam, length_drift</td>" in text  # the history's own column
+    assert "None in 1 steps" in training_html([quiet])
+    assert "Alerts" not in training_html(ROWS)  # a history from before there were monitors
+    hostile = {**ROWS[1], "alerts": [alert("<b>", "<i>", "<script>alert(1)</script>")]}
+    assert training_html([hostile]).count("<script") == 2
+
+
+def test_validation_has_charts_of_its_own_and_columns_that_say_nothing_are_left_out() -> None:
+    rows = [{**row, "validation_accuracy": None, "validation_tokens": 0, "entropy": None} for row in ROWS]
+    assert "validation_accuracy" not in training_html(rows)
+    rows[4]["validation_accuracy"], rows[9]["validation_accuracy"] = 0.5, 0.75
+    text = training_html(rows)
+    assert columns(text) == ["reward", "accuracy", "validation_accuracy", "seconds"]
+    assert "accuracy on held-out questions" in text and "entropy" not in text
+
+
 def test_hostile_names_and_values_stay_text() -> None:
     hostile = '</script><script>alert(1)</script>"'
     text = training_html([{"step": 1, hostile: 2.0, "phase": hostile, "note": hostile}], hostile, subtitle=hostile)

@@ -1,0 +1,118 @@
+"""Stop rules and the best checkpoint, from history rows alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.errors import BadInput
+from training.settings import TrainerSettings
+from training.stopping import best_row, hold_out, require_stop_rules, stop_reason, validation_due
+from training.trainer import StepRecord
+
+
+def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list[StepRecord]:
+    """Steps 0 to `last`, validated where `accuracies` say so; every step samples 100 tokens, every validation 10."""
+    return [
+        StepRecord(
+            step=step,
+            phase="grpo" if step else "warm_start",
+            checkpoint_step=step + 1,
+            seconds=seconds,
+            sampled_tokens=100,
+            validation_accuracy=accuracies.get(step),
+            validation_reward=-accuracies[step] if step in accuracies else None,
+            validation_tokens=10 if step in accuracies else 0,
+        )
+        for step in range(last + 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"stop_target": 0.9}, "stop_target=0.9 needs validation"),
+        ({"stop_plateau_steps": 5}, "stop_plateau_steps=5 needs validation"),
+        ({"validate_every": 11}, "more than max_steps=10"),
+        ({"validate_every": 5, "stop_plateau_steps": 4}, "less than validate_every=5"),
+        ({"validate_every": 5, "stop_plateau_steps": 11}, "more than max_steps=10"),
+        ({"validate_every": 5, "stop_target": 1.2}, "at most 1"),
+        ({"validate_every": 5, "stop_target": 0.0}, "above 0"),
+    ],
+)
+def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) -> None:
+    with pytest.raises(BadInput, match=named) as caught:
+        require_stop_rules(TrainerSettings(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_steps": 0},
+        {"stop_seconds": 60, "stop_tokens": 1000},
+        {"validate_every": 5, "stop_plateau_steps": 5, "stop_target": 1.0},
+        {"validate_every": 10, "stop_target": 1.4, "validation_metric": "reward"},
+    ],
+)
+def test_other_rules_are_not(changes: dict) -> None:
+    require_stop_rules(TrainerSettings(**changes))
+
+
+def test_without_rules_a_run_ends_with_its_last_step() -> None:
+    settings = TrainerSettings(max_steps=3)
+    assert stop_reason([], settings) is None
+    assert [stop_reason(rows({}, last), settings) for last in range(3)] == [None] * 3
+    assert stop_reason(rows({}, 3), settings) == "max_steps=3 reached"
+    assert best_row(rows({}, 3), settings) is None
+    assert not any(validation_due(rows({}, last), settings) for last in range(4))
+
+
+def test_the_best_of_equals_is_the_earliest() -> None:
+    settings = TrainerSettings(validate_every=2)
+    best = best_row(rows({0: 0.5, 2: 0.8, 4: 0.8, 6: 0.7}, 7), settings)
+    assert best is not None and best.step == 2
+    by_reward = best_row(rows({0: 0.5, 2: 0.8}, 3), settings.model_copy(update={"validation_metric": "reward"}))
+    assert by_reward is not None and by_reward.step == 0
+
+
+def test_a_plateau_is_counted_in_steps_and_seen_at_validations() -> None:
+    settings = TrainerSettings(validate_every=2, stop_plateau_steps=3, max_steps=20)
+    validated = {0: 0.5, 2: 0.6, 4: 0.6, 6: 0.55}
+    reasons = [stop_reason(rows(validated, last), settings) for last in range(7)]
+    assert reasons[:6] == [None] * 6
+    assert reasons[6] == "validation accuracy was never above the 60% of step 2 in 4 steps"
+    assert stop_reason(rows({**validated, 6: 0.65}, 6), settings) is None
+
+
+def test_a_target_is_reached_at_a_validation() -> None:
+    settings = TrainerSettings(validate_every=2, stop_target=0.9, max_steps=20)
+    assert stop_reason(rows({0: 0.5, 2: 0.89}, 2), settings) is None
+    assert stop_reason(rows({0: 0.5, 2: 0.91}, 2), settings) == "validation accuracy 91% reached stop_target=0.9"
+
+
+def test_budgets_count_the_whole_run() -> None:
+    seconds = TrainerSettings(stop_seconds=180, max_steps=20)
+    assert stop_reason(rows({}, 1), seconds) is None
+    assert stop_reason(rows({}, 2), seconds) == "180 s spent of stop_seconds=180"
+    tokens = TrainerSettings(stop_tokens=320, max_steps=20)
+    assert stop_reason(rows({}, 2), tokens) is None
+    assert stop_reason(rows({0: 0.1, 2: 0.2}, 2), tokens) == "320 tokens sampled of stop_tokens=320"
+
+
+def test_validation_comes_every_so_many_steps_and_at_the_end() -> None:
+    settings = TrainerSettings(validate_every=3, max_steps=8)
+    assert [last for last in range(9) if validation_due(rows({}, last), settings)] == [0, 3, 6, 8]
+    settings = TrainerSettings(validate_every=3, max_steps=8, stop_seconds=300)
+    assert [last for last in range(5) if validation_due(rows({}, last), settings)] == [0, 3, 4]
+
+
+def test_held_out_scenarios_are_the_same_for_every_run_and_leave_the_order_alone() -> None:
+    scenarios = [f"q{number:02}" for number in range(40)]
+    kept, held_out = hold_out(scenarios, 8)
+    assert sorted(kept + held_out) == scenarios and len(held_out) == 8
+    assert kept == sorted(kept) and held_out == sorted(held_out)
+    assert hold_out(scenarios, 8) == (kept, held_out)
+    assert held_out != scenarios[:8]
+    with pytest.raises(BadInput, match="there are 40 train scenarios"):
+        hold_out(scenarios, 40)

@@ -1,0 +1,263 @@
+"""Runs of the trainer on a toy task and a backend that only counts: validation, the best checkpoint, early stops, and kills."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import art
+import pytest
+
+from training.errors import BadInput
+from training.settings import TrainerSettings
+from training.task import Policy
+from training.trainer import Progress, StepRecord, Trainer, TrainingRun
+
+SKILL = {1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
+"""Checkpoint -> share of the questions that the policy answers."""
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+class ToyTask:
+    """Questions 0 to 39; whether a policy answers one depends on the question and on the checkpoint."""
+
+    name = "toy"
+
+    def __init__(self, die: Any = None) -> None:
+        self.demonstrated: list[int] = []
+        self.asked: list[tuple[str, float, int]] = []
+        self.die = die or (lambda policy, number: False)
+        self.times: Counter[tuple[str, int]] = Counter()
+
+    def train_scenarios(self) -> list[int]:
+        return list(range(40))
+
+    def demonstrations(self, scenarios: list[int], limit: int) -> list[art.Trajectory]:
+        self.demonstrated = list(scenarios[:limit])
+        return [art.Trajectory(messages_and_choices=[], reward=0.0) for _ in self.demonstrated]
+
+    async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+        self.asked.append((policy.model, policy.temperature, scenario))
+        if self.die(policy, len(self.asked)):
+            raise Killed
+        skill = SKILL[int(policy.model.partition("@")[2])]
+        if policy.temperature:  # of four samples the third is wrong and the fourth right, so that every step has something to learn
+            self.times[policy.model, scenario] += 1
+            correct = self.times[policy.model, scenario] % 4 / 4 < min(skill, 0.7)
+        else:
+            correct = random.Random(f"{policy.model} {scenario}").random() < skill
+        return art.Trajectory(
+            messages_and_choices=[],
+            reward=0.0,
+            metrics={"correct": correct, "turns": 1, "sampled_tokens": 10},
+            metadata={"scenario_id": str(scenario)},
+        )
+
+    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        for trajectory in group.trajectories:
+            trajectory.reward = float(trajectory.metrics["correct"])
+        return group
+
+
+class CountingModel:
+    """What the trainer uses of `art.TrainableModel`; its step is its newest checkpoint."""
+
+    name, project = "toy", "tests"
+    inference_base_url, inference_api_key = "http://nowhere", None
+
+    def __init__(self, folder: Path) -> None:
+        self.base_path = str(folder)
+        self.checkpoints = folder / "tests" / "models" / "toy" / "checkpoints"
+        self.logged: list[tuple[str, int]] = []
+
+    async def register(self, backend: Any) -> None:
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+    def step(self) -> int:
+        return max((int(folder.name) for folder in self.checkpoints.iterdir()), default=0)
+
+    async def get_step(self) -> int:
+        return self.step()
+
+    def get_inference_name(self) -> str:
+        return f"toy@{self.step()}"
+
+    async def log(self, groups: Any = None, *, split: str, step: int, metrics: Any = None) -> None:
+        self.logged.append((split, step))
+
+    def new_checkpoint(self) -> None:
+        (self.checkpoints / f"{self.step() + 1:04d}").mkdir()
+
+
+class CountingBackend:
+    def __init__(self, model: CountingModel) -> None:
+        self.model = model
+
+    async def train(self, model: Any, groups: Any, *, learning_rate: float) -> SimpleNamespace:
+        self.model.new_checkpoint()
+        return SimpleNamespace(metrics={"loss/train": 0.1})
+
+    async def _train_sft(self, model: Any, trajectories: list[art.Trajectory], config: Any, dev_config: Any) -> Any:
+        yield {"loss/train": 1.0}
+        self.model.new_checkpoint()
+
+
+class Told(Progress):
+    def __init__(self) -> None:
+        self.rows: list[StepRecord] = []
+        self.reasons: list[str] = []
+
+    def step(self, row: StepRecord) -> None:
+        self.rows.append(row)
+
+    def stopped(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+
+def settings(**changes: Any) -> TrainerSettings:
+    values = {"max_steps": 6, "groups_per_step": 3, "rollouts_per_group": 4, "demonstrations": 5, "validation_questions": 10}
+    return TrainerSettings(**{**values, **changes})
+
+
+def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
+    model = CountingModel(folder)
+    return asyncio.run(Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=told).run())
+
+
+def decisions(run: TrainingRun) -> Any:
+    """All of a run that a kill must not change: everything but times."""
+    timed = {"seconds", "tokens_per_second", "rollout_seconds", "update_seconds", "validation_seconds"}
+    rows = [row.model_dump(exclude=timed) for row in run.history]
+    return rows, run.checkpoint, run.checkpoint_of, run.stopped
+
+
+def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_returned(tmp_path: Path) -> None:
+    task, told = ToyTask(), Told()
+    run = train(tmp_path, settings(), task, told)
+    assert {temperature for _, temperature, _ in task.asked} == {1.0}
+    assert task.demonstrated == [0, 1, 2, 3, 4]
+    assert all(row.validation_reward is None for row in run.history)
+    assert (run.checkpoint_of, run.checkpoint and run.checkpoint.name, run.stopped) == (6, "0007", "max_steps=6 reached")
+    assert told.reasons == []
+
+
+def test_validation_is_greedy_on_questions_that_training_never_sees(tmp_path: Path) -> None:
+    task, told = ToyTask(), Told()
+    run = train(tmp_path, settings(validate_every=2, max_steps=5), task, told)
+    trained = {scenario for _, temperature, scenario in task.asked if temperature} | set(task.demonstrated)
+    validated = [(model, scenario) for model, temperature, scenario in task.asked if temperature == 0]
+    held_out = {scenario for _, scenario in validated}
+    assert len(held_out) == 10 and not held_out & trained
+    assert [row.step for row in run.history if row.validation_accuracy is not None] == [0, 2, 4, 5]
+    assert Counter(model for model, _ in validated) == {"toy@1": 10, "toy@3": 10, "toy@5": 10, "toy@6": 10}
+    assert run.history[2].validation_tokens == 100
+    assert run.history[2].seconds >= (run.history[2].validation_seconds or 0.0)
+
+    other = ToyTask()
+    train(tmp_path / "other", settings(validate_every=2, max_steps=5, seed=7), other)
+    assert {scenario for _, temperature, scenario in other.asked if temperature == 0} == held_out
+
+
+def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path) -> None:
+    told = Told()
+    run = train(tmp_path, settings(validate_every=1, max_steps=8), ToyTask(), told)
+    accuracies = [row.validation_accuracy or 0.0 for row in run.history]
+    assert accuracies.index(max(accuracies)) == 3  # checkpoint 4 comes out of step 3
+    assert run.checkpoint_of == 3 and run.checkpoint is not None and run.checkpoint.name == "0004"
+    assert sorted(folder.name for folder in run.checkpoint.parent.iterdir()) == ["0001", "0004", "0008", "0009"]
+    assert told.reasons == [f"max_steps=8 reached; best checkpoint: step 3, validation accuracy {max(accuracies):.0%}"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "last", "reason"),
+    [
+        ({"validate_every": 1, "stop_plateau_steps": 2}, 5, "was never above"),
+        ({"validate_every": 3, "stop_target": 0.8}, 3, "reached stop_target=0.8"),
+        ({"stop_tokens": 300}, 3, "360 tokens sampled of stop_tokens=300"),
+        ({"stop_tokens": 300, "validate_every": 5}, 2, "tokens sampled of stop_tokens=300"),
+        ({"stop_seconds": 1e-9}, 0, "of stop_seconds=1e-09"),
+    ],
+)
+def test_a_run_stops_early_and_says_why(tmp_path: Path, rules: dict[str, Any], last: int, reason: str) -> None:
+    told = Told()
+    run = train(tmp_path, settings(**rules), ToyTask(), told)
+    assert run.history[-1].step == last
+    assert reason in run.stopped and len(told.reasons) == 1 and told.reasons[0].startswith(run.stopped)
+    if "validate_every" in rules:
+        assert run.history[-1].validation_accuracy is not None  # the end of a run can be its best
+
+    again = ToyTask()
+    assert decisions(train(tmp_path, settings(**rules), again)) == decisions(run)
+    assert again.asked == []
+
+
+@pytest.mark.parametrize("rules", [{"validate_every": 2}, {"validate_every": 1, "stop_plateau_steps": 2}], ids=["best", "plateau"])
+def test_a_killed_run_decides_as_if_nothing_had_happened(tmp_path: Path, rules: dict[str, Any]) -> None:
+    whole = ToyTask()
+    expected = decisions(train(tmp_path / "whole", settings(**rules), whole))
+    expected = (expected[0], expected[1].relative_to(tmp_path / "whole"), *expected[2:])
+    for number in range(1, len(whole.asked) + 1, 7):
+        folder = tmp_path / str(number)
+        with pytest.raises(Killed):
+            train(folder, settings(**rules), ToyTask(die=lambda policy, count, at=number: count == at))
+        found = decisions(train(folder, settings(**rules), ToyTask()))
+        assert (found[0], found[1].relative_to(folder), *found[2:]) == expected, f"killed at rollout {number}"
+
+
+def test_alerts_are_in_the_rows_and_survive_a_restart(tmp_path: Path) -> None:
+    class Spammer(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metrics["suspect_spam"] = "@1" not in policy.model  # from the second step on
+            return trajectory
+
+    told = Told()
+    run = train(tmp_path, settings(max_steps=3), Spammer(), told)
+    assert [[alert.name for alert in row.alerts] for row in told.rows] == [[], [], ["spam"], ["spam"]]
+    assert told.rows[3].alerts[0].sentence == "100% of the rollouts of steps 2 and 3"
+    assert train(tmp_path, settings(max_steps=3), Spammer()).history == run.history == told.rows
+    off = train(tmp_path / "off", settings(max_steps=2, alert_share=1.0), Spammer())
+    assert not any(row.alerts for row in off.history)
+
+
+def test_failed_validation_rollouts_are_counted_and_not_wrong_answers(tmp_path: Path) -> None:
+    class Flaky(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            if policy.temperature == 0 and not trajectory.metrics["correct"]:
+                raise TimeoutError
+            return trajectory
+
+    run = train(tmp_path, settings(validate_every=3), Flaky())
+    validated = [row for row in run.history if row.validation_accuracy is not None]
+    assert [row.validation_accuracy for row in validated] == [1.0] * 3
+    assert all(0 < row.validation_errors < 10 for row in validated)
+
+
+def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:
+    class Unjudged(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metadata["hidden"] = trajectory.metrics.pop("correct")
+            return trajectory
+
+        async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+            for trajectory in group.trajectories:
+                trajectory.reward = float(trajectory.metadata["hidden"])
+            return group
+
+    with pytest.raises(BadInput, match="use validation_metric=reward"):
+        train(tmp_path / "a", settings(validate_every=2), Unjudged())
+    run = train(tmp_path / "b", settings(validate_every=1, validation_metric="reward"), Unjudged())
+    assert run.checkpoint_of == 3 and run.history[3].validation_accuracy is None
+    with pytest.raises(BadInput, match="leaves nothing to train on"):
+        train(tmp_path / "c", settings(validate_every=2, validation_questions=40), ToyTask())
+    with pytest.raises(BadInput, match="needs validation"):
+        train(tmp_path / "d", settings(stop_target=0.5), ToyTask())

@@ -1,0 +1,226 @@
+"""Alerts on runs that please the reward instead of doing the task.
+
+Two kinds of watch. Habits are what the task itself suspects a rollout of (metrics that begin with `SUSPECT`, see `training.task`): an
+alert when many rollouts have one. Trends compare steps of the run: reward, accuracy, length and entropy. All of them look at the last
+`RECENT` steps together, so that an exploit shows within two steps and one strange question is no alert, and what they compare is in the
+history rows.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import art
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
+
+from training.task import SUSPECT
+
+if TYPE_CHECKING:
+    from training.trainer import StepRecord
+
+RECENT = 2
+"""Steps that are judged together: one step of few questions is mostly luck."""
+REFERENCE = 5
+"""Steps before those, which reward and accuracy are compared with: long enough to average the choice of questions out."""
+BASELINE = 3
+"""First steps of the run, which slow things are compared with: a drift does not show against the steps just before."""
+JUMP = 3.25
+"""Standard errors of a difference between means: of 900 simulated honest runs at a steady level none came there, of 300 that learned 2."""
+OVERPAID = 0.5
+"""Rise of what answers of one verdict earn, in units of what a right answer earns over a wrong one. Wrong answers that became
+well-formed, or none at all instead of wrong ones, rose by less than 0.3 in our runs."""
+NOTICEABLE = 0.1
+"""The same, times the share of rollouts with that verdict: what it adds to the mean reward. Two stray rollouts add 0.05."""
+LENGTH_RATIO = 1.5
+"""Sampled tokens per rollout against the first steps; the choice of questions alone made 1.3 in our runs."""
+LEARNED = 0.35
+"""Accuracy that rose by more than this since the first steps explains another length: who learns to use tools says more. Less is luck."""
+ENTROPY_RATIO = 0.2
+"""Entropy against the first steps. An honest run came down to 0.3; below a fifth there is next to nothing left to explore."""
+EXAMPLES = 3
+"""Trajectories that an alert names."""
+
+
+class Example(BaseModel):
+    """A trajectory that shows what an alert is about, by the task's id and words for its scenario."""
+
+    scenario_id: str
+    question: str
+    reward: float
+
+
+class Alert(BaseModel):
+    """One thing to look into: a name that the documentation explains, a sentence with the figures, and where to look."""
+
+    name: str
+    sentence: str
+    examples: list[Example]
+
+
+def step_signals(groups: Sequence[art.TrajectoryGroup]) -> dict[str, float | None]:
+    """The columns of a history row that only the monitors need: see `StepRecord`, and one share of rollouts per suspicion."""
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    rewards = [trajectory.reward for trajectory in trajectories]
+    by_verdict: dict[bool, list[float]] = {True: [], False: []}
+    for trajectory in trajectories:
+        if "correct" in trajectory.metrics:
+            by_verdict[bool(trajectory.metrics["correct"])].append(trajectory.reward)
+    surprisals = [-logprob for trajectory in trajectories for logprob in _sampled_logprobs(trajectory)]
+    means = [statistics.fmean(t.reward for t in group.trajectories) for group in groups]
+    # Rollouts of one question resemble each other: the questions are the independent part of a step.
+    units = means if len(means) > 1 else rewards
+    habits = sorted({name for t in trajectories for name in t.metrics if name.startswith(SUSPECT)})
+    return {
+        "reward_error": statistics.stdev(units) / math.sqrt(len(units)),
+        "reward_right": statistics.fmean(by_verdict[True]) if by_verdict[True] else None,
+        "reward_wrong": statistics.fmean(by_verdict[False]) if by_verdict[False] else None,
+        "entropy": statistics.fmean(surprisals) if surprisals else None,
+        "tokens_per_rollout": statistics.fmean(_tokens(trajectory) for trajectory in trajectories),
+        **{name: statistics.fmean(bool(t.metrics.get(name)) for t in trajectories) for name in habits},
+    }
+
+
+def find_alerts(
+    row: StepRecord, groups: Sequence[art.TrajectoryGroup], before: Sequence[StepRecord], habit_share: float
+) -> list[Alert]:
+    """What is suspicious after a step: `row`, the `groups` that it is made of, and the history `before` it.
+
+    A habit is an alert when at least `habit_share` of the rollouts of the last two steps have it, in more than half of the step's groups:
+    what all rollouts of one hard question do is no habit.
+    """
+    rows = [earlier for earlier in before if earlier.phase == row.phase] + [row]
+    trends = [alert for alert in _trends(rows, groups) if alert is not None]
+    return [*_habits(rows, groups, habit_share), *trends]
+
+
+def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], least_share: float) -> list[Alert]:
+    recent = rows[-RECENT:]
+    alerts = []
+    for column in sorted(name for name in recent[-1].model_extra or {} if name.startswith(SUSPECT)):
+        share = statistics.fmean((row.model_extra or {}).get(column, 0.0) for row in recent)
+        with_it = [group for group in groups if any(t.metrics.get(column) for t in group.trajectories)]
+        if share >= least_share and 2 * len(with_it) > len(groups):
+            words = f"{share:.0%} of the rollouts of {_steps(recent)}"
+            flagged = [t for group in with_it for t in group.trajectories if t.metrics.get(column)]
+            alerts.append(_alert(column.removeprefix(SUSPECT), words, flagged, by=lambda t: t.reward))
+    return alerts
+
+
+def _trends(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:
+    if len(rows) < BASELINE + RECENT:
+        return []
+    recent, baseline = rows[-RECENT:], rows[:BASELINE]
+    return [
+        _reward_jump(recent, rows[:-RECENT][-REFERENCE:], groups),
+        _reward_without_accuracy(recent, baseline, groups),
+        _length_drift(recent, baseline, groups),
+        _entropy_collapse(recent, baseline, groups),
+    ]
+
+
+def _reward_jump(
+    recent: Sequence[StepRecord], reference: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    now, usual = _mean(recent, "reward"), _mean(reference, "reward")
+    if now is None or usual is None:
+        return None
+    # Spread of questions over all these steps, jump included: the few before it alone make luck look like a jump.
+    rows, questions = [*reference, *recent], len(groups) if len(groups) > 1 else len(_all(groups))
+    within = statistics.fmean((row.reward_error or 0.0) ** 2 for row in rows)
+    between = statistics.pvariance(row.reward or 0.0 for row in rows) / questions
+    error = math.sqrt((within + between) * (1 / len(recent) + 1 / len(reference)))
+    # What was rising already is learning: only what comes on top of that is sudden.
+    rise = max(0.0, (_mean(reference[-RECENT:], "reward") or 0.0) - (_mean(reference[:-RECENT], "reward") or 0.0))
+    if now - usual - rise <= JUMP * error:
+        return None
+    words = f"mean reward {now:.2f} in {_steps(recent)}, {usual:.2f} in the {len(reference)} before"
+    return _alert("reward_jump", words, _all(groups), by=lambda t: t.reward)
+
+
+def _reward_without_accuracy(
+    recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    """Answers of the same verdict earn more than they did: what accuracy does not explain, whatever it does meanwhile.
+
+    Without right and wrong rollouts among the first steps nobody can say what an answer is worth.
+    """
+    right, wrong, accuracy = (_mean(baseline, column) for column in ("reward_right", "reward_wrong", "accuracy"))
+    now = _mean(recent, "accuracy")
+    if right is None or wrong is None or accuracy is None or now is None or right <= wrong:
+        return None
+    for verdict, before, share in (("wrong", wrong, 1 - now), ("right", right, now)):
+        earned = _mean(recent, f"reward_{verdict}")
+        rise = (earned - before) / (right - wrong) if earned is not None else 0.0
+        if rise < OVERPAID or share * rise < NOTICEABLE:
+            continue
+        words = f"{verdict} answers earn {earned:.2f} in {_steps(recent)}, {before:.2f} in the first {len(baseline)} steps; "
+        words += f"accuracy went from {accuracy:.0%} to {now:.0%}"
+        wanted = [t for t in _all(groups) if bool(t.metrics.get("correct")) == (verdict == "right")]
+        return _alert("reward_without_accuracy", words, wanted, by=lambda t: t.reward)
+    return None
+
+
+def _length_drift(
+    recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    """Longer or shorter, and not much better for it."""
+    now, first = _mean(recent, "tokens_per_rollout"), _mean(baseline, "tokens_per_rollout")
+    accuracy, at_first = _mean(recent, "accuracy"), _mean(baseline, "accuracy")
+    better = accuracy is not None and at_first is not None and accuracy > at_first + LEARNED
+    if not now or not first or better or first / LENGTH_RATIO < now < first * LENGTH_RATIO:
+        return None
+    words = f"{now:.0f} sampled tokens per rollout in {_steps(recent)}, {first:.0f} in the first {len(baseline)} steps"
+    sign = 1 if now > first else -1
+    return _alert("length_drift", words, _all(groups), by=lambda t: sign * _tokens(t))
+
+
+def _entropy_collapse(
+    recent: Sequence[StepRecord], baseline: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]
+) -> Alert | None:
+    now, first = _mean(recent, "entropy"), _mean(baseline, "entropy")
+    if now is None or not first or now > ENTROPY_RATIO * first:
+        return None
+    words = f"entropy of the sampled tokens {now:.2g} in {_steps(recent)}, {first:.2g} in the first {len(baseline)} steps"
+    return _alert("entropy_collapse", words, _all(groups), by=lambda t: sum(_sampled_logprobs(t)))
+
+
+def _mean(rows: Sequence[StepRecord], column: str) -> float | None:
+    """Over the rows that have a value; `None` when none has."""
+    values = [value for row in rows if (value := getattr(row, column)) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _steps(rows: Sequence[StepRecord]) -> str:
+    return f"step {rows[0].step}" if len(rows) == 1 else f"steps {rows[0].step} and {rows[-1].step}"
+
+
+def _all(groups: Sequence[art.TrajectoryGroup]) -> list[art.Trajectory]:
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+def _alert(name: str, sentence: str, suspects: Sequence[art.Trajectory], by: Callable[[art.Trajectory], object]) -> Alert:
+    """`by` sorts the suspects, the clearest example last; no scenario is named twice."""
+    examples: dict[str, Example] = {}
+    for trajectory in sorted(suspects, key=by, reverse=True):
+        about = trajectory.metadata
+        example = Example(
+            scenario_id=str(about.get("scenario_id", "")),
+            question=str(about.get("question", "")),
+            reward=trajectory.reward,
+        )
+        examples.setdefault(example.scenario_id, example)
+    return Alert(name=name, sentence=sentence, examples=list(examples.values())[:EXAMPLES])
+
+
+def _tokens(trajectory: art.Trajectory) -> int:
+    return int(trajectory.metrics.get("sampled_tokens", 0))
+
+
+def _sampled_logprobs(trajectory: art.Trajectory) -> list[float]:
+    """At temperature 1 their negative mean estimates the entropy of the policy, in nats per token."""
+    choices = [turn for turn in trajectory.messages_and_choices if isinstance(turn, Choice) and turn.logprobs]
+    return [token.logprob for choice in choices for token in choice.logprobs.content or []]

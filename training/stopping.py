@@ -1,0 +1,98 @@
+"""When a run validates, when it stops and which checkpoint it returns.
+
+All of it is derived from the history rows and the settings, so that a killed run goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from training.errors import BadInput
+from training.settings import TrainerSettings
+
+if TYPE_CHECKING:
+    from training.trainer import StepRecord
+
+
+def require_stop_rules(settings: TrainerSettings) -> None:
+    """Raises `BadInput` for rules that contradict each other or can never act: before anything is spent."""
+    every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
+    for name, value in (("stop_plateau_steps", plateau), ("stop_target", target)):
+        if value is not None and not every:
+            raise BadInput(f"{name}={value} needs validation: set validate_every, or leave {name} out")
+    if every > settings.max_steps:
+        raise BadInput(f"validate_every={every} is more than max_steps={settings.max_steps}: it would never come to that")
+    if plateau is not None and plateau < every:
+        raise BadInput(f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop")
+    if plateau is not None and plateau > settings.max_steps:
+        raise BadInput(f"stop_plateau_steps={plateau} is more than max_steps={settings.max_steps}: it would never come to that")
+    if target is not None and settings.validation_metric == "accuracy" and not 0 < target <= 1:
+        raise BadInput(f"stop_target={target}: an accuracy is above 0 and at most 1; validation_metric=reward knows other values")
+
+
+def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]]:
+    """The scenarios without `count` of them, and those, both in their order: the same ones for every seed, to compare runs.
+
+    Raises:
+        BadInput: nothing would be left to train on.
+    """
+    if count >= len(scenarios):
+        raise BadInput(
+            f"validation_questions={count} leaves nothing to train on: there are {len(scenarios)} train scenarios"
+        )
+    chosen = set(random.Random("validation").sample(range(len(scenarios)), count))
+    kept = [scenario for index, scenario in enumerate(scenarios) if index not in chosen]
+    return kept, [scenarios[index] for index in sorted(chosen)]
+
+
+def validation_due(rows: Sequence[StepRecord], settings: TrainerSettings) -> bool:
+    """Whether the last row is to be validated: every so many steps, and before the run ends, so that its end can be the best."""
+    if not settings.validate_every:
+        return False
+    last = rows[-1].step
+    ends = last >= settings.max_steps or _budget_spent(rows, settings) is not None
+    return ends or last % settings.validate_every == 0
+
+
+def best_row(rows: Sequence[StepRecord], settings: TrainerSettings) -> StepRecord | None:
+    """The row with the highest validation metric, of equals the earliest: the fewest steps in which to learn a trick."""
+    validated = [row for row in rows if _validated(row, settings) is not None]
+    return max(validated, key=lambda row: _validated(row, settings) or 0.0) if validated else None
+
+
+def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | None:
+    """Why there is no further step after the last row, in words; `None` when there is one."""
+    last = rows[-1].step if rows else 0
+    best = best_row(rows, settings)
+    if best is not None and _validated(rows[-1], settings) is not None:
+        name, value = settings.validation_metric, shown(best, settings)
+        target, plateau = settings.stop_target, settings.stop_plateau_steps
+        if target is not None and (_validated(best, settings) or 0.0) >= target:
+            return f"validation {name} {value} reached stop_target={target}"
+        if plateau is not None and last - best.step >= plateau:
+            return f"validation {name} was never above the {value} of step {best.step} in {last - best.step} steps"
+    if last >= settings.max_steps:
+        return f"max_steps={settings.max_steps} reached"
+    return _budget_spent(rows, settings)
+
+
+def shown(row: StepRecord, settings: TrainerSettings) -> str:
+    """A validated row's metric for people."""
+    value = _validated(row, settings)
+    return f"{value:.0%}" if settings.validation_metric == "accuracy" else f"{value:.3f}"
+
+
+def _budget_spent(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | None:
+    seconds = sum(row.seconds for row in rows)
+    tokens = sum(row.sampled_tokens + row.validation_tokens for row in rows)
+    if settings.stop_seconds is not None and seconds >= settings.stop_seconds:
+        return f"{seconds:,.0f} s spent of stop_seconds={settings.stop_seconds:g}"
+    if settings.stop_tokens is not None and tokens >= settings.stop_tokens:
+        return f"{tokens:,} tokens sampled of stop_tokens={settings.stop_tokens}"
+    return None
+
+
+def _validated(row: StepRecord, settings: TrainerSettings) -> float | None:
+    return row.validation_accuracy if settings.validation_metric == "accuracy" else row.validation_reward
