@@ -100,7 +100,7 @@ class CountingBackend:
     def __init__(self, model: CountingModel) -> None:
         self.model = model
 
-    async def train(self, model: Any, groups: Any, *, learning_rate: float) -> SimpleNamespace:
+    async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
         self.model.new_checkpoint()
         return SimpleNamespace(metrics={"loss/train": 0.1})
 
