@@ -60,12 +60,13 @@ class AdaptedLinear(torch.nn.Module):
     differentiated through, so training uses the plain base weight, which nothing ever changes.
     """
 
-    def __init__(self, linear: torch.nn.Linear) -> None:
+    def __init__(self, linear: torch.nn.Linear, dtype: torch.dtype) -> None:
+        """Multiplies in `dtype`, whatever the input's; the output is of the input's."""
         super().__init__()
         self.shape = linear.weight.shape
-        self.bias = None if linear.bias is None else linear.bias.detach()
-        self._packs = can_pack(linear.weight)
-        self._plain: torch.Tensor | None = linear.weight.detach()
+        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self._plain: torch.Tensor | None = linear.weight.detach().to(dtype)
+        self._packs = can_pack(self._plain)
         self._served = self._pack(self._plain)
         self.explicit: tuple[torch.Tensor, torch.Tensor, float] | None = None
         self.use_base = False
@@ -89,9 +90,11 @@ class AdaptedLinear(torch.nn.Module):
         self._served = self._pack(self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factor = x.to(self._served.dtype)
         if not (self.use_base or torch.is_grad_enabled()):
-            return packed_linear(x, self._served, self.bias) if self._packs else F.linear(x, self._served, self.bias)
-        out = F.linear(x, self.weight, self.bias)
+            linear = packed_linear if self._packs else F.linear
+            return linear(factor, self._served, self.bias).to(x.dtype)
+        out = F.linear(factor, self.weight, self.bias).to(x.dtype)
         if self.explicit is None:
             return out
         a, b, scale = self.explicit
@@ -103,7 +106,13 @@ class AdaptedLinear(torch.nn.Module):
 
 def can_pack(weight: torch.Tensor) -> bool:
     """Whether `weight` can be packed for oneDNN."""
-    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+    on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return on_cpu and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and multiplies_bfloat16()))
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products of bfloat16 numbers."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -118,7 +127,7 @@ def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | No
 class PolicyNetwork:
     """A Llama-like causal language model (Llama, Qwen2) that computes ragged rows of tokens.
 
-    Weights are float32 on CPU and bfloat16 on CUDA. At any moment at most one adapter is merged (`merged`).
+    Numbers are float32 on CPU, except in the layers' matrix products (`TorchSettings.matmul_dtype`), and bfloat16 on CUDA. At any moment at most one adapter is merged (`merged`).
     """
 
     def __init__(self, model_dir: str | os.PathLike[str], settings: TorchSettings) -> None:
@@ -137,6 +146,7 @@ class PolicyNetwork:
         model.to(self.device).eval().requires_grad_(False)
         self.config = model.config
         self.dtype = dtype
+        matmul_dtype = _matmul_dtype(settings, dtype)
         self.body = model.model
         self.head: torch.Tensor = model.lm_head.weight.detach()
         self._packed_head = pack(self.head) if can_pack(self.head) else None
@@ -152,7 +162,7 @@ class PolicyNetwork:
                 block = getattr(layer, block_name)
                 for projection in PROJECTIONS:
                     if hasattr(block, projection):
-                        linear = AdaptedLinear(getattr(block, projection))
+                        linear = AdaptedLinear(getattr(block, projection), matmul_dtype)
                         if index < self.trunk_layers:
                             linear.forget_plain()
                         setattr(block, projection, linear)
@@ -340,6 +350,15 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def _matmul_dtype(settings: TorchSettings, dtype: torch.dtype) -> torch.dtype:
+    """For a network of `dtype`: other numbers than float32 (CUDA) are multiplied as they are."""
+    if dtype != torch.float32:
+        return dtype
+    if settings.matmul_dtype == "auto":
+        return torch.bfloat16 if multiplies_bfloat16() else torch.float32
+    return torch.bfloat16 if settings.matmul_dtype == "bfloat16" else torch.float32
 
 
 def _layer_index(name: str) -> int:

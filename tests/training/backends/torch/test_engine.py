@@ -16,6 +16,8 @@ from training.backends.torch import TorchSettings
 from training.backends.torch.attention import TreeAttention
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.token_tree import Sample
+from training.backends.torch.update import target_logprobs
 from training.errors import BadInput
 
 
@@ -79,6 +81,24 @@ def test_a_second_turn_reuses_the_first_and_stays_exact(model_dir: Path, engine:
         prompt = prompt + completion.token_ids + [5, 6, 7]
 
 
+def test_in_bfloat16_sampling_and_training_see_nearly_the_same_policy(llama_dir: Path, settings: TorchSettings) -> None:
+    settings = settings.model_copy(update={"matmul_dtype": "bfloat16"})
+    engine = Engine(network := PolicyNetwork(llama_dir, settings), settings)
+    try:
+        prompt = prompts(1, shared=50)[0]
+        adapter = random_adapter(network)
+        completion = engine.submit(prompt, SamplingParams(max_tokens=40, seed=0), adapter).result(60)
+        ids = np.asarray(prompt + completion.token_ids)
+        targets = np.arange(len(prompt), len(ids))
+        with engine.paused(), network.explicit(adapter):
+            trained, _ = target_logprobs(network, [Sample(ids, targets)], grad_from=0)
+    finally:
+        engine.close()
+    assert {linear.weight.dtype for linear in network.linears.values()} == {torch.bfloat16}
+    assert trained.dtype == torch.float32
+    assert completion.logprobs == pytest.approx(trained.detach().tolist(), abs=0.05)
+
+
 def test_chunked_prefill_is_exact(model_dir: Path, settings: TorchSettings) -> None:
     small = settings.model_copy(update={"step_tokens": 16, "max_running": 3})
     engine = Engine(PolicyNetwork(model_dir, small), small)
@@ -118,7 +138,7 @@ def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: E
     for _ in range(20):
         engine.network.merge(adapter)
         engine.network.merge(None)
-    fresh = PolicyNetwork(model_dir, TorchSettings(device="cpu", threads=1))
+    fresh = PolicyNetwork(model_dir, TorchSettings(device="cpu", threads=1, matmul_dtype="float32"))
     for name, linear in fresh.linears.items():
         assert torch.equal(linear.weight, engine.network.linears[name].weight), name
 
