@@ -56,10 +56,10 @@ class EmailSearchTask:
         return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
-        """Oracle episodes of randomly selected scenarios, of each number of mails alike as far as there are enough.
+        """Oracle episodes of randomly selected scenarios, of one mail and of several by turns as far as there are enough.
 
-        Those that the oracle fails are no example to follow. One mail or another search is the decision that is learnt
-        last, and two thirds of one kind teach to make it blindly.
+        Those that the oracle fails are no example to follow. Whether to answer or to search again is what is learnt last,
+        and side by side in a batch the two kinds teach what tells them apart; apart, they pull the policy to and fro.
         """
         scenarios = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)

@@ -36,7 +36,10 @@ class Task(Protocol):
         ...
 
     def demonstrations(self, scenarios: Sequence[Any], limit: int) -> list[art.Trajectory]:
-        """At most `limit` expert trajectories of these train scenarios for the warm start, recorded as rollouts are."""
+        """At most `limit` expert trajectories of these train scenarios for the warm start, recorded as rollouts are.
+
+        In the order in which they are learnt from: a batch is made of neighbours.
+        """
         ...
 
     async def rollout(self, policy: Policy, scenario: Any) -> art.Trajectory:

@@ -260,11 +260,7 @@ class Trainer:
         demonstrations = self.task.demonstrations(scenarios, settings.demonstrations)
         if not demonstrations:
             raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0")
-        trajectories: list[art.Trajectory] = []
-        for epoch in range(settings.warm_start_epochs):
-            order = list(demonstrations)
-            random.Random(f"{settings.seed}-{epoch}").shuffle(order)
-            trajectories += order
+        trajectories = demonstrations * settings.warm_start_epochs
         batches = math.ceil(len(trajectories) / settings.warm_start_batch_size)
         config = art.TrainSFTConfig(
             learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),

@@ -41,7 +41,7 @@ class ToyTask:
 
     def demonstrations(self, scenarios: list[int], limit: int) -> list[art.Trajectory]:
         self.demonstrated = list(scenarios[:limit])
-        return [art.Trajectory(messages_and_choices=[], reward=0.0) for _ in self.demonstrated]
+        return [art.Trajectory(messages_and_choices=[], reward=0.0, metadata={"of": str(n)}) for n in self.demonstrated]
 
     async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
         self.asked.append((policy.model, policy.temperature, scenario))
@@ -99,12 +99,14 @@ class CountingModel:
 class CountingBackend:
     def __init__(self, model: CountingModel) -> None:
         self.model = model
+        self.learnt_from: list[art.Trajectory] = []
 
     async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
         self.model.new_checkpoint()
         return SimpleNamespace(metrics={"loss/train": 0.1})
 
     async def _train_sft(self, model: Any, trajectories: list[art.Trajectory], config: Any, dev_config: Any) -> Any:
+        self.learnt_from = trajectories
         yield {"loss/train": 1.0}
         self.model.new_checkpoint()
 
@@ -129,6 +131,14 @@ def settings(**changes: Any) -> TrainerSettings:
 def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
     model = CountingModel(folder)
     return asyncio.run(Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=told).run())
+
+
+def test_the_warm_start_keeps_the_order_of_the_task(tmp_path: Path) -> None:
+    model = CountingModel(tmp_path)
+    backend = CountingBackend(model)
+    rules = settings(max_steps=0, warm_start_epochs=2)
+    asyncio.run(Trainer(ToyTask(), model, backend, rules, max_tokens=8).run())
+    assert [trajectory.metadata["of"] for trajectory in backend.learnt_from] == list("0123401234")
 
 
 def decisions(run: TrainingRun) -> Any:
