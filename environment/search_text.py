@@ -22,7 +22,7 @@ ELLIPSIS = "…"
 TOKENIZER = "porter unicode61"
 """How the full-text index makes words of a text: without case, accents and inflection."""
 
-_PASSAGE_WORDS = 9
+_PASSAGE_WORDS = 8
 _MAX_PASSAGE_CHARS = 160
 _STEMS_REMEMBERED = 50_000
 _SHARED_LETTERS = 4  # of a word and its stem: "possibility" and "possibl" part after that
@@ -95,7 +95,7 @@ def stem(word: str) -> str | None:
 
 
 def passage(text: str, stems: Collection[str]) -> str:
-    """The first nine words in a row of `text` that have the most of `stems`, on one line, with an ellipsis at each cut.
+    """The first eight words in a row of `text` that have the most of `stems`, on one line, with an ellipsis at each cut.
 
     Words are what is between blanks, so that `$31,000` and `555-0173` stay whole; at most 160 characters and an ellipsis
     at either end.
@@ -118,13 +118,17 @@ def passage(text: str, stems: Collection[str]) -> str:
 
 
 def _occurrences(line: str, stems: Collection[str]) -> list[tuple[int, str]]:
-    """Where in `line` a word has one of `stems`: how many blanks are before it, and which stem."""
-    if not stems:
-        return []
-    beginnings = "|".join(sorted({found[: min(_SHARED_LETTERS, max(len(found) - 1, 1))] for found in stems}))
-    candidates = re.compile(rf"(?<![^\W_])(?:{beginnings})[^\W_]*").finditer(_folded(line))
-    found = ((match.start(), stem(match.group())) for match in candidates)
-    return [(line.count(" ", 0, start), known) for start, known in found if known in stems]
+    """Where in `line` a word has one of `stems`, in order: how many blanks are before it, and which stem."""
+    folded = _folded(line)
+    found: set[tuple[int, str]] = set()
+    for beginning in {known[: min(_SHARED_LETTERS, max(len(known) - 1, 1))] for known in stems}:
+        start = folded.find(beginning)
+        while start >= 0:
+            word = _PART.match(folded, start)
+            if word and not folded[start - 1 : start].isalnum() and (known := stem(word.group())) in stems:
+                found.add((start, known))
+            start = folded.find(beginning, start + 1)
+    return [(line.count(" ", 0, start), known) for start, known in sorted(found)]
 
 
 def _folded(text: str) -> str:
