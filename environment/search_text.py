@@ -7,6 +7,11 @@ baseline and to whoever measures search.
 from __future__ import annotations
 
 import re
+import sqlite3
+import threading
+import unicodedata
+from collections.abc import Collection
+from functools import lru_cache
 
 # A word is a run of letters and digits, as FTS5's unicode61 tokenizer has it. Inside a word, a single . ' @ & or - is
 # kept for the reader ("555-0173", "o'neil", "4b"); search splits it again and looks for the parts side by side.
@@ -14,10 +19,13 @@ _WORD = re.compile(r"[^\W_]+(?:[-.'’@&][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 
 ELLIPSIS = "…"
+TOKENIZER = "porter unicode61"
+"""How the full-text index makes words of a text: without case, accents and inflection."""
 
-# A number as people write it: 555-0173, $31,000, 10:30am, 4.5%. To search it is several words.
-_NUMBER = re.compile(r"[$€£]?[^\W_]*\d(?:[-.,:/]?\d)*[^\W_]*%?")
-_NUMBER_REACH = 32
+_PASSAGE_WORDS = 8
+_MAX_PASSAGE_CHARS = 160
+_STEMS_REMEMBERED = 50_000
+_SHARED_LETTERS = 4  # of a word and its stem: "possibility" and "possibl" part after that
 
 # Words that say how a question is asked, not what it is about. "may" is absent on purpose: it is also a month.
 _STOP_WORDS = """
@@ -57,32 +65,78 @@ def content_words(text: str) -> list[str]:
     return list(found)
 
 
-def number_across(text: str, position: int) -> tuple[int, int]:
-    """Start and end of the number that `position` falls inside of; `position` twice where it falls inside of none.
+class _Stemmer:
+    """SQLite's tokenizer at work on one word at a time."""
 
-    Numbers are followed for 32 characters to either side.
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._connection.execute(f"CREATE VIRTUAL TABLE given USING fts5(word, tokenize='{TOKENIZER}')")
+        self._connection.execute("CREATE VIRTUAL TABLE made USING fts5vocab(given, 'instance')")
+
+    def tokens(self, word: str) -> list[str]:
+        run = self._connection.execute
+        with self._lock:
+            run("BEGIN")
+            run("INSERT INTO given VALUES (?)", (word,))
+            found = [row[0] for row in run("SELECT term FROM made")]
+            run("ROLLBACK")
+        return found
+
+
+_stemmer = _Stemmer()
+
+
+@lru_cache(maxsize=_STEMS_REMEMBERED)
+def stem(word: str) -> str | None:
+    """`word` as the full-text index knows it, the same for all its inflections. None for what is not one word to it."""
+    tokens = _stemmer.tokens(word)
+    return tokens[0] if len(tokens) == 1 else None
+
+
+def passage(text: str, stems: Collection[str]) -> str:
+    """The first eight words in a row of `text` that have the most of `stems`, on one line, with an ellipsis at each cut.
+
+    Words are what is between blanks, so that `$31,000` and `555-0173` stay whole; at most 160 characters and an ellipsis
+    at either end.
     """
-    for match in _NUMBER.finditer(text, max(0, position - _NUMBER_REACH), position + _NUMBER_REACH):
-        if match.start() < position < match.end():
-            return match.span()
-    return position, position
+    pieces = text.split()
+    first, last, most = 0, 0, 0
+    hits = _occurrences(" ".join(pieces), stems)
+    for number, (place, _) in enumerate(hits):
+        near = [hit for hit in hits[number : number + _PASSAGE_WORDS] if hit[0] < place + _PASSAGE_WORDS]
+        distinct = len({found for _, found in near})
+        if distinct > most:
+            first, last, most = place, near[-1][0], distinct
+    begin = max(0, min(first - (_PASSAGE_WORDS - 1 - last + first) // 2, len(pieces) - _PASSAGE_WORDS))
+    shown = " ".join(pieces[begin : begin + _PASSAGE_WORDS])
+    cut = begin + _PASSAGE_WORDS < len(pieces)
+    if len(shown) > _MAX_PASSAGE_CHARS:
+        blank = shown.rfind(" ", 0, _MAX_PASSAGE_CHARS + 1)
+        shown, cut = shown[: blank if blank > 0 else _MAX_PASSAGE_CHARS], True
+    return f"{ELLIPSIS if begin else ''}{shown}{ELLIPSIS if cut else ''}"
 
 
-def with_whole_numbers(passage: str, text: str) -> str:
-    """`passage`, cut out of `text` with an ellipsis at each cut, lengthened where a cut goes through a number.
+def _occurrences(line: str, stems: Collection[str]) -> list[tuple[int, str]]:
+    """Where in `line` a word has one of `stems`, in order: how many blanks are before it, and which stem."""
+    folded = _folded(line)
+    found: set[tuple[int, str]] = set()
+    for beginning in {known[: min(_SHARED_LETTERS, max(len(known) - 1, 1))] for known in stems}:
+        start = folded.find(beginning)
+        while start >= 0:
+            word = _PART.match(folded, start)
+            if word and not folded[start - 1 : start].isalnum() and (known := stem(word.group())) in stems:
+                found.add((start, known))
+            start = folded.find(beginning, start + 1)
+    return [(line.count(" ", 0, start), known) for start, known in sorted(found)]
 
-    A passage that occurs in `text` several times, with different numbers around it, stays as it is.
-    """
-    piece = passage.removeprefix(ELLIPSIS).removesuffix(ELLIPSIS)
-    if not (piece[:1].isdigit() or piece[-1:].isdigit()):
-        return passage
-    rests = set()
-    for found in re.finditer(re.escape(piece), text):
-        first, last = number_across(text, found.start())[0], number_across(text, found.end())[1]
-        rests.add((text[first : found.start()], text[found.end() : last]))
-    if len(rests) != 1:
-        return passage
-    before, after = rests.pop()
-    head = ELLIPSIS if passage.startswith(ELLIPSIS) else ""
-    tail = ELLIPSIS if passage.endswith(ELLIPSIS) else ""
-    return f"{head}{before}{piece}{after}{tail}"
+
+def _folded(text: str) -> str:
+    """`text` in lower case and without accents, as long as before."""
+    return text.lower() if text.isascii() else "".join(map(_folded_letter, text))
+
+
+@lru_cache(maxsize=_STEMS_REMEMBERED)
+def _folded_letter(letter: str) -> str:
+    parts = unicodedata.normalize("NFD", letter)
+    return (parts[0] if len(parts) > 1 and unicodedata.combining(parts[1]) else letter).lower()

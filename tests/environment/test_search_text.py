@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.search_text import STOP_WORDS, content_words, number_across, with_whole_numbers, words
+from environment.search_text import ELLIPSIS, STOP_WORDS, content_words, passage, stem, words
 
 
 @pytest.mark.parametrize(
@@ -32,38 +32,43 @@ def test_content_words_are_distinct_lower_case_and_never_stop_words(text: str) -
     assert all(word == word.lower() and words(word) for word in found)
 
 
+def test_inflections_have_one_stem_and_accents_and_case_none() -> None:
+    assert stem("Parties") == stem("party") != stem("part") and stem("possibilities") == stem("possible")
+    assert stem("Café") == stem("cafe") == "cafe"
+    assert stem("?!") is stem("two words") is stem("") is stem("a\x00b c") is None
+
+
+FILLER = "one two three four five six seven eight nine ten"
+
+
 @pytest.mark.parametrize(
-    ("passage", "text", "expected"),
+    ("text", "wanted", "expected"),
     [
-        ("…0173 is his", "Call 555-0173 is his", "…555-0173 is his"),
-        ("is at 555…", "It is at 555-0173 now", "is at 555-0173…"),
-        ("…000 for all", "pay $31,000 for all", "…$31,000 for all"),
-        ("…31,000 for", "pay $31,000 for all", "…$31,000 for"),
-        ("we meet at 10…", "we meet at 10:30am sharp", "we meet at 10:30am…"),
-        ("costs 4…", "it costs 4.5% more", "costs 4.5%…"),
-        ("…05-15 to 2001…", "from 2001-05-15 to 2001-06-01", "…2001-05-15 to 2001-06-01…"),
-        ("…Room 4B is", "the Room 4B is free", "…Room 4B is"),
-        ("in 2001…", "it was in 2001. Then", "in 2001…"),
-        ("call 555-0173", "call 555-0173", "call 555-0173"),
-        ("…0173 is", "555-0173 is hers, 666-0173 is his", "…0173 is"),
-        ("…5 apples", "…5 apples and more", "…5 apples"),
-        ("", "", ""),
+        ("Short and whole.", "nothing", "Short and whole."),
+        ("Short and\n\n whole.", "", "Short and whole."),
+        (FILLER, "nothing", "one two three four five six seven eight…"),
+        (f"{FILLER} heron {FILLER}", "herons", "…eight nine ten heron one two three four…"),
+        (f"{FILLER} heron", "heron", "…four five six seven eight nine ten heron"),
+        (f"heron {FILLER} heron budget {FILLER}", "budgets heron", "…eight nine ten heron budget one two three…"),
+        (f"heron {FILLER} Heron {FILLER}", "heron", "heron one two three four five six seven…"),
+        (f"{FILLER} Café {FILLER}", "cafe", "…eight nine ten Café one two three four…"),
+        (f"{FILLER} cafe {FILLER}", "café", "…eight nine ten cafe one two three four…"),
+        (f"{FILLER} her-on (parties!) {FILLER}", "party her", "…eight nine ten her-on (parties!) one two three…"),
+        (f"{FILLER} partial {FILLER}", "party", "one two three four five six seven eight…"),
+        (f"{FILLER} $31,000 555-0173 {FILLER}", "0173 000", "…eight nine ten $31,000 555-0173 one two three…"),
+        ("", "heron", ""),
     ],
 )
-def test_a_passage_ends_in_whole_numbers(passage: str, text: str, expected: str) -> None:
-    assert with_whole_numbers(passage, text) == expected
+def test_a_passage_is_where_most_of_the_words_are_together(text: str, wanted: str, expected: str) -> None:
+    assert passage(text, {found for word in words(wanted) if (found := stem(word))}) == expected
 
 
-@given(st.text(alphabet="ab 15-.,$%:…\n", max_size=60), st.integers(0, 60), st.integers(0, 60))
-def test_whole_numbers_only_ever_lengthen_a_passage(text: str, start: int, end: int) -> None:
-    piece = text[start:end]
-    passage = ("…" if start else "") + piece + ("…" if end < len(text) else "")
-    longer = with_whole_numbers(passage, text)
-    assert piece.strip("…") in longer
-    if not any(character.isdigit() for character in text):
-        assert longer == passage
+def test_a_long_passage_is_cut_between_words_if_it_can_be() -> None:
+    assert passage(" ".join("x" * 37 for _ in range(4)) + " 555-0173-555-0173 heron", set()).endswith("x…")
+    assert passage("9" * 3_000, set()) == "9" * 160 + ELLIPSIS
 
 
-def test_a_number_without_end_is_followed_a_little_way_only() -> None:
-    first, last = number_across("1" * 10_000, 5_000)
-    assert 4_900 < first < 5_000 < last < 5_100
+@given(st.text(), st.lists(st.text(max_size=5)))
+def test_a_passage_is_a_short_line_of_the_text(text: str, wanted: list[str]) -> None:
+    shown = passage(text, {found for word in wanted if (found := stem(word))})
+    assert len(shown) <= 162 and shown.strip(ELLIPSIS) in " ".join(text.split()) and "\n" not in shown
