@@ -33,11 +33,10 @@ from environment.search_text import TOKENIZER
 SCHEMA_VERSION = 3
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
 
-_ROWS_PER_FLUSH = 2_000
+_ROWS_PER_FLUSH = 10_000
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
-_ROWS_PER_CHECKSUM = 1_000  # part of what a checksum means
 _INDEX_BYTES_PER_WRITE = 32 << 20
 _CACHE_KB = 32 << 10
 _INDEX_ALL = """
@@ -60,7 +59,7 @@ class BuildReport(BaseModel):
     inboxes: int
     """Addresses that sent or received a kept mail."""
     content_checksum: str
-    """SHA-256 over everything that was kept: the version of the data, whatever machine built the file."""
+    """SHA-256 over every kept mail and copy, in the order of the source: the version of the data on any machine."""
 
 
 def build_database(
@@ -138,6 +137,7 @@ class _Builder:
         self._message_ids: set[bytes] = set()
         self._dropped: Counter[str] = Counter()
         self._listed: list[DroppedMail] = []
+        self._checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
         self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
         self._duplicates = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
@@ -154,7 +154,7 @@ class _Builder:
                     self._drop(email)
                 else:
                     self._add(email)
-                if len(self._rows["alias"]) >= _ROWS_PER_FLUSH:
+                if len(self._rows["delivery"]) >= _ROWS_PER_FLUSH:
                     self._flush()
                 if progress and read % _MAILS_PER_PROGRESS == 0:
                     to_come = operator.length_hint(source)
@@ -212,7 +212,6 @@ class _Builder:
         if id_digest in self._message_ids and known is None:
             self._drop(DroppedMail(reason="message_id_reused", where=_where(email)))
             return
-        self._message_ids.add(id_digest)
         seconds = (sent_at - FIRST_DATE) // timedelta(seconds=1)
         if known is None:
             email_id = len(self._kept) + 1
@@ -225,9 +224,13 @@ class _Builder:
             if seconds < self._sent[email_id - 1]:
                 self._sent[email_id - 1] = seconds
                 self._rows["earlier"].append((message_id, sent_at.isoformat(" "), email_id))
-        self._rows["alias"].append((message_id, email_id))
-        for earlier in email.replies_to:
-            self._joined[self._thread(message_id)] = self._thread(storable(earlier))
+        if id_digest not in self._message_ids:
+            self._message_ids.add(id_digest)
+            self._rows["alias"].append((message_id, email_id))
+        replies_to = [storable(earlier) for earlier in email.replies_to]
+        for earlier in replies_to:
+            self._joined[self._thread(message_id)] = self._thread(earlier)
+        self._checksum.update(content + json.dumps([message_id, seconds, people, replies_to]).encode())
         for role, addresses in people.items():
             for place, address in enumerate(addresses):
                 address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
@@ -263,7 +266,7 @@ class _Builder:
         self._connection.execute("BEGIN")
         run("INSERT INTO email VALUES (?, ?, ?, ?, ?, ?)", self._rows["email"])
         run("UPDATE email SET message_id = ?, sent_at = ? WHERE id = ?", self._rows["earlier"])
-        run("INSERT OR IGNORE INTO alias VALUES (?, ?)", self._rows["alias"])
+        run("INSERT INTO alias VALUES (?, ?)", self._rows["alias"])
         run("INSERT OR IGNORE INTO delivery VALUES (?, ?, ?, ?)", self._rows["delivery"])
         self._connection.execute("COMMIT")
         for rows in self._rows.values():
@@ -273,6 +276,8 @@ class _Builder:
         """Index everything and write the metadata. Returns the checksum of the content."""
         run = self._connection.execute
         run("BEGIN")
+        # In one go at the end: one by one, Message-IDs in no order would touch a page of the index each.
+        run("CREATE UNIQUE INDEX alias_of_message ON alias (message_id)")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
@@ -282,7 +287,7 @@ class _Builder:
         run("INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', ?)", (_INDEX_BYTES_PER_WRITE,))
         run(_INDEX_ALL)
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
-        checksum = _content_checksum(self._connection, self._kept)
+        checksum = self._checksum.hexdigest()
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
         self._connection.executemany("INSERT INTO metadata VALUES (?, ?)", metadata.items())
         run("COMMIT")
@@ -298,7 +303,7 @@ def _create_tables(database: Database) -> None:
     )
     database["address"].create({"id": int, "address": str}, pk="id", not_null={"address"})
     database["address"].create_index(["address"], unique=True)
-    database["alias"].create({"message_id": str, "email_id": int}, pk="message_id")
+    database["alias"].create({"message_id": str, "email_id": int}, not_null={"message_id", "email_id"})
     # One row per mail and person: the sender's, else the first role they are named in.
     database["delivery"].create(
         {"email_id": int, "address_id": int, "role": str, "place": int}, pk=("email_id", "address_id")
@@ -329,20 +334,3 @@ def _where(email: Email) -> str:
 def _digest(*parts: str) -> bytes:
     # What is stored holds no NUL.
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()
-
-
-def _content_checksum(connection: sqlite3.Connection, kept: Iterable[bytes]) -> str:
-    """Of the mails' digests, which stand for subject, body and sender, and of everything else that was stored."""
-    checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
-    checksum.update(b"".join(kept))
-    for query in (
-        "SELECT id, message_id, sent_at FROM email ORDER BY id",
-        "SELECT message_id, email_id FROM alias ORDER BY message_id",
-        "SELECT email_id, address, role, place FROM delivery JOIN address ON address.id = address_id"
-        " ORDER BY email_id, address",
-        "SELECT email_id, thread_id FROM thread ORDER BY email_id",
-    ):
-        cursor = connection.execute(query)
-        while rows := cursor.fetchmany(_ROWS_PER_CHECKSUM):
-            checksum.update(json.dumps(rows, ensure_ascii=False).encode())
-    return checksum.hexdigest()
