@@ -73,7 +73,7 @@ class SyntheticCompany:
 
 def mails_needed(questions_per_inbox: int) -> int:
     """Smallest `mails_per_inbox` that holds that many questions: their facts, the corrections and some filler."""
-    facts = sum(round(share * questions_per_inbox) for share in (1, TWO_MAIL_SHARE, CORRECTED_SHARE))
+    facts = sum(round(share * questions_per_inbox) for share in (1, max(TWO_MAIL_SHARE.values()), CORRECTED_SHARE))
     return SHARED_MAILS + round(facts * (1 + FILLER_SHARE)) + 1
 
 

@@ -17,7 +17,8 @@ WORKING_DAYS = tuple(
 )  # half a year
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
-TWO_MAIL_SHARE = 0.28
+TWO_MAIL_SHARE: dict[Split, float] = {"train": 0.5, "test": 0.28}
+"""When to search again is the hardest to learn, so training asks for it as often as not."""
 CORRECTED_SHARE = 0.2
 FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
@@ -206,7 +207,7 @@ class Inbox:
     # Questions
 
     def _write_questions(self, count: int) -> None:
-        two = round(TWO_MAIL_SHARE * count)
+        two = round(TWO_MAIL_SHARE[self.split] * count)
         kinds = self._kinds(count - two, mails=1) + self._kinds(two, mails=2)
         corrected = set(self.rng.sample(range(count), round(CORRECTED_SHARE * count)))
         namesakes: list[str] = []
