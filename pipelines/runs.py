@@ -44,7 +44,7 @@ from steps.data.write_questions import require_model
 from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
-from training.scoring import require_judge
+from training.scoring import require_scoring, scoring_sources
 from training.stopping import require_stop_rules
 
 
@@ -146,7 +146,8 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
 
     It names the model version, and ZenML takes a name of digits only for the number of an existing version: hence the letter.
     """
-    identity = json.dumps([config.model_dump(mode="json"), data.model_dump(mode="json"), nonce], sort_keys=True)
+    parts = [config.model_dump(mode="json"), data.model_dump(mode="json"), scoring_sources(config), nonce]
+    identity = json.dumps(parts, sort_keys=True)
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
@@ -156,7 +157,7 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
     With a schedule nothing is trained now and `None` returned: every scheduled run trains, and makes a model version of its own.
     """
     training = section(config, TrainingConfig)
-    require_judge(training)
+    require_scoring(training)
     require_stop_rules(training)
     key = run_key(training, data, "" if cache or schedule else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")

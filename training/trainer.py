@@ -24,13 +24,15 @@ from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
 from pydantic import BaseModel, ConfigDict, Field
 
 from training.errors import BadInput
+from training.judge import JudgeUse, judge_name
 from training.monitors import Alert, find_alerts, step_signals
-from training.scoring import score_group
+from training.scoring import Scorer, require_scoring
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
 
 HISTORY_FILE = "training_history.jsonl"
+JUDGE_CACHE = "judge_cache"
 
 
 class StepRecord(BaseModel):
@@ -53,7 +55,16 @@ class StepRecord(BaseModel):
     accuracy: float | None = None
     turns: float | None = None
     groups_trained: int = 0
+    groups_dropped: int = 0
+    """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
     rollout_errors: int = 0
+    judge_requests: int = 0
+    judge_cached: int = 0
+    """Groups whose scores the judge had given before."""
+    judge_seconds: float | None = None
+    """Mean per request."""
+    judge_cost: float | None = None
+    """US dollars, as far as the judge's price is known."""
     sampled_tokens: int = 0
     tokens_per_rollout: float | None = None
     entropy: float | None = None
@@ -199,8 +210,10 @@ class Trainer:
     async def run(self) -> TrainingRun:
         """Runs to `max_steps` or until a stop rule is met, going on after the last finished step if there is one."""
         require_stop_rules(self.settings)
+        require_scoring(self.settings)
         await self.model.register(self.backend)
         model_dir = Path(get_model_dir(model=self.model, art_path=self.model.base_path))
+        scorer = Scorer(self.task, self.settings, model_dir / JUDGE_CACHE)
         history_path = model_dir / HISTORY_FILE
         rows = read_history(history_path)
         _rewind(model_dir, rows)
@@ -235,7 +248,7 @@ class Trainer:
         ):
             if stop_reason(rows, self.settings):
                 break
-            await finish(await self._grpo_step(batch.step + 1, batch.items, rows))
+            await finish(await self._grpo_step(batch.step + 1, batch.items, rows, scorer))
         stopped = stop_reason(rows, self.settings)
         assert stopped is not None, "there are as many epochs as max_steps takes"
         best = best_row(rows, self.settings)
@@ -291,13 +304,13 @@ class Trainer:
             loss=loss,
         )
 
-    async def _grpo_step(self, step: int, scenarios: Sequence[Any], before: Sequence[StepRecord]) -> StepRecord:
+    async def _grpo_step(
+        self, step: int, scenarios: Sequence[Any], before: Sequence[StepRecord], scorer: Scorer
+    ) -> StepRecord:
         started = time.monotonic()
-        groups, errors = await self._gather(step, scenarios)
+        groups, errors, judged_by = await self._gather(step, scenarios, scorer)
         gathered = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        if not trajectories:
-            raise BadInput(f"step {step}: all {errors} rollouts failed; the errors are in the log above")
         spread = [statistics.pstdev([t.reward for t in group.trajectories]) for group in groups]
         trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
         update: dict[str, float] = {}
@@ -326,6 +339,11 @@ class Trainer:
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
             groups_trained=len(trainable),
+            groups_dropped=len(scenarios) - len(groups),
+            judge_requests=judged_by.requests,
+            judge_cached=judged_by.cached,
+            judge_seconds=judged_by.seconds / judged_by.requests if judged_by.requests else None,
+            judge_cost=judged_by.cost if judged_by.requests else None,
             rollout_errors=errors,
             sampled_tokens=sampled,
             tokens_per_second=sampled / (gathered - started),
@@ -383,8 +401,17 @@ class Trainer:
             max_tokens=self.max_tokens,
         )
 
-    async def _gather(self, step: int, scenarios: Sequence[Any]) -> tuple[list[art.TrajectoryGroup], int]:
-        """Scored groups of this step's rollouts. A failed rollout is counted and left out, a group of fewer than two too."""
+    async def _gather(
+        self, step: int, scenarios: Sequence[Any], scorer: Scorer
+    ) -> tuple[list[art.TrajectoryGroup], int, JudgeUse]:
+        """Scored groups of this step's rollouts, the number of failed rollouts, and what the judge took.
+
+        A failed rollout is left out, a group of fewer than two or one that the judge could not score too. Each group is scored
+        as soon as it is complete, while others are still being played.
+
+        Raises:
+            BadInput: the judge could not score any group.
+        """
         settings = self.settings
         policy = self._policy(settings.temperature)
         slots = asyncio.Semaphore(settings.max_concurrent)
@@ -397,7 +424,7 @@ class Trainer:
                 finally:
                     self.progress.advance()
 
-        async def one_group(scenario: Any) -> tuple[art.TrajectoryGroup | None, list[BaseException]]:
+        async def one_group(scenario: Any) -> tuple[art.TrajectoryGroup | None, list[BaseException], JudgeUse]:
             outcomes = await asyncio.gather(
                 *(one_rollout(scenario) for _ in range(settings.rollouts_per_group)), return_exceptions=True
             )
@@ -407,14 +434,20 @@ class Trainer:
                     raise failure
             finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
             if len(finished) < 2:
-                return None, failures
-            return await score_group(self.task, art.TrajectoryGroup(finished), settings), failures
+                return None, failures, JudgeUse()
+            group, use = await scorer.score(art.TrajectoryGroup(finished))
+            return group, failures, use
 
         results = await asyncio.gather(*(one_group(scenario) for scenario in scenarios))
-        failures = [failure for _, of_group in results for failure in of_group]
-        if failures and not any(group for group, _ in results):
+        groups = [group for group, _, _ in results if group is not None]
+        failures = [failure for _, of_group, _ in results for failure in of_group]
+        use = sum((of_group for _, _, of_group in results), JudgeUse())
+        if not groups and use.problem:
+            problem = f"{judge_name(settings)} scored none of {len(scenarios)} groups ({use.problem})"
+            raise BadInput(f"step {step}: {problem}; the same command goes on after the last finished step")
+        if not groups:
             raise failures[0]
-        return [group for group, _ in results if group is not None], len(failures)
+        return groups, len(failures), use
 
     def _checkpoint(self, model_dir: Path, checkpoint_step: int) -> Path | None:
         folder = Path(get_step_checkpoint_dir(str(model_dir), checkpoint_step))
