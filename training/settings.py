@@ -64,6 +64,13 @@ class TrainerSettings(BaseModel):
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
     max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time")
 
+    step_timeout: float = Field(
+        default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step; those unfinished then are errors"
+    )
+    stall_seconds: float = Field(
+        default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"
+    )
+
     # validation, and when to stop before max_steps
     validate_every: int = Field(
         default=0, ge=0, le=100_000, description="steps between validations on held-out train questions; 0 never validates"

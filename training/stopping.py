@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from training.errors import BadInput
+from training.history import StepRecord
 from training.settings import TrainerSettings
-
-if TYPE_CHECKING:
-    from training.trainer import StepRecord
 
 
 def require_stop_rules(settings: TrainerSettings) -> None:

@@ -16,14 +16,14 @@ Reply = str | int
 
 
 class JudgeModel(ThreadingHTTPServer):
-    """Calls `reply` with the ids of the trajectories that it was shown; answers after `seconds`."""
+    """Calls `reply` with the ids of the trajectories that it was shown and with all that it was shown; answers after `seconds`."""
 
     daemon_threads = True
     request_queue_size = 128
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.reply: Callable[[list[str]], Reply] = by_id
+        self.reply: Callable[[list[str], str], Reply] = by_id
         self.seconds = 0.0
         self.requests: list[dict[str, Any]] = []
 
@@ -32,7 +32,7 @@ class JudgeModel(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
 
-def by_id(ids: list[str]) -> str:
+def by_id(ids: list[str], asked: str = "") -> str:
     """The first trajectory is the worst, the last one the best; said in reverse, so that order means nothing."""
     return scores({id: number / max(1, len(ids) - 1) for number, id in enumerate(ids)})
 
@@ -42,11 +42,11 @@ def scores(values: dict[str, float]) -> str:
     return json.dumps({"scores": told[::-1]})
 
 
-def prose(ids: list[str]) -> str:
+def prose(ids: list[str], asked: str = "") -> str:
     return f"I like the first of these {len(ids)} best, but all of them are nice."
 
 
-def one_short(ids: list[str]) -> str:
+def one_short(ids: list[str], asked: str = "") -> str:
     return by_id(ids[:-1])
 
 
@@ -57,7 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(request)
         time.sleep(self.server.seconds)
-        reply = self.server.reply(re.findall(r'<trajectory id="(\d+)">', request["messages"][1]["content"]))
+        asked = request["messages"][1]["content"]
+        reply = self.server.reply(re.findall(r'<trajectory id="(\d+)">', asked), asked)
         status = reply if isinstance(reply, int) else 200
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}

@@ -80,7 +80,7 @@ def test_scores_belong_to_the_trajectory_whose_id_they_name(model: JudgeModel, t
 
 
 def test_scores_are_clamped(model: JudgeModel, tmp_path: Path) -> None:
-    model.reply = lambda ids: scores(dict(zip(ids, (-3.0, 0.25, 7.0), strict=True)))
+    model.reply = lambda ids, asked: scores(dict(zip(ids, (-3.0, 0.25, 7.0), strict=True)))
     [(scored, _)] = score(settings(model), tmp_path, group(3))
     assert rewards(scored) == [0.0, 0.25, 1.0]
 
@@ -90,18 +90,18 @@ def test_scores_are_clamped(model: JudgeModel, tmp_path: Path) -> None:
     [
         one_short,
         prose,
-        lambda ids: scores(dict.fromkeys([*ids[:-1], "9"], 0.5)),
-        lambda ids: by_id(ids).replace('"2"', '"1"'),
-        lambda ids: '{"scores": "all fine"}',
-        lambda ids: "",
-        lambda ids: 429,
-        lambda ids: 503,
+        lambda ids, asked: scores(dict.fromkeys([*ids[:-1], "9"], 0.5)),
+        lambda ids, asked: by_id(ids).replace('"2"', '"1"'),
+        lambda ids, asked: '{"scores": "all fine"}',
+        lambda ids, asked: "",
+        lambda ids, asked: 429,
+        lambda ids, asked: 503,
     ],
     ids=["short", "prose", "unknown id", "twice the same id", "wrong form", "empty", "too many requests", "unavailable"],
 )
 def test_a_reply_that_cannot_be_used_is_asked_for_again_and_then_given_up(model: JudgeModel, tmp_path: Path, bad: Any) -> None:
     replies = iter([bad, bad, by_id])
-    model.reply = lambda ids: next(replies)(ids)
+    model.reply = lambda ids, asked: next(replies)(ids, asked)
     [(scored, use)] = score(settings(model), tmp_path / "a", group())
     assert rewards(scored)[-1] == 1.0 and (use.requests, use.problem) == (3, "")
 
@@ -114,7 +114,7 @@ def test_a_reply_that_cannot_be_used_is_asked_for_again_and_then_given_up(model:
 def test_waits_longer_before_each_further_request(model: JudgeModel, tmp_path: Path) -> None:
     asked: list[float] = []
 
-    def busy(ids: list[str]) -> int:
+    def busy(ids: list[str], text: str) -> int:
         asked.append(time.monotonic())
         return 503
 
@@ -132,7 +132,7 @@ def test_a_judge_that_hangs_is_given_up(model: JudgeModel, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("status", "named"), [(401, "refuses the key"), (404, "ruler_model"), (400, "does not accept")])
 def test_a_refusal_is_not_asked_again(model: JudgeModel, tmp_path: Path, status: int, named: str) -> None:
-    model.reply = lambda ids: status
+    model.reply = lambda ids, asked: status
     with pytest.raises(BadInput, match=named):
         score(settings(model), tmp_path, group(2))
     assert len(model.requests) == 1

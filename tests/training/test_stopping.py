@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from training.errors import BadInput
+from training.history import StepRecord
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, stop_reason, validation_due
-from training.trainer import StepRecord
 
 
 def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list[StepRecord]:
