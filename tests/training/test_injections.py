@@ -185,7 +185,7 @@ class Hanging(Varied):
 
 
 def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) -> None:
-    rules = SETTINGS.model_copy(update={"step_timeout": 6.0, "stall_seconds": 2.0})
+    rules = SETTINGS.model_copy(update={"step_timeout": 8.0, "stall_seconds": 2.0})
     told = Told()
     train(tmp_path, base, rules, told, Hanging(lambda played: played == 5))
     assert any("waiting for rollout 2 of question 1 in step 2" in sentence for sentence in told.warnings), told.warnings
@@ -194,7 +194,7 @@ def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) 
 
 
 def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(base: Path, tmp_path: Path) -> None:
-    rules = SETTINGS.model_copy(update={"step_timeout": 3.0})
+    rules = SETTINGS.model_copy(update={"step_timeout": 8.0})
     started = time.monotonic()
     with pytest.raises(BadInput, match=r"step 2: 3 rollouts failed \(3 TimeoutError\), none finished"):
         train(tmp_path, base, rules, task=Hanging(lambda played: True))
