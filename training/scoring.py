@@ -14,6 +14,7 @@ from training.errors import BadInput
 from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import Task
+from training.trajectories import JUDGED
 
 RewardFunction = Callable[[art.Trajectory], float | Awaitable[float]]
 """A reward for one rollout whose verifiable reward and metrics are there already."""
@@ -93,7 +94,7 @@ class Scorer:
                 return None, use
             for trajectory, score in zip(group.trajectories, scores, strict=True):
                 trajectory.metrics["ruler_reward"] = score.score
-                trajectory.log(f"judge: {score.explanation}")
+                trajectory.log(f"{JUDGED}{score.explanation}")
         for trajectory in group.trajectories:
             trajectory.reward = sum(
                 weight * float(trajectory.metrics[f"{source}_reward"]) for source, weight in self._weights.items()

@@ -104,4 +104,7 @@ class TrainerSettings(BaseModel):
     lora_layers: int | None = Field(default=None, ge=1, description="adapt only the top layers (torch backend); null adapts all")
     max_context: int = Field(default=2048, ge=128, le=1_000_000, description="tokens per episode, prompt included")
 
+    experiment: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what you call the run; null: its key"
+    )
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")

@@ -61,6 +61,8 @@ class TrainingRun(BaseModel):
     """The step after which this call went on; `None` for a run from the start."""
     stopped: str
     """Why there was no further step, in words."""
+    folder: Path
+    """What ART and the trainer keep of the run: history, checkpoints, trajectories."""
 
 
 class Progress:
@@ -202,6 +204,7 @@ class Trainer:
             warm_start=self._checkpoint(intact[0].checkpoint_step if intact and intact[0].phase == "warm_start" else 0),
             resumed_from=resumed_from,
             stopped=stopped,
+            folder=self._model_dir,
         )
 
     def _finished_rows(self, history_path: Path) -> list[StepRecord]:

@@ -57,7 +57,7 @@ class _Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(request)
         time.sleep(self.server.seconds)
-        asked = request["messages"][1]["content"]
+        asked = request["messages"][-1]["content"]
         reply = self.server.reply(re.findall(r'<trajectory id="(\d+)">', asked), asked)
         status = reply if isinstance(reply, int) else 200
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}

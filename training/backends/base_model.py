@@ -88,11 +88,59 @@ def resolve_base_model(
     if local.is_dir():
         _require_model_folder(local)
         return BaseModelFiles(id=local.resolve().name, path=local.resolve(), checksum=weights_checksum(local))
+    _require_hub_id(base_model)
+    return _from_hub(base_model, progress)
+
+
+def _require_hub_id(base_model: str) -> None:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_model):
         raise BadInput(
             f"base_model: {base_model!r} is no folder here, no Hub id (owner/name) and no known package ({_known()})"
         )
-    return _from_hub(base_model, progress)
+
+
+class ModelAccess(BaseModel):
+    """Whether a base model can be had: where it is, and the bytes of its weights as far as that is known without fetching them."""
+
+    found: str
+    weight_bytes: int | None
+
+
+def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
+    """Where `resolve_base_model` would take the model from; fetches and converts nothing. Raises `BadInput` as that would."""
+    local = Path(base_model).expanduser()
+    if base_model.endswith(".whl") or "==" in base_model:
+        model = _known_wheel(local) if base_model.endswith(".whl") else _known_package(base_model)
+        if files := _finished(model, models_dir.resolve() / model.folder):
+            return ModelAccess(found="on this machine", weight_bytes=_weight_bytes(files.path))
+        _require_space(_existing(models_dir), model.disk_bytes)
+        return ModelAccess(found="will be fetched from the package index and converted", weight_bytes=None)
+    if local.is_dir():
+        _require_model_folder(local)
+        return ModelAccess(found="on this machine", weight_bytes=_weight_bytes(local))
+    _require_hub_id(base_model)
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(cached := try_to_load_from_cache(base_model, "config.json"), str):
+        return ModelAccess(found="in the Hub's cache on this machine", weight_bytes=_weight_bytes(Path(cached).parent))
+    try:
+        info = HfApi().model_info(base_model, files_metadata=True, timeout=10)
+    except (HfHubHTTPError, OSError) as error:
+        raise BadInput(
+            f"base_model: {base_model} is not in the local cache and the Hub does not give it "
+            f"({' '.join(str(error).split())[:120]}): check name and connection, or set HF_TOKEN"
+        ) from error
+    sizes = [file.size or 0 for file in info.siblings or [] if file.rfilename.endswith(".safetensors")]
+    return ModelAccess(found="will be fetched from the Hub", weight_bytes=sum(sizes) or None)
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in _weight_files(folder))
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.resolve().parents) if parent.is_dir())
 
 
 def weights_checksum(folder: Path) -> str:
