@@ -27,6 +27,7 @@ from training.experiment import Experiment
 from training.preflight import require_ready
 from training.session import run_training
 from training.settings import TrainerSettings
+from training.tracking import tracked
 from training.trajectories import sample_rollouts
 
 TRAINING_CURVE = "training_curve"
@@ -72,7 +73,7 @@ def train_agent(
     run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
     experiment.save(run_folder)
     agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
-    with TrainingConsole(settings.max_steps) as console:
+    with TrainingConsole(settings.max_steps) as console, tracked(console, experiment, run_folder) as progress:
         run = asyncio.run(
             run_training(
                 EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
@@ -80,7 +81,7 @@ def train_agent(
                 settings=settings,
                 max_tokens=config.max_tokens,
                 run_folder=run_folder,
-                progress=console,
+                progress=progress,
             )
         )
     if run.checkpoint is None:

@@ -87,7 +87,8 @@ def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> No
     opened = re.findall(r'class="transcript".*?<dd>(.*?)</dd>', after, re.DOTALL)
     assert opened == ["base", "trained"], "the two opened last, in the order of the policies"
     assert "<img" not in after
-    nothing = "document.querySelector('[name=text]').value = 'absent'; document.getElementById('filters').dispatchEvent(new Event('input'));"
+    search = "const form = document.getElementById('filters'); form.elements.text.value = 'absent';"
+    nothing = search + "form.dispatchEvent(new Event('input'));"
     assert "0 of 1 questions" in visible(shown(page, tmp_path, nothing))
 
 
