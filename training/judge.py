@@ -87,6 +87,21 @@ def require_ruler(settings: TrainerSettings) -> None:
             f"scoring={settings.scoring} asks {settings.ruler_model}, which needs {' and '.join(missing)} in the environment or "
             "in .env; scoring=verifiable needs no judge, ruler_api_base names one of your own"
         )
+    if settings.stop_cost is not None and request_price(settings, 1000, 1000) is None:
+        raise BadInput(f"stop_cost={settings.stop_cost:g} could never act: LiteLLM knows no price of {settings.ruler_model}")
+
+
+def request_price(settings: TrainerSettings, prompt_tokens: int, completion_tokens: int) -> float | None:
+    """US dollars of one request; `None` where LiteLLM does not know the judge's price."""
+    import litellm
+
+    try:
+        costs = litellm.cost_per_token(
+            model=settings.ruler_model, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
+        )
+    except Exception:  # LiteLLM's word for a model without a price is a bare Exception
+        return None
+    return sum(costs) or None
 
 
 def read_rubric(settings: TrainerSettings) -> str | None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
 from training.history import HISTORY_FILE, StepRecord, read_history
-from training.scoring import reward_weights
+from training.judge import request_price
 from training.settings import TrainerSettings
 
 _TOKENS_PER_VERDICT = 80
@@ -54,7 +54,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
     if settings.validate_every:
         validations = bool(settings.demonstrations) + math.ceil(settings.max_steps / settings.validate_every)
     validated = validations * settings.validation_questions
-    judge_requests = settings.max_steps * settings.groups_per_step if "ruler" in reward_weights(settings) else 0
+    judge_requests = settings.max_steps * settings.groups_per_step if "ruler" in settings.reward_weights else 0
     demonstrations = settings.demonstrations * settings.warm_start_epochs
     seconds = None
     if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):
@@ -111,12 +111,6 @@ def _pace(rows: Iterable[StepRecord], source: str) -> Pace:
 def _judge_cost(settings: TrainerSettings, requests: int) -> float | None:
     if not requests:
         return 0.0
-    import litellm
-
     read = settings.rollouts_per_group * settings.max_context
-    written = settings.rollouts_per_group * _TOKENS_PER_VERDICT
-    try:
-        costs = litellm.cost_per_token(model=settings.ruler_model, prompt_tokens=read, completion_tokens=written)
-    except Exception:  # LiteLLM's word for a model without a price is a bare Exception
-        return None
-    return requests * sum(costs) or None
+    price = request_price(settings, read, settings.rollouts_per_group * _TOKENS_PER_VERDICT)
+    return None if price is None else requests * price

@@ -13,7 +13,7 @@ from training.backends import free_memory, require_backend
 from training.backends.base_model import ModelAccess, find_base_model
 from training.errors import BadInput
 from training.judge import judge_name, litellm_parameters
-from training.scoring import require_scoring, reward_weights
+from training.scoring import require_scoring
 from training.settings import TrainerSettings
 from training.stopping import require_stop_rules
 
@@ -50,7 +50,7 @@ def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs:
     yield _checked("base model", model)
     yield _checked("memory", lambda: _memory(settings, access[0].weight_bytes if access else None))
     yield _checked("disk", lambda: _disk(runs))
-    if rewards.ok and "ruler" in reward_weights(settings):
+    if rewards.ok and "ruler" in settings.reward_weights:
         yield _checked("judge", lambda: asyncio.run(ask_judge(settings)))
 
 
@@ -86,7 +86,7 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
 
 
 def _rewards(settings: TrainerSettings) -> list[str]:
-    weights = reward_weights(settings)
+    weights = settings.reward_weights
     return list(weights) if len(weights) == 1 else [f"{weight:g} x {source}" for source, weight in weights.items()]
 
 

@@ -20,14 +20,9 @@ RewardFunction = Callable[[art.Trajectory], float | Awaitable[float]]
 """A reward for one rollout whose verifiable reward and metrics are there already."""
 
 
-def reward_weights(settings: TrainerSettings) -> dict[str, float]:
-    """Source of rewards -> its weight in the sum."""
-    return dict(settings.blend_weights) if settings.scoring == "blend" else {settings.scoring: 1.0}
-
-
 def require_scoring(settings: TrainerSettings) -> None:
     """Raises `BadInput` when rewards could not be made as the settings say: before anything is spent."""
-    weights = reward_weights(settings)
+    weights = settings.reward_weights
     if not weights:
         raise BadInput("blend_weights is empty: name verifiable, ruler or custom with a weight")
     if "custom" in weights:
@@ -69,7 +64,7 @@ class Scorer:
 
     def __init__(self, task: Task, settings: TrainerSettings, judge_cache: Path) -> None:
         self._task = task
-        self._weights = reward_weights(settings)
+        self._weights = settings.reward_weights
         self._judge = RulerJudge(settings, judge_cache) if "ruler" in self._weights else None
         self._function = load_reward_function(settings) if "custom" in self._weights else None
 

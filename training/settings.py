@@ -90,6 +90,9 @@ class TrainerSettings(BaseModel):
     stop_seconds: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="begin no step after so much training time; null: no limit"
     )
+    stop_cost: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="begin no step after the judge cost so many US dollars; null: no limit"
+    )
     stop_tokens: int | None = Field(
         default=None, ge=1, description="begin no step after so many sampled tokens; null: no limit"
     )
@@ -108,3 +111,8 @@ class TrainerSettings(BaseModel):
         default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what you call the run; null: its key"
     )
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
+
+    @property
+    def reward_weights(self) -> dict[str, float]:
+        """Source of rewards (`verifiable`, `ruler`, `custom`) -> its weight in their sum."""
+        return dict(self.blend_weights) if self.scoring == "blend" else {self.scoring: 1.0}

@@ -247,6 +247,7 @@ def test_a_blend_is_the_weighted_sum(importable: None, model: JudgeModel, tmp_pa
         ({"scoring": "custom", "reward_function": "json:decoder"}, "has no function decoder"),
         ({"scoring": "verifiable", "reward_function": "json:loads"}, "would not be asked"),
         ({"scoring": "blend", "blend_weights": {}}, "blend_weights is empty"),
+        ({"ruler_api_base": "http://127.0.0.1:9", "ruler_model": "openai/own", "stop_cost": 5}, "no price of openai/own"),
         ({"extra_litellm_params": {"response_format": "text"}}, "'response_format' is set by other"),
     ],
 )
