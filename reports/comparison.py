@@ -114,6 +114,11 @@ def _alerts(run: ComparedRun) -> str:
     return ", ".join(names) or "none"
 
 
+def _revision(revision: str | None) -> str:
+    commit, changed, _ = (revision or "-").partition("+")
+    return commit[:10] + (" with changes" if changed else "")
+
+
 def _setting(value: Any) -> str:
     return "-" if value is None else str(value)
 
@@ -121,7 +126,7 @@ def _setting(value: Any) -> str:
 _FACTS = (
     ("run", lambda run: _setting(run.experiment.get("run"))),
     ("settings", lambda run: _setting(run.experiment.get("config_hash"))),
-    ("code", lambda run: _setting(run.experiment.get("git_revision"))[:20]),
+    ("code", lambda run: _revision(run.experiment.get("git_revision"))),
     ("data", lambda run: ", ".join(str(version)[:8] for version in run.experiment.get("data", {}).values()) or "-"),
     ("seeds", lambda run: ", ".join(f"{name} {seed}" for name, seed in run.experiment.get("seeds", {}).items()) or "-"),
     ("steps", lambda run: str(len(run.steps))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.charts import LABELS, LEFT, RIGHT, WIDTH, chart, duration, is_number, ordered, points_of
+from reports.charts import LABELS, LEFT, ORDER, RIGHT, WIDTH, chart, duration, is_number, ordered, points_of
 from reports.page import escape, page
 from reports.viewer import questions_section, rollouts_by_question
 
@@ -53,7 +53,8 @@ def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _numeric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value))
+    # Counts of what never happened (dropped groups, judge requests) would be charts of nothing; that no alert was raised is told.
+    found = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value) and (value or key in ORDER))
     return ordered([name for name in found if name not in _BOOKKEEPING])
 
 

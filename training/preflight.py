@@ -19,7 +19,7 @@ from training.stopping import require_stop_rules
 
 _LEAST_MEMORY, _LEAST_WEIGHT_COPIES = 1e9, 3
 """Below so many bytes, and so many times the weights, no run was ever possible; a comfortable run takes more."""
-_LEAST_DISK = 2e9
+_LEAST_DISK = 1e9
 _JUDGE_SECONDS = 30.0
 
 

@@ -33,7 +33,7 @@ function option(select, value, text) {
 }
 
 [...new Set(data.questions.map((question) => question.kind))].sort().forEach((kind) => option(filters.elements.kind, kind, labelOf(kind)));
-option(filters.elements.policy, "", "any policy");
+option(filters.elements.policy, "", `any ${data.of}`);
 data.policies.forEach((name) => option(filters.elements.policy, name, labelOf(name)));
 
 function matches(question) {

@@ -87,6 +87,7 @@ def test_what_is_missing_is_named(base: Path, tmp_path: Path, monkeypatch: pytes
     assert "WANDB_API_KEY" in failures(TrainerSettings(backend="serverless"), base, tmp_path)["backend"]
     assert "CUDA" in failures(TrainerSettings(backend="local"), base, tmp_path)["backend"]
     assert "is not a known package" in failures(TrainerSettings(), "weights==1.0", tmp_path)["base model"]
+    assert "the Hub cannot be reached" in failures(TrainerSettings(), "owner/absent", tmp_path)["base model"]
     with pytest.raises(BadInput, match="stop_target"):
         require_ready(TrainerSettings(stop_target=0.9), str(base), models=tmp_path, runs=tmp_path)
 

@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -119,19 +120,12 @@ def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
         _require_model_folder(local)
         return ModelAccess(found="on this machine", weight_bytes=_weight_bytes(local))
     _require_hub_id(base_model)
-    from huggingface_hub import HfApi, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub import try_to_load_from_cache
 
     if isinstance(cached := try_to_load_from_cache(base_model, "config.json"), str):
         return ModelAccess(found="in the Hub's cache on this machine", weight_bytes=_weight_bytes(Path(cached).parent))
-    try:
-        info = HfApi().model_info(base_model, files_metadata=True, timeout=10)
-    except (HfHubHTTPError, OSError) as error:
-        raise BadInput(
-            f"base_model: {base_model} is not in the local cache and the Hub does not give it "
-            f"({' '.join(str(error).split())[:120]}): check name and connection, or set HF_TOKEN"
-        ) from error
-    sizes = [file.size or 0 for file in info.siblings or [] if file.rfilename.endswith(".safetensors")]
+    files = _hub_snapshot(base_model, dry_run=True)
+    sizes = [file.file_size or 0 for file in files if file.filename.endswith(".safetensors")]
     return ModelAccess(found="will be fetched from the Hub", weight_bytes=sum(sizes) or None)
 
 
@@ -310,12 +304,19 @@ def _no_space(folder: Path, needed: int) -> str:
 
 
 def _from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
+    progress(f"fetching {repo_id} from the Hugging Face Hub (or its cache)")
+    path = Path(_hub_snapshot(repo_id))
+    _require_model_folder(path)
+    return BaseModelFiles(id=repo_id, path=path, checksum=weights_checksum(path))
+
+
+def _hub_snapshot(repo_id: str, *, dry_run: bool = False) -> Any:
+    """The folder with the model's files; in a dry run what would be fetched into it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    progress(f"fetching {repo_id} from the Hugging Face Hub (or its cache)")
     try:
-        path = Path(snapshot_download(repo_id, allow_patterns=HUB_FILES))
+        return snapshot_download(repo_id, allow_patterns=HUB_FILES, dry_run=dry_run)
     except GatedRepoError as error:
         raise BadInput(f"base_model: {repo_id} is gated: accept its licence on the Hub and set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
@@ -325,8 +326,6 @@ def _from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
             f"base_model: {repo_id} is not in the local cache and the Hub cannot be reached: check the connection, "
             f"or name a local folder or a known package ({_known()})"
         ) from error
-    _require_model_folder(path)
-    return BaseModelFiles(id=repo_id, path=path, checksum=weights_checksum(path))
 
 
 def _require_model_folder(folder: Path) -> None:
