@@ -153,9 +153,9 @@ def without_damaged_end(model_dir: Path, rows: Sequence[StepRecord]) -> list[Ste
 def rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
     """Removes what is not of these rows: newer checkpoints and half of one, torn lines, rows of ART's own history."""
     last = rows[-1].checkpoint_step if rows else 0
-    for folder in (model_dir / CHECKPOINTS).glob("*"):
-        if not folder.name.isdigit() or int(folder.name) > last:
-            shutil.rmtree(folder)
+    for entry in (model_dir / CHECKPOINTS).glob("*"):
+        if entry.is_dir() and not (entry.name.isdigit() and int(entry.name) <= last):
+            shutil.rmtree(entry)
     _rewrite(model_dir / HISTORY_FILE, (row.model_dump_json() for row in rows))
     _rewrite(model_dir / "history.jsonl", _rows_up_to(model_dir / "history.jsonl", last))
 

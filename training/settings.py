@@ -65,7 +65,7 @@ class TrainerSettings(BaseModel):
     max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time")
 
     step_timeout: float = Field(
-        default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step; those unfinished then are errors"
+        default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step or a validation; those unfinished then are errors"
     )
     stall_seconds: float = Field(
         default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"

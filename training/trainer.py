@@ -324,12 +324,12 @@ class Trainer:
         slots = asyncio.Semaphore(self.settings.max_concurrent)
 
         async def one(number: int, scenario: Any) -> art.TrajectoryGroup:
-            async with slots:
-                try:
+            try:
+                async with asyncio.timeout(self.settings.step_timeout), slots:
                     with self._watch.call(f"validation on question {number} after step {row.step}"):
                         return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
-                finally:
-                    self.progress.advance()
+            finally:
+                self.progress.advance()
 
         asked = (one(number, scenario) for number, scenario in enumerate(scenarios, 1))
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
