@@ -5,6 +5,7 @@
   python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
   python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
   python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
+  python run.py --pipeline compare A B              training runs side by side, by name or key
   python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
 """
 
@@ -16,7 +17,7 @@ import sys
 import warnings
 from pathlib import Path
 
-PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "compare", "all")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
@@ -29,15 +30,21 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     what.add_argument("--schedule-pause", metavar="NAME", help="no further runs; one that is under way goes on")
     what.add_argument("--schedule-resume", metavar="NAME", help="runs again from the next time on")
     what.add_argument("--schedule-delete", metavar="NAME", help="delete the schedule; its past runs stay")
+    add("runs", nargs="*", metavar="RUN", help="compare: names of experiments or keys of runs")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
     add("--name", default="email-search-agent", help="deploy: name of the service")
     add("--schedule", metavar="CRON", help='train: run on a schedule, e.g. "0 2 * * *" (needs a scheduling orchestrator)')
-    add("--dry-run", action="store_true", help="stack: check everything and say what would be registered")
+    add("--dry-run", action="store_true", help="train, stack: check everything and say what would be done")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if arguments.runs and arguments.pipeline != "compare":
+        parser.error(f"unexpected words: {' '.join(arguments.runs)}")
+    if arguments.dry_run and arguments.pipeline not in ("train", "stack"):
+        parser.error("--dry-run is for --pipeline train and --pipeline stack")
+    return arguments
 
 
 def quiet_third_parties() -> None:
@@ -90,6 +97,11 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline is None:
         manage_schedules(arguments)
         return
+    if arguments.pipeline == "compare":
+        from pipelines.comparison import run_compare
+
+        run_compare(arguments.runs)
+        return
     config = load_config(arguments.config, arguments.set)
     if arguments.pipeline == "stack":
         from pipelines.operations import run_stack
@@ -97,6 +109,11 @@ def execute(arguments: argparse.Namespace) -> None:
         run_stack(config, dry_run=arguments.dry_run)
         return
     require_source(config, questions=arguments.pipeline != "scenarios")
+    if arguments.dry_run:
+        from pipelines.planning import run_plan
+
+        run_plan(config)
+        return
     if arguments.pipeline in ("train", "all") and (arguments.schedule is not None or config.step_settings):
         from pipelines.operations import require_cluster
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shlex
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from pipelines.evaluation import evaluation_pipeline
 from pipelines.question_writing import question_writing_pipeline
 from pipelines.training import training_pipeline
 from reports.console import console, say
+from reports.page import write_page
 from reports.tables import closing_table
 from steps.artifact_names import (
     CHECKPOINT,
@@ -44,7 +44,7 @@ from steps.data.write_questions import require_model
 from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
-from training.scoring import require_judge
+from training.scoring import require_scoring, scoring_sources
 from training.stopping import require_stop_rules
 
 
@@ -99,7 +99,7 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
             say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))
     if kept["dropped"]:
         page = _output(run, "create_database", MAIL_REPORT).load()
-        report = write_beside(OUTPUTS / "reports" / f"mails-{str(database.id)[:8]}.html", page)
+        report = write_page(OUTPUTS / "reports" / f"mails-{str(database.id)[:8]}.html", page)
         say(f"  which mails and why: {os.path.relpath(report)}")
     return DataRun(database=database.id, scenarios=scenarios.id)
 
@@ -146,7 +146,8 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
 
     It names the model version, and ZenML takes a name of digits only for the number of an existing version: hence the letter.
     """
-    identity = json.dumps([config.model_dump(mode="json"), data.model_dump(mode="json"), nonce], sort_keys=True)
+    parts = [config.model_dump(mode="json"), data.model_dump(mode="json"), scoring_sources(config), nonce]
+    identity = json.dumps(parts, sort_keys=True)
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
@@ -156,7 +157,7 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
     With a schedule nothing is trained now and `None` returned: every scheduled run trains, and makes a model version of its own.
     """
     training = section(config, TrainingConfig)
-    require_judge(training)
+    require_scoring(training)
     require_stop_rules(training)
     key = run_key(training, data, "" if cache or schedule else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
@@ -274,9 +275,9 @@ def run_eval(
     )
     _say_if_cached(run, "evaluation")
     metrics = _output(run, "compute_metrics", METRICS).load()
-    report = write_beside(OUTPUTS / "reports" / f"{trained.version}.html", _output(run, "compute_metrics", REPORT).load())
+    report = write_page(OUTPUTS / "reports" / f"{trained.version}.html", _output(run, "compute_metrics", REPORT).load())
     if summary is not None:
-        write_beside(summary, json.dumps(metrics, indent=2) + "\n")
+        write_page(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
     promotion = metrics["promotion"]
@@ -300,15 +301,3 @@ def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model:
     url = deploy_inference(name, checkpoint=checkpoint, base_model=base_model, port=config.port)
     say(f"{name} answers at {url}/invoke (form: {url}/)")
     say(f"zenml deployment describe|logs|deprovision {name}")
-
-
-def write_beside(path: Path, text: str) -> Path:
-    """Writes a text file all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{time.time_ns()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
-    return path

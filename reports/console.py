@@ -127,5 +127,8 @@ class TrainingConsole:
             say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
         self._alerts = {alert.name for alert in row.alerts}
 
+    def warning(self, sentence: str) -> None:
+        say(f"  warning      {sentence}")
+
     def stopped(self, reason: str) -> None:
         say(f"stopped: {reason}")

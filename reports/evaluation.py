@@ -7,6 +7,7 @@ from typing import Any
 
 from reports.page import escape, page
 from reports.tables import interval, number, percent, seconds_of
+from reports.viewer import questions_section
 
 _FIELDS = ("answer", "correct", "reason", "outcome", "error", "turns", "seconds", "source_ids", "transcript")
 Row = tuple[str, Mapping[str, Any], bool]
@@ -28,24 +29,12 @@ def evaluation_html(
         _policies(rows),
         _paired(summary.get("paired", {})),
         _kinds(rows),
-        _QUESTIONS,
+        questions_section("Questions", "policy", "every kind"),
     ]
     names = [name for name, _, _ in rows]
     names += sorted({str(p["policy"]) for p in predictions} - set(names))
-    data = {"policies": names, "questions": list(_by_question(predictions))}
-    return page(title, "\n".join(part for part in parts if part), script="evaluation.js", data=data)
-
-
-_QUESTIONS = """<section><h2>Questions</h2>
-<form id="filters" class="filters">
-<input type="search" name="text" placeholder="Search questions and answers" aria-label="Search questions and answers">
-<select name="kind" aria-label="Kind of fact"><option value="">every kind</option></select>
-<select name="policy" aria-label="Policy"></select>
-<select name="result" aria-label="Result"><option value="">any result</option><option value="correct">correct</option>
-<option value="wrong">wrong</option><option value="none">no answer</option><option value="error">error</option></select>
-<output id="count"></output></form>
-<div id="questions"></div><button type="button" id="more" hidden>Show more</button>
-<noscript><p>The list of questions needs JavaScript.</p></noscript></section>"""
+    data = {"of": "policy", "policies": names, "questions": list(_by_question(predictions))}
+    return page(title, "\n".join(part for part in parts if part), scripts=("viewer.js",), data=data)
 
 
 def _policies(rows: Iterable[Row]) -> str:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import html
 import json
 import math
+import os
+import time
+from collections.abc import Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 _POLICY = (
@@ -29,13 +33,13 @@ def embed_json(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def page(title: str, body: str, *, script: str | None = None, data: Any = None) -> str:
-    """The whole document. `body` is HTML, `script` the name of a file in assets/ if there is one, `data` what it reads."""
-    scripts = ""
-    if script:
-        scripts = (
+def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None) -> str:
+    """The whole document. `body` is HTML, `scripts` are names of files in assets/, `data` is what they read."""
+    embedded = ""
+    if scripts:
+        embedded = (
             f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
-            f"<script>\n{_asset(script)}</script>\n"
+            + "".join(f"<script>\n{_asset(script)}</script>\n" for script in scripts)
         )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -43,8 +47,20 @@ def page(title: str, body: str, *, script: str | None = None, data: Any = None) 
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f"{scripts}</body>\n</html>\n"
+        f"{embedded}</body>\n</html>\n"
     )
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Writes a text file all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{time.time_ns()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
 
 
 def _asset(name: str) -> str:

@@ -2,130 +2,75 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reports.charts import LABELS, LEFT, ORDER, RIGHT, WIDTH, chart, duration, is_number, ordered, points_of
 from reports.page import escape, page
+from reports.viewer import questions_section, rollouts_by_question
 
-_ORDER = (
-    *("reward", "accuracy", "validation_reward", "validation_accuracy", "turns", "tokens_per_rollout", "tokens_per_second"),
-    *("seconds", "loss", "reward_std", "kl", "entropy"),
-)
-_LABELS = {
-    "reward": "mean reward",
-    "accuracy": "accuracy of the rollouts",
-    "validation_reward": "reward on held-out questions",
-    "validation_accuracy": "accuracy on held-out questions",
-    "reward_right": "reward of correct rollouts",
-    "reward_wrong": "reward of incorrect rollouts",
-    "turns": "turns per rollout",
-    "tokens_per_rollout": "sampled tokens per rollout",
-    "entropy": "entropy of the sampled tokens",
-    "tokens_per_second": "sampled tokens per second",
-    "seconds": "seconds per step",
-    "reward_std": "reward spread in a group",
-}
 _BOOKKEEPING = ("step", "checkpoint_step", "reward_error", "validation_errors", "validation_tokens", "validation_seconds")
-_WIDTH, _HEIGHT = 360, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 24
-_SMALLEST_SPREAD, _LARGEST = 1e-30, 1e300
-"""A smaller distance from zero is drawn as zero; a larger number counts as infinite and is not drawn."""
-_SMOOTHED_FROM = 12
-"""Points from which on a chart also shows a running mean."""
 
 
-def training_html(history: Sequence[Mapping[str, Any]], title: str = "Training run", *, subtitle: str = "") -> str:
+def training_html(
+    history: Sequence[Mapping[str, Any]],
+    title: str = "Training run",
+    *,
+    subtitle: str = "",
+    rollouts: Sequence[Mapping[str, Any]] = (),
+    best_step: int = 0,
+) -> str:
     """The page. A history row holds `step` and numbers; every numeric column but bookkeeping becomes a chart.
 
     Rows of another `phase` than the last row's (the warm start) are listed, not drawn: their figures mean other things.
+    `rollouts` are recorded ones to look at, `best_step` is the step whose policy is the result.
     """
     phase = history[-1].get("phase") if history else None
-    steps = [row for row in history if row.get("phase") == phase]
+    steps = [_with_alert_count(row) for row in history if row.get("phase") == phase]
     before = [row for row in history if row.get("phase") != phase]
     columns = _numeric_columns(steps)
-    charts = "".join(_chart(column, steps) for column in columns)
+    charts = "".join(chart(column, [points_of(column, steps)]) for column in columns)
     subtitle = subtitle or f"{len(steps)} steps"
     body = [
         f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>",
         _facts(steps, before),
         _alerts(steps),
         f'<div class="charts">{charts}</div>' if charts else "<section><p>No finished step yet.</p></section>",
+        questions_section("Rollouts", "rollout", "every step") if rollouts else "",
         _rows(history),
     ]
-    data = {"columns": {column: _points(column, steps) for column in columns}, "geometry": [_LEFT, _WIDTH - _RIGHT]}
-    return page(title, "\n".join(part for part in body if part), script="training.js", data=data)
+    data: dict[str, Any] = {"columns": {column: points_of(column, steps) for column in columns}, "geometry": [LEFT, WIDTH - RIGHT]}
+    if rollouts:
+        questions = rollouts_by_question(rollouts, best_step)
+        names = dict.fromkeys(name for question in questions for name in question["runs"])
+        data |= {"of": "rollout", "policies": list(names), "questions": questions}
+    scripts = ("training.js", "viewer.js") if rollouts else ("training.js",)
+    return page(title, "\n".join(part for part in body if part), scripts=scripts, data=data)
+
+
+def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**row, "alert_count": len(row["alerts"])} if "alerts" in row else row
 
 
 def _numeric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    found = dict.fromkeys(key for row in rows for key, value in row.items() if _is_number(value))
-    names = [name for name in found if name not in _BOOKKEEPING]
-    return sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
-
-
-def _points(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
-    return [
-        (float(row.get("step", position)), float(row[column]))
-        for position, row in enumerate(rows, 1)
-        if _is_number(row.get(column))
-    ]
-
-
-def _chart(column: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    points = _points(column, rows)
-    steps, values = [x for x, _ in points], [y for _, y in points]
-    ticks = _ticks(min(0.0, *values), max(0.0, *values))  # from zero, so that noise looks as small as it is
-    low, high = ticks[0], ticks[-1]
-    first, last = min(steps), max(steps)
-
-    def x(step: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * ((step - first) / (last - first) if last > first else 0.5)
-
-    def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low)
-
-    def path(values: Sequence[float]) -> str:
-        return "M" + "L".join(f"{x(step):.1f},{y(value):.1f}" for step, value in zip(steps, values, strict=True))
-
-    grid = "".join(
-        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text x="{_LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
-        for tick in ticks
-    )
-    ends = [(first, "start"), (last, "end")] if last > first else [(first, "middle")]
-    axis = "".join(
-        f'<text x="{x(step):.1f}" y="{_HEIGHT - 6}" text-anchor="{anchor}">step {step:g}</text>'
-        for step, anchor in ends
-    )
-    smoothed = len(points) >= _SMOOTHED_FROM
-    lines = f'<path class="raw{" faint" if smoothed else ""}" d="{path(values)}"/>'
-    if smoothed:
-        lines += f'<path class="smooth" d="{path(_running_mean(values))}"/>'
-    else:
-        lines += "".join(f'<circle class="dot" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points)
-    name = _LABELS.get(column, column.replace("_", " ").replace("/", " / "))
-    return (
-        f'<figure data-column="{escape(column)}" data-low="{low}" data-high="{high}" data-first="{first}" '
-        f'data-last="{last}" data-top="{_TOP}" data-bottom="{_HEIGHT - _BOTTOM}">'
-        f"<figcaption><span>{escape(name)}</span><output>{_short(values[-1])}</output></figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(name)} per step">'
-        f"{grid}{axis}{lines}</svg></figure>"
-    )
+    # Counts of what never happened (dropped groups, judge requests) would be charts of nothing; that no alert was raised is told.
+    found = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value) and (value or key in ORDER))
+    return ordered([name for name in found if name not in _BOOKKEEPING])
 
 
 def _facts(steps: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> str:
     facts = []
     for column, form in (("reward", "{:.2f}"), ("accuracy", "{:.0%}")):
-        values = [value for _, value in _points(column, steps)]
+        values = [value for _, value in points_of(column, steps)]
         if values:
-            facts.append((_LABELS[column], f"{form.format(values[0])} → {form.format(values[-1])}"))
+            facts.append((LABELS[column], f"{form.format(values[0])} → {form.format(values[-1])}"))
     if steps:
-        facts.append(("time of the steps", _duration(sum(value for _, value in _points("seconds", steps)))))
+        facts.append(("time of the steps", duration(sum(value for _, value in points_of("seconds", steps)))))
     for row in before:
         told = [f"{row['demonstrations']} demonstrations"] if "demonstrations" in row else []
-        told += [_duration(row["seconds"])] if _is_number(row.get("seconds")) else []
+        told += [duration(row["seconds"])] if is_number(row.get("seconds")) else []
         facts.append((str(row.get("phase")).replace("_", " "), ", ".join(told) or "done"))
-    tokens = sum(value for _, value in _points("sampled_tokens", steps))
+    tokens = sum(value for _, value in points_of("sampled_tokens", steps))
     if tokens:
         facts.append(("sampled tokens", f"{tokens:,.0f}"))
     body = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
@@ -163,7 +108,7 @@ def _alerts(steps: Sequence[Mapping[str, Any]]) -> str:
 def _rows(history: Sequence[Mapping[str, Any]]) -> str:
     if not history:
         return ""
-    told = (key for row in history for key, value in row.items() if value not in (None, []))
+    told = (key for row in history for key, value in row.items() if value not in (None, []) and key != "checkpoint_digest")
     columns = list(dict.fromkeys(told))
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(
@@ -176,38 +121,9 @@ def _rows(history: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """About four round values that span the data: steps of 1, 2 or 5 times a power of ten."""
-    if high - low < _SMALLEST_SPREAD:
-        low, high = 0.0, 1.0
-    rough = (high - low) / 3
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [position * step for position in range(first, last + 1)]
-
-
-def _running_mean(values: Sequence[float]) -> list[float]:
-    window = max(3, len(values) // 6)
-    return [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-
-
 def _cell(value: Any) -> str:
     if value in (None, []):
         return "-"
     if isinstance(value, list):
-        return ", ".join(str(alert["name"]) for alert in value)
+        return ", ".join(str(entry["name"] if isinstance(entry, Mapping) else entry) for entry in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

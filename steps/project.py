@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,3 +21,15 @@ def code_of(*rooms: str) -> list[str]:
         for file in sorted((ROOT / room).rglob("*"))
         if file.suffix in (".py", ".txt", ".toml", ".jinja", ".yaml", ".json")
     ]
+
+
+def git_revision() -> str | None:
+    """Commit of this checkout, with `+changes` when tracked files differ from it; `None` outside a repository."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

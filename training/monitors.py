@@ -11,16 +11,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import art
 from openai.types.chat.chat_completion import Choice
-from pydantic import BaseModel
 
+from training.history import Alert, Example, StepRecord
 from training.task import SUSPECT
-
-if TYPE_CHECKING:
-    from training.trainer import StepRecord
 
 RECENT = 2
 """Steps that are judged together: one step of few questions is mostly luck."""
@@ -43,22 +39,6 @@ ENTROPY_RATIO = 0.2
 """Entropy against the first steps. An honest run came down to 0.3; below a fifth there is next to nothing left to explore."""
 EXAMPLES = 3
 """Trajectories that an alert names."""
-
-
-class Example(BaseModel):
-    """A trajectory that shows what an alert is about, by the task's id and words for its scenario."""
-
-    scenario_id: str
-    question: str
-    reward: float
-
-
-class Alert(BaseModel):
-    """One thing to look into: a name that the documentation explains, a sentence with the figures, and where to look."""
-
-    name: str
-    sentence: str
-    examples: list[Example]
 
 
 def step_signals(groups: Sequence[art.TrajectoryGroup]) -> dict[str, float | None]:

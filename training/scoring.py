@@ -1,57 +1,105 @@
-"""From a finished group to its rewards: verifiable (the task's own), RULER (an LLM compares the group), or a blend of the two."""
+"""From a finished group to its rewards: the task's own, RULER's, those of a function of the user's, or a weighted sum of them."""
 
 from __future__ import annotations
 
-import os
+import importlib
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import art
 
 from training.errors import BadInput
+from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import Task
+from training.trajectories import JUDGED
+
+RewardFunction = Callable[[art.Trajectory], float | Awaitable[float]]
+"""A reward for one rollout whose verifiable reward and metrics are there already."""
 
 
-def require_judge(settings: TrainerSettings) -> None:
-    """Raises `BadInput` when rewards need a hosted judge and its key is missing: before anything is spent."""
-    hosted = settings.ruler_model.startswith("openai/") and not settings.ruler_api_base
-    if settings.scoring != "verifiable" and hosted and not os.environ.get("OPENAI_API_KEY"):
+def require_scoring(settings: TrainerSettings) -> None:
+    """Raises `BadInput` when rewards could not be made as the settings say: before anything is spent."""
+    weights = settings.reward_weights
+    if not weights:
+        raise BadInput("blend_weights is empty: name verifiable, ruler or custom with a weight")
+    if "custom" in weights:
+        load_reward_function(settings)
+    elif settings.reward_function is not None:
         raise BadInput(
-            f"scoring={settings.scoring} asks {settings.ruler_model}, which needs OPENAI_API_KEY in the environment or "
-            "in .env; scoring=verifiable needs no judge, ruler_api_base names one of your own"
+            f"reward_function={settings.reward_function} would not be asked: set scoring=custom, or scoring=blend with "
+            "blend_weights that have custom"
         )
+    if "ruler" in weights:
+        require_ruler(settings)
 
 
-def _judge_parameters(settings: TrainerSettings) -> dict[str, object] | None:
-    if settings.ruler_api_base is None:
-        return None
-    # LiteLLM insists on a key, which a server of one's own may not need.
-    return {"api_base": settings.ruler_api_base, "api_key": os.environ.get("OPENAI_API_KEY", "none")}
+def scoring_sources(settings: TrainerSettings) -> list[str | None]:
+    """What rewards depend on beside the settings: the text of the rubric and the source of the reward function."""
+    function = load_reward_function(settings) if settings.reward_function else None
+    return [read_rubric(settings), inspect.getsource(function) if function else None]
 
 
-async def score_group(
-    task: Task, group: art.TrajectoryGroup, settings: TrainerSettings
-) -> art.TrajectoryGroup | None:
-    """The group with its final rewards; `None` when the judge could not score it, so that the step goes on without it.
+def load_reward_function(settings: TrainerSettings) -> RewardFunction:
+    """The function that `reward_function` names. Raises `BadInput` when there is none."""
+    path = settings.reward_function
+    if path is None:
+        raise BadInput("scoring with custom rewards needs reward_function=package.module:name")
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise BadInput(f"reward_function={path}: expected package.module:name")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except Exception as error:  # whatever the user's module raises when it is imported
+        raise BadInput(f"reward_function={path}: {module} cannot be imported ({type(error).__name__}: {error})") from error
+    if not inspect.isfunction(function):
+        raise BadInput(f"reward_function={path}: {module} has no function {name}")
+    return function
 
-    The task scores every group, because accuracy is reported however rewards are made.
-    """
-    verified = await task.score(group)
-    if settings.scoring == "verifiable":
-        return verified
-    # LiteLLM costs a second at import, and only judged runs need it.
-    from art.rewards import ruler_score_group
 
-    own = [trajectory.reward for trajectory in verified.trajectories]
-    judged = await ruler_score_group(
-        verified,
-        settings.ruler_model,
-        extra_litellm_params=_judge_parameters(settings),
-        swallow_exceptions=True,
-    )
-    if judged is None:
-        return None
-    share = 1.0 if settings.scoring == "ruler" else settings.ruler_weight
-    for trajectory, verifiable in zip(judged.trajectories, own, strict=True):
-        trajectory.metrics["verifiable_reward"] = verifiable
-        trajectory.reward = share * trajectory.reward + (1 - share) * verifiable
-    return judged
+class Scorer:
+    """Makes the rewards of a run's groups."""
+
+    def __init__(self, task: Task, settings: TrainerSettings, judge_cache: Path) -> None:
+        self._task = task
+        self._weights = settings.reward_weights
+        self._judge = RulerJudge(settings, judge_cache) if "ruler" in self._weights else None
+        self._function = load_reward_function(settings) if "custom" in self._weights else None
+
+    async def score(self, group: art.TrajectoryGroup) -> tuple[art.TrajectoryGroup | None, JudgeUse]:
+        """The group with its final rewards, and what the judge took; no group when the judge could not score it.
+
+        The task scores every group, because accuracy is reported however rewards are made. With other sources each rollout has
+        its rewards as the metrics `verifiable_reward`, `ruler_reward` and `custom_reward`, and the judge's reason in its log.
+        """
+        group = await self._task.score(group)
+        use = JudgeUse()
+        if self._judge is None and self._function is None:
+            return group, use
+        for trajectory in group.trajectories:
+            trajectory.metrics["verifiable_reward"] = trajectory.reward
+        if self._function is not None:
+            for trajectory in group.trajectories:
+                trajectory.metrics["custom_reward"] = await _call(self._function, trajectory)
+        if self._judge is not None:
+            scores, use = await self._judge.compare(group)
+            if scores is None:
+                return None, use
+            for trajectory, score in zip(group.trajectories, scores, strict=True):
+                trajectory.metrics["ruler_reward"] = score.score
+                trajectory.log(f"{JUDGED}{score.explanation}")
+        for trajectory in group.trajectories:
+            trajectory.reward = sum(
+                weight * float(trajectory.metrics[f"{source}_reward"]) for source, weight in self._weights.items()
+            )
+        return group, use
+
+
+async def _call(function: RewardFunction, trajectory: art.Trajectory) -> float:
+    result = function(trajectory)
+    reward = await result if inspect.isawaitable(result) else result
+    if isinstance(reward, bool | int | float) and math.isfinite(reward):
+        return float(reward)
+    raise BadInput(f"reward_function: {function.__name__} returned {reward!r}, which is not a finite number")

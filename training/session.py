@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import art
@@ -34,7 +33,7 @@ async def run_training(
         project="art",
         base_model=base_model,
         base_path=str(run_folder),
-        report_metrics=["wandb"] if os.environ.get("WANDB_API_KEY") else [],
+        report_metrics=[],  # ART would give all runs one name in Weights & Biases: see training.tracking
         _internal_config=art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context}),
     )
     try:

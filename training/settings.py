@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,16 +38,38 @@ class TrainerSettings(BaseModel):
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
 
     # scoring
-    scoring: Literal["verifiable", "ruler", "blend"] = Field(
-        default="verifiable", description="rewards from the reference answer, from an LLM judge (RULER), or from both"
+    scoring: Literal["verifiable", "ruler", "custom", "blend"] = Field(
+        default="verifiable",
+        description="rewards from the reference answer, an LLM judge (RULER), reward_function, or a weighted sum of them",
     )
     ruler_model: str = Field(default="openai/o4-mini", description="LiteLLM name of the RULER judge")
     ruler_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")
-    ruler_weight: float = Field(default=0.5, ge=0, le=1, description="share of RULER in a blended reward")
+    ruler_rubric: str | None = Field(default=None, description="text file with grading standards instead of RULER's own")
+    reward_function: str | None = Field(
+        default=None, description="package.module:name of a function from an art.Trajectory to its reward"
+    )
+    blend_weights: dict[Literal["verifiable", "ruler", "custom"], Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+        default={"verifiable": 0.5, "ruler": 0.5}, description="weight of each source in a blended reward"
+    )
+    extra_litellm_params: dict[str, Any] = Field(
+        default_factory=dict, description="more arguments of litellm.completion, such as temperature or reasoning_effort"
+    )
+    ruler_attempts: int = Field(default=6, ge=1, le=20, description="requests per group until a reply is usable")
+    ruler_backoff: float = Field(
+        default=2.0, ge=0, le=60, description="seconds before the second request, doubled before each further one"
+    )
+    ruler_timeout: float = Field(default=120.0, gt=0, le=3600, description="seconds per request")
 
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
     max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time")
+
+    step_timeout: float = Field(
+        default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step or a validation; those unfinished then are errors"
+    )
+    stall_seconds: float = Field(
+        default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"
+    )
 
     # validation, and when to stop before max_steps
     validate_every: int = Field(
@@ -68,6 +90,9 @@ class TrainerSettings(BaseModel):
     stop_seconds: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="begin no step after so much training time; null: no limit"
     )
+    stop_cost: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="begin no step after the judge cost so many US dollars; null: no limit"
+    )
     stop_tokens: int | None = Field(
         default=None, ge=1, description="begin no step after so many sampled tokens; null: no limit"
     )
@@ -82,4 +107,12 @@ class TrainerSettings(BaseModel):
     lora_layers: int | None = Field(default=None, ge=1, description="adapt only the top layers (torch backend); null adapts all")
     max_context: int = Field(default=2048, ge=128, le=1_000_000, description="tokens per episode, prompt included")
 
+    experiment: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what you call the run; null: its key"
+    )
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
+
+    @property
+    def reward_weights(self) -> dict[str, float]:
+        """Source of rewards (`verifiable`, `ruler`, `custom`) -> its weight in their sum."""
+        return dict(self.blend_weights) if self.scoring == "blend" else {self.scoring: 1.0}

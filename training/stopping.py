@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from training.errors import BadInput
+from training.history import StepRecord
 from training.settings import TrainerSettings
-
-if TYPE_CHECKING:
-    from training.trainer import StepRecord
 
 
 def require_stop_rules(settings: TrainerSettings) -> None:
@@ -28,6 +26,8 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         raise BadInput(f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop")
     if plateau is not None and plateau > settings.max_steps:
         raise BadInput(f"stop_plateau_steps={plateau} is more than max_steps={settings.max_steps}: it would never come to that")
+    if settings.stop_cost is not None and "ruler" not in settings.reward_weights:
+        raise BadInput(f"stop_cost={settings.stop_cost:g} counts what the judge costs, and scoring={settings.scoring} asks none")
     if target is not None and settings.validation_metric == "accuracy" and not 0 < target <= 1:
         raise BadInput(f"stop_target={target}: an accuracy is above 0 and at most 1; validation_metric=reward knows other values")
 
@@ -89,6 +89,9 @@ def _budget_spent(rows: Sequence[StepRecord], settings: TrainerSettings) -> str 
     tokens = sum(row.sampled_tokens + row.validation_tokens for row in rows)
     if settings.stop_seconds is not None and seconds >= settings.stop_seconds:
         return f"{seconds:,.0f} s spent of stop_seconds={settings.stop_seconds:g}"
+    cost = sum(row.judge_cost or 0.0 for row in rows)
+    if settings.stop_cost is not None and cost >= settings.stop_cost:
+        return f"the judge cost {cost:.2f} USD of stop_cost={settings.stop_cost:g}"
     if settings.stop_tokens is not None and tokens >= settings.stop_tokens:
         return f"{tokens:,} tokens sampled of stop_tokens={settings.stop_tokens}"
     return None

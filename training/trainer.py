@@ -1,75 +1,51 @@
 """The training loop: warm start on demonstrations, then GRPO steps of gather -> score -> update -> validate -> record.
 
-The history file is the run's state. A step is finished when its row is on disk; whatever a killed run left behind after its last complete
-row (a checkpoint, a torn line) is removed on resume, so that the step runs again from where the row before it ended.
+The history file is the run's state: see `training.history` for what a killed run goes on with.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import errno
 import math
-import os
 import random
 import shutil
 import statistics
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import art
 from art.utils.iterate_dataset import iterate_dataset
-from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
-from pydantic import BaseModel, ConfigDict, Field
+from art.utils.output_dirs import get_model_dir
+from openai import OpenAIError
+from pydantic import BaseModel
 
 from training.errors import BadInput
-from training.monitors import Alert, find_alerts, step_signals
-from training.scoring import score_group
+from training.history import (
+    CHECKPOINTS,
+    HISTORY_FILE,
+    StepRecord,
+    append_row,
+    checkpoint_digest,
+    checkpoint_folder,
+    is_intact,
+    read_history,
+    rewind,
+    without_damaged_end,
+)
+from training.judge import JudgeUse, judge_name
+from training.monitors import find_alerts, step_signals
+from training.scoring import Scorer, require_scoring
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
+from training.watch import CallWatch
 
-HISTORY_FILE = "training_history.jsonl"
-
-
-class StepRecord(BaseModel):
-    """One row of the history. Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts."""
-
-    model_config = ConfigDict(extra="allow")
-
-    step: int
-    phase: str
-    checkpoint_step: int
-    seconds: float
-    reward: float | None = None
-    reward_std: float | None = None
-    """Mean over groups of the rewards' standard deviation within the group: without spread there is nothing to learn."""
-    reward_error: float | None = None
-    """Standard error of `reward`, from the spread between questions."""
-    reward_right: float | None = None
-    reward_wrong: float | None = None
-    """Mean reward of the rollouts that were correct, and of those that were not."""
-    accuracy: float | None = None
-    turns: float | None = None
-    groups_trained: int = 0
-    rollout_errors: int = 0
-    sampled_tokens: int = 0
-    tokens_per_rollout: float | None = None
-    entropy: float | None = None
-    """Nats per sampled token, estimated by the mean of their negative log-probabilities."""
-    tokens_per_second: float | None = None
-    """Sampled tokens per second of rollout time."""
-    rollout_seconds: float | None = None
-    update_seconds: float | None = None
-    alerts: list[Alert] = Field(default_factory=list)
-    validation_accuracy: float | None = None
-    validation_reward: float | None = None
-    """Means over the held-out questions, decoded greedily; `None` for steps that were not validated."""
-    validation_errors: int = 0
-    validation_tokens: int = 0
-    validation_seconds: float | None = None
-    """Part of `seconds`."""
+JUDGE_CACHE = "judge_cache"
+_MAX_REASON_CHARS = 200
 
 
 class TrainingRun(BaseModel):
@@ -85,6 +61,8 @@ class TrainingRun(BaseModel):
     """The step after which this call went on; `None` for a run from the start."""
     stopped: str
     """Why there was no further step, in words."""
+    folder: Path
+    """What ART and the trainer keep of the run: history, checkpoints, trajectories."""
 
 
 class Progress:
@@ -102,59 +80,8 @@ class Progress:
     def stopped(self, reason: str) -> None:
         """There will be no further step."""
 
-
-def read_history(path: Path) -> list[StepRecord]:
-    """The complete rows of a history file, in order. A torn last line, left by a killed run, is not a row.
-
-    Raises:
-        BadInput: a line before the last cannot be read, or the steps have a gap.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    rows: list[StepRecord] = []
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            rows.append(StepRecord.model_validate_json(line))
-        except ValueError as error:
-            raise BadInput(f"{path}, line {number}: not a history row; remove the run folder to start again") from error
-    if [row.step for row in rows] != list(range(rows[0].step, rows[0].step + len(rows)) if rows else []):
-        raise BadInput(f"{path}: steps have a gap or repeat; remove the run folder to start again")
-    return rows
-
-
-def _append_row(path: Path, row: StepRecord) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(row.model_dump_json() + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
-    """Removes what was written after the last complete row: newer checkpoints, torn lines, ART's own rows."""
-    last = rows[-1].checkpoint_step if rows else 0
-    for folder in (model_dir / "checkpoints").glob("[0-9]*"):
-        if not folder.name.isdigit() or int(folder.name) > last:
-            shutil.rmtree(folder)
-    for path, keep in (
-        (model_dir / HISTORY_FILE, [row.model_dump_json() for row in rows]),
-        (model_dir / "history.jsonl", _rows_up_to(model_dir / "history.jsonl", last)),
-    ):
-        if path.exists():
-            beside = path.with_suffix(".tmp")
-            beside.write_text("".join(f"{line}\n" for line in keep), encoding="utf-8")
-            os.replace(beside, path)
-
-
-def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        try:
-            if json.loads(line).get("step", 0) <= checkpoint_step:
-                kept.append(line)
-        except json.JSONDecodeError:
-            continue  # a torn line of a killed run
-    return kept
+    def warning(self, sentence: str) -> None:
+        """Something went wrong that does not end the run. May be called from another thread."""
 
 
 def grpo_learning_rate(settings: TrainerSettings, step: int) -> float:
@@ -195,16 +122,35 @@ class Trainer:
         self.settings = settings
         self.max_tokens = max_tokens
         self.progress = progress or Progress()
+        self._model_dir = Path(get_model_dir(model=model, art_path=model.base_path))
+        self._watch = CallWatch(settings.stall_seconds, self._warn)
+        self._warnings: list[str] = []
 
     async def run(self) -> TrainingRun:
-        """Runs to `max_steps` or until a stop rule is met, going on after the last finished step if there is one."""
+        """Runs to `max_steps` or until a stop rule is met, going on after the last finished step if there is one.
+
+        Raises:
+            BadInput: settings that cannot work, nothing to train on, a judge or policy server that does not answer, a full
+                disk. What is finished stays, and the next call goes on after it.
+        """
         require_stop_rules(self.settings)
-        await self.model.register(self.backend)
-        model_dir = Path(get_model_dir(model=self.model, art_path=self.model.base_path))
-        history_path = model_dir / HISTORY_FILE
-        rows = read_history(history_path)
-        _rewind(model_dir, rows)
+        require_scoring(self.settings)
+        scorer = Scorer(self.task, self.settings, self._model_dir / JUDGE_CACHE)
+        try:
+            with self._watch:
+                return await self._run(scorer)
+        except Exception as error:
+            if _disk_is_full(error):
+                full = f"no space left on the disk of {self._model_dir}"
+                raise BadInput(f"{full}: free some; the same command goes on after the last finished step") from error
+            raise
+
+    async def _run(self, scorer: Scorer) -> TrainingRun:
+        history_path = self._model_dir / HISTORY_FILE
+        rows = self._finished_rows(history_path)
         resumed_from = rows[-1].step if rows else None
+        with self._watch.call("start of the backend"):
+            await self.model.register(self.backend)
         scenarios = list(self.task.train_scenarios())
         if not scenarios and self.settings.max_steps:
             raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
@@ -215,10 +161,12 @@ class Trainer:
         async def finish(row: StepRecord) -> None:
             if validation_due([*rows, row], self.settings):
                 row = await self._validate(row, held_out)
-            _append_row(history_path, row)
+            row = row.model_copy(update={"checkpoint_digest": self._digest(row, rows), "warnings": self._warnings})
+            self._warnings = []
+            append_row(history_path, row)
             rows.append(row)
             self.progress.step(row)
-            self._prune(model_dir, rows)
+            self._prune(rows)
 
         if not rows and self.settings.demonstrations:
             await finish(await self._warm_start(scenarios))
@@ -235,10 +183,14 @@ class Trainer:
         ):
             if stop_reason(rows, self.settings):
                 break
-            await finish(await self._grpo_step(batch.step + 1, batch.items, rows))
+            await finish(await self._grpo_step(batch.step + 1, batch.items, rows, scorer))
         stopped = stop_reason(rows, self.settings)
         assert stopped is not None, "there are as many epochs as max_steps takes"
-        best = best_row(rows, self.settings)
+        intact = [row for row in rows if is_intact(self._model_dir, row)]
+        best = best_row(intact, self.settings)
+        if best != (planned := best_row(rows, self.settings)):
+            assert planned is not None
+            self._warn(f"the checkpoint of step {planned.step}, the best one, is damaged: the best that is left is taken")
         if best is not None:
             value = f"{self.settings.validation_metric} {shown(best, self.settings)}"
             self.progress.stopped(f"{stopped}; best checkpoint: step {best.step}, validation {value}")
@@ -247,12 +199,32 @@ class Trainer:
         chosen = best or (rows[-1] if rows else None)
         return TrainingRun(
             history=rows,
-            checkpoint=self._checkpoint(model_dir, chosen.checkpoint_step if chosen else 0),
+            checkpoint=self._checkpoint(chosen.checkpoint_step if chosen else 0),
             checkpoint_of=chosen.step if chosen else 0,
-            warm_start=self._checkpoint(model_dir, rows[0].checkpoint_step if rows and rows[0].phase == "warm_start" else 0),
+            warm_start=self._checkpoint(intact[0].checkpoint_step if intact and intact[0].phase == "warm_start" else 0),
             resumed_from=resumed_from,
             stopped=stopped,
+            folder=self._model_dir,
         )
+
+    def _finished_rows(self, history_path: Path) -> list[StepRecord]:
+        """The rows to go on after; everything later is removed."""
+        written = read_history(history_path)
+        rows = without_damaged_end(self._model_dir, written)
+        if len(rows) < len(written):
+            again = f"after step {rows[-1].step}" if rows else "from the start"
+            self._warn(f"the checkpoint of step {written[-1].step} is damaged or gone: going on {again}")
+        rewind(self._model_dir, rows)
+        return rows
+
+    def _digest(self, row: StepRecord, before: Sequence[StepRecord]) -> str | None:
+        if before and before[-1].checkpoint_step == row.checkpoint_step:
+            return before[-1].checkpoint_digest
+        return checkpoint_digest(checkpoint_folder(self._model_dir, row.checkpoint_step))
+
+    def _warn(self, sentence: str) -> None:
+        self._warnings.append(sentence)
+        self.progress.warning(sentence)
 
     async def _warm_start(self, scenarios: Sequence[Any]) -> StepRecord:
         started = time.monotonic()
@@ -269,9 +241,11 @@ class Trainer:
         self.progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
         losses: list[float] = []
         # What `model.train_sft` does, with a word to the progress after each batch.
-        async for metrics in self.backend._train_sft(self.model, trajectories, config, {}):
-            losses.append(float(metrics.get("loss/train", math.nan)))
-            self.progress.advance()
+        with self._watch.call("warm start"):
+            async for metrics in self.backend._train_sft(self.model, trajectories, config, {}):
+                losses.append(float(metrics.get("loss/train", math.nan)))
+                self.progress.advance()
+                self._watch.moves()
         checkpoint_step = await self.model.get_step()
         last = losses[-max(1, len(losses) // 10) :]
         loss = statistics.fmean(last) if last else math.nan
@@ -287,24 +261,25 @@ class Trainer:
             loss=loss,
         )
 
-    async def _grpo_step(self, step: int, scenarios: Sequence[Any], before: Sequence[StepRecord]) -> StepRecord:
+    async def _grpo_step(
+        self, step: int, scenarios: Sequence[Any], before: Sequence[StepRecord], scorer: Scorer
+    ) -> StepRecord:
         started = time.monotonic()
-        groups, errors = await self._gather(step, scenarios)
+        groups, errors, judged_by = await self._gather(step, scenarios, scorer)
         gathered = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        if not trajectories:
-            raise BadInput(f"step {step}: all {errors} rollouts failed; the errors are in the log above")
         spread = [statistics.pstdev([t.reward for t in group.trajectories]) for group in groups]
         trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
         if trainable:
-            result = await self.backend.train(
-                self.model,
-                trainable,
-                learning_rate=grpo_learning_rate(self.settings, step),
-                scale_rewards=self.settings.scale_rewards,
-            )
+            with self._watch.call(f"update of step {step}"):
+                result = await self.backend.train(
+                    self.model,
+                    trainable,
+                    learning_rate=grpo_learning_rate(self.settings, step),
+                    scale_rewards=self.settings.scale_rewards,
+                )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self.progress.advance()
         checkpoint_step = await self.model.get_step()
@@ -322,6 +297,11 @@ class Trainer:
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
             groups_trained=len(trainable),
+            groups_dropped=len(scenarios) - len(groups),
+            judge_requests=judged_by.requests,
+            judge_cached=judged_by.cached,
+            judge_seconds=judged_by.seconds / judged_by.requests if judged_by.requests else None,
+            judge_cost=judged_by.cost if judged_by.requests else None,
             rollout_errors=errors,
             sampled_tokens=sampled,
             tokens_per_second=sampled / (gathered - started),
@@ -339,19 +319,19 @@ class Trainer:
         policy = self._policy(temperature=0.0)
         slots = asyncio.Semaphore(self.settings.max_concurrent)
 
-        async def one(scenario: Any) -> art.TrajectoryGroup:
-            async with slots:
-                try:
-                    return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
-                finally:
-                    self.progress.advance()
+        async def one(number: int, scenario: Any) -> art.TrajectoryGroup:
+            try:
+                async with asyncio.timeout(self.settings.step_timeout), slots:
+                    with self._watch.call(f"validation on question {number} after step {row.step}"):
+                        return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
+            finally:
+                self.progress.advance()
 
-        outcomes = await asyncio.gather(*(one(scenario) for scenario in scenarios), return_exceptions=True)
+        asked = (one(number, scenario) for number, scenario in enumerate(scenarios, 1))
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
         groups = [outcome for outcome in outcomes if isinstance(outcome, art.TrajectoryGroup)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        for failure in failures:
-            if not groups or not isinstance(failure, Exception):
-                raise failure
+        self._look_at(failures, f"validation after step {row.step}", none_finished=not groups)
         await self.model.log(groups, split="val", step=row.checkpoint_step)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
@@ -379,49 +359,94 @@ class Trainer:
             max_tokens=self.max_tokens,
         )
 
-    async def _gather(self, step: int, scenarios: Sequence[Any]) -> tuple[list[art.TrajectoryGroup], int]:
-        """Scored groups of this step's rollouts. A failed rollout is counted and left out, a group of fewer than two too."""
+    async def _gather(
+        self, step: int, scenarios: Sequence[Any], scorer: Scorer
+    ) -> tuple[list[art.TrajectoryGroup], int, JudgeUse]:
+        """Scored groups of this step's rollouts, the number of failed rollouts, and what the judge took.
+
+        A failed rollout is left out, a group of fewer than two or one that the judge could not score too. Each group is scored
+        as soon as it is complete, while others are still being played.
+
+        Raises:
+            BadInput: the judge could not score any group.
+        """
         settings = self.settings
         policy = self._policy(settings.temperature)
         slots = asyncio.Semaphore(settings.max_concurrent)
         self.progress.stage(f"step {step}: rollouts", len(scenarios) * settings.rollouts_per_group)
+        deadline = asyncio.get_running_loop().time() + settings.step_timeout
 
-        async def one_rollout(scenario: Any) -> art.Trajectory:
-            async with slots:
-                try:
-                    return await self.task.rollout(policy, scenario)
-                finally:
-                    self.progress.advance()
+        async def one_rollout(scenario: Any, name: str) -> art.Trajectory:
+            try:
+                async with asyncio.timeout_at(deadline), slots:
+                    with self._watch.call(name):
+                        return await self.task.rollout(policy, scenario)
+            finally:
+                self.progress.advance()
 
-        async def one_group(scenario: Any) -> tuple[art.TrajectoryGroup | None, list[BaseException]]:
+        async def one_group(number: int, scenario: Any) -> tuple[art.TrajectoryGroup | None, list[BaseException], JudgeUse]:
             outcomes = await asyncio.gather(
-                *(one_rollout(scenario) for _ in range(settings.rollouts_per_group)), return_exceptions=True
+                *(
+                    one_rollout(scenario, f"rollout {rollout} of question {number} in step {step}")
+                    for rollout in range(1, settings.rollouts_per_group + 1)
+                ),
+                return_exceptions=True,
             )
             failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-            for failure in failures:
-                if not isinstance(failure, Exception):
-                    raise failure
             finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
             if len(finished) < 2:
-                return None, failures
-            return await score_group(self.task, art.TrajectoryGroup(finished), settings), failures
+                return None, failures, JudgeUse()
+            with self._watch.call(f"scores of question {number} in step {step}"):
+                group, use = await scorer.score(art.TrajectoryGroup(finished))
+            return group, failures, use
 
-        results = await asyncio.gather(*(one_group(scenario) for scenario in scenarios))
-        failures = [failure for _, of_group in results for failure in of_group]
-        if failures and not any(group for group, _ in results):
-            raise failures[0]
-        return [group for group, _ in results if group is not None], len(failures)
+        results = await asyncio.gather(*(one_group(number, scenario) for number, scenario in enumerate(scenarios, 1)))
+        groups = [group for group, _, _ in results if group is not None]
+        failures = [failure for _, of_group, _ in results for failure in of_group]
+        use = sum((of_group for _, _, of_group in results), JudgeUse())
+        self._look_at(failures, f"step {step}", none_finished=not groups and not use.problem)
+        if use.problem:
+            problem = f"step {step}: {judge_name(settings)} gave no usable scores ({use.problem})"
+            if not groups:
+                raise BadInput(f"{problem} for any group; the same command goes on after the last finished step")
+            self._warn(f"{problem} for some of {len(scenarios)} groups, which are left out")
+        return groups, len(failures), use
 
-    def _checkpoint(self, model_dir: Path, checkpoint_step: int) -> Path | None:
-        folder = Path(get_step_checkpoint_dir(str(model_dir), checkpoint_step))
+    def _look_at(self, failures: Sequence[BaseException], where: str, *, none_finished: bool) -> None:
+        """Failed rollouts are a warning, or the end of the run when no rollout finished or what failed is no rollout's affair."""
+        if not failures:
+            return
+        for failure in failures:
+            if not isinstance(failure, Exception):
+                raise failure
+        kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
+        first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]
+        told = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
+        if not none_finished:
+            self._warn(told)
+            return
+        if isinstance(failures[0], TimeoutError | OSError | OpenAIError):
+            raise BadInput(f"{told}, none finished; the same command goes on after the last finished step") from failures[0]
+        raise failures[0]
+
+    def _checkpoint(self, checkpoint_step: int) -> Path | None:
+        folder = checkpoint_folder(self._model_dir, checkpoint_step)
         return folder if checkpoint_step and folder.is_dir() else None
 
-    def _prune(self, model_dir: Path, rows: Sequence[StepRecord]) -> None:
-        """Keeps the warm start, the best validated checkpoint, the latest and the one before it."""
-        kept = [rows[0], *rows[-2:]]
+    def _prune(self, rows: Sequence[StepRecord]) -> None:
+        """Keeps the warm start, the best validated checkpoint, the latest and the one before it, should that be damaged."""
+        keep = {rows[0].checkpoint_step, *sorted({row.checkpoint_step for row in rows})[-2:]}
         if (best := best_row(rows, self.settings)) is not None:
-            kept.append(best)
-        keep = {row.checkpoint_step for row in kept}
-        for folder in (model_dir / "checkpoints").glob("[0-9]*"):
+            keep.add(best.checkpoint_step)
+        for folder in (self._model_dir / CHECKPOINTS).glob("[0-9]*"):
             if folder.name.isdigit() and int(folder.name) not in keep:
                 shutil.rmtree(folder)
+
+
+def _disk_is_full(error: BaseException | None) -> bool:
+    while error is not None:
+        # safetensors and torch tell of it in words only.
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -40,6 +40,7 @@ def load_scenarios(
             "dropped": report.dropped,
             "dropped_ids": {reason: ids[:LISTED_PER_REASON] for reason, ids in report.dropped_ids.items()},
             "source_version": source_version,
+            "data_seed": config.data_seed,
         },
         output_name=SCENARIOS,
     )

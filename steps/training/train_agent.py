@@ -19,12 +19,17 @@ from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, WARM_START
-from steps.project import MODELS, RUNS
-from training.backends.base_model import resolve_base_model
+from steps.project import MODELS, RUNS, git_revision
+from training.backends.base_model import BaseModelFiles, resolve_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
+from training.experiment import Experiment
+from training.preflight import require_ready
 from training.session import run_training
 from training.settings import TrainerSettings
+from training.tracking import tracked
+from training.trainer import TrainingRun
+from training.trajectories import sample_rollouts
 
 TRAINING_CURVE = "training_curve"
 
@@ -50,49 +55,89 @@ def train_agent(
     files = resolve_base_model(base["source"], MODELS)
     if files.checksum != base["checksum"]:
         raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
-    agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    with TrainingConsole(settings.max_steps) as console:
+    require_ready(settings, base["source"], models=MODELS, runs=RUNS)
+    experiment = _experiment(config, run_key, files)
+    run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
+    experiment.save(run_folder)
+    agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
+    with TrainingConsole(settings.max_steps) as console, tracked(console, experiment, run_folder) as progress:
         run = asyncio.run(
             run_training(
                 EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
                 base_model=str(files.path),
                 settings=settings,
                 max_tokens=config.max_tokens,
-                run_folder=RUNS / f"{run_key}-{base['checksum'][:8]}",
-                progress=console,
+                run_folder=run_folder,
+                progress=progress,
             )
         )
     if run.checkpoint is None:
         raise BadInput("nothing was trained: set demonstrations or max_steps above 0")
-    inputs = get_step_context().step_run.inputs
+    experiment = experiment.model_copy(update={"stopped": run.stopped})
+    experiment.save(run_folder)
     described = {
         "base_model": files.id,
         "base_model_checksum": files.checksum,
         "base_model_source": base["source"],
-        "config": config.model_dump(mode="json"),
-        "data": {name.lower(): str(inputs[key][0].id) for name, key in ((MAIL_DATABASE, "database"), (SCENARIOS, "scenarios"))},
+        "config": experiment.config,
+        "data": experiment.data,
         "created": datetime.now(UTC),
     }
-    history = [row.model_dump() for row in run.history]
-    last = history[-1]
     trained = Checkpoint.from_adapter(run.checkpoint, name=run_key, step=run.checkpoint_of, **described)
     warm_start = Checkpoint.from_adapter(run.warm_start or run.checkpoint, name=f"{run_key}-warm-start", step=0, **described)
-    log_metadata(
-        {
-            "training": {
-                "steps": last["step"],
-                "resumed_from": run.resumed_from if run.resumed_from is not None else -1,
-                "seconds": sum(row["seconds"] for row in history),
-                "last_reward": last["reward"] if last["reward"] is not None else 0.0,
-                "last_accuracy": last["accuracy"] if last["accuracy"] is not None else 0.0,
-                "stopped": run.stopped,
-                "checkpoint_of_step": run.checkpoint_of,
-                "alerts": sorted({alert["name"] for row in history for alert in row["alerts"]}),
-            }
-        },
-        infer_model=True,
+    log_metadata({"training": _outcome(run), "experiment": _identity(experiment)}, infer_model=True)
+    history = [row.model_dump() for row in run.history]
+    ended = f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}"
+    rollouts = sample_rollouts(run.folder, run.history, run.checkpoint_of)
+    page = training_html(
+        history,
+        title=f"Training run {experiment.name}",
+        subtitle=ended,
+        rollouts=[rollout.model_dump() for rollout in rollouts],
+        best_step=run.checkpoint_of,
     )
-    ended = f"{last['step']} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}"
-    page = training_html(history, title=f"Training run {run_key}", subtitle=ended)
     return trained, warm_start, history, HTMLString(page)
+
+
+def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> Experiment:
+    inputs = get_step_context().step_run.inputs
+    data = {name: inputs[key][0] for name, key in ((MAIL_DATABASE, "database"), (SCENARIOS, "scenarios"))}
+    data_seed = data[SCENARIOS].run_metadata.get("data_seed")
+    return Experiment(
+        name=config.experiment or run_key,
+        run=run_key,
+        config=config.model_dump(mode="json"),
+        git_revision=git_revision(),
+        data={name: str(version.id) for name, version in data.items()},
+        seeds={"seed": config.seed, **({"data_seed": data_seed} if isinstance(data_seed, int) else {})},
+        base_model=files.id,
+        base_model_checksum=files.checksum,
+        created=datetime.now(UTC),
+    )
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "name": experiment.name,
+        "config_hash": experiment.config_hash,
+        "git_revision": experiment.git_revision or "unknown",
+        "data": experiment.data,
+        "seeds": experiment.seeds,
+    }
+
+
+def _outcome(run: TrainingRun) -> dict[str, Any]:
+    last = run.history[-1]
+    return {
+        "steps": last.step,
+        "resumed_from": run.resumed_from if run.resumed_from is not None else -1,
+        "seconds": sum(row.seconds for row in run.history),
+        "last_reward": last.reward if last.reward is not None else 0.0,
+        "last_accuracy": last.accuracy if last.accuracy is not None else 0.0,
+        "stopped": run.stopped,
+        "checkpoint_of_step": run.checkpoint_of,
+        "alerts": sorted({alert.name for row in run.history for alert in row.alerts}),
+        "warnings": sum(len(row.warnings) for row in run.history),
+        "judge_cost": sum(row.judge_cost or 0.0 for row in run.history),
+    }

@@ -31,13 +31,13 @@ def test_numbers_that_json_lacks_become_null() -> None:
 
 
 def test_a_lone_surrogate_does_not_break_the_file() -> None:
-    text = page("\ud800", escape("\udfff"), script="training.js", data={"x": "\ud800"})
+    text = page("\ud800", escape("\udfff"), scripts=("training.js",), data={"x": "\ud800"})
     assert text.encode("utf-8")
 
 
 def test_the_page_asks_for_nothing_from_outside() -> None:
-    for script in ("evaluation.js", "training.js"):
-        text = page("Title", "<p>body</p>", script=script, data={})
+    for script in ("viewer.js", "training.js"):
+        text = page("Title", "<p>body</p>", scripts=(script,), data={})
         assert "default-src 'none'" in text
         assert " src=" not in text
         assert "<link" not in text

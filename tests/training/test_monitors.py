@@ -13,9 +13,9 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
-from training.monitors import Alert, find_alerts, step_signals
+from training.history import Alert, StepRecord
+from training.monitors import find_alerts, step_signals
 from training.task import SUSPECT
-from training.trainer import StepRecord
 
 HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer")
 SHARE = 0.4

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from training.errors import BadInput
+from training.history import StepRecord
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, stop_reason, validation_due
-from training.trainer import StepRecord
 
 
 def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list[StepRecord]:
@@ -37,6 +37,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
         ({"validate_every": 5, "stop_plateau_steps": 11}, "more than max_steps=10"),
         ({"validate_every": 5, "stop_target": 1.2}, "at most 1"),
         ({"validate_every": 5, "stop_target": 0.0}, "above 0"),
+        ({"stop_cost": 5}, "scoring=verifiable asks none"),
     ],
 )
 def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) -> None:
@@ -51,6 +52,7 @@ def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) 
         {},
         {"max_steps": 0},
         {"stop_seconds": 60, "stop_tokens": 1000},
+        {"stop_cost": 5, "scoring": "ruler"},
         {"validate_every": 5, "stop_plateau_steps": 5, "stop_target": 1.0},
         {"validate_every": 10, "stop_target": 1.4, "validation_metric": "reward"},
     ],
@@ -116,3 +118,10 @@ def test_held_out_scenarios_are_the_same_for_every_run_and_leave_the_order_alone
     assert held_out != scenarios[:8]
     with pytest.raises(BadInput, match="there are 40 train scenarios"):
         hold_out(scenarios, 40)
+
+
+def test_the_judges_cost_is_a_budget() -> None:
+    paid = [row.model_copy(update={"judge_cost": 0.4}) for row in rows({}, last=3)]
+    settings = TrainerSettings(scoring="ruler", stop_cost=1.5)
+    assert stop_reason(paid[:3], settings) is None
+    assert stop_reason(paid, settings) == "the judge cost 1.60 USD of stop_cost=1.5"

@@ -13,9 +13,10 @@ import art
 import pytest
 
 from training.errors import BadInput
+from training.history import StepRecord
 from training.settings import TrainerSettings
 from training.task import Policy
-from training.trainer import Progress, StepRecord, Trainer, TrainingRun
+from training.trainer import Progress, Trainer, TrainingRun
 
 SKILL = {1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
 """Checkpoint -> share of the questions that the policy answers."""

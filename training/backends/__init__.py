@@ -12,12 +12,46 @@ if TYPE_CHECKING:
     from art.backend import Backend
 
 
+def require_backend(settings: TrainerSettings) -> str:
+    """What the configured backend would compute on, in words. Raises `BadInput` when it cannot work on this machine."""
+    import os
+
+    if settings.backend == "serverless":
+        if not os.environ.get("WANDB_API_KEY"):
+            raise BadInput("backend=serverless needs WANDB_API_KEY in the environment or in .env")
+        return "W&B's servers"
+    import torch
+
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        return f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB"
+    if settings.backend == "local":
+        raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch runs without")
+    return f"CPU, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+
+
+def free_memory(settings: TrainerSettings) -> int | None:
+    """Bytes that are free where the backend keeps the model; `None` where that cannot be told."""
+    if settings.backend == "serverless":
+        return None
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.mem_get_info()[0]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+
 def open_backend(settings: TrainerSettings, path: Path) -> Backend:
     """The configured backend, keeping its files under `path`. Imports only what that backend needs.
 
     Raises:
         BadInput: when the backend cannot work on this machine.
     """
+    require_backend(settings)
     if settings.backend == "torch":
         from training.backends.torch import TorchBackend, TorchSettings
 
@@ -30,17 +64,9 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
             ),
         )
     if settings.backend == "local":
-        import torch
-
-        if not torch.cuda.is_available():
-            raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch runs without")
         from art.local import LocalBackend
 
         return LocalBackend(path=str(path))
-    import os
-
-    if not os.environ.get("WANDB_API_KEY"):
-        raise BadInput("backend=serverless needs WANDB_API_KEY in the environment or in .env")
     from art.serverless.backend import ServerlessBackend
 
     return ServerlessBackend()

@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
@@ -88,11 +89,52 @@ def resolve_base_model(
     if local.is_dir():
         _require_model_folder(local)
         return BaseModelFiles(id=local.resolve().name, path=local.resolve(), checksum=weights_checksum(local))
+    _require_hub_id(base_model)
+    return _from_hub(base_model, progress)
+
+
+def _require_hub_id(base_model: str) -> None:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_model):
         raise BadInput(
             f"base_model: {base_model!r} is no folder here, no Hub id (owner/name) and no known package ({_known()})"
         )
-    return _from_hub(base_model, progress)
+
+
+class ModelAccess(BaseModel):
+    """Whether a base model can be had: where it is, and the bytes of its weights as far as that is known without fetching them."""
+
+    found: str
+    weight_bytes: int | None
+
+
+def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
+    """Where `resolve_base_model` would take the model from; fetches and converts nothing. Raises `BadInput` as that would."""
+    local = Path(base_model).expanduser()
+    if base_model.endswith(".whl") or "==" in base_model:
+        model = _known_wheel(local) if base_model.endswith(".whl") else _known_package(base_model)
+        if files := _finished(model, models_dir.resolve() / model.folder):
+            return ModelAccess(found="on this machine", weight_bytes=_weight_bytes(files.path))
+        _require_space(_existing(models_dir), model.disk_bytes)
+        return ModelAccess(found="will be fetched from the package index and converted", weight_bytes=None)
+    if local.is_dir():
+        _require_model_folder(local)
+        return ModelAccess(found="on this machine", weight_bytes=_weight_bytes(local))
+    _require_hub_id(base_model)
+    from huggingface_hub import try_to_load_from_cache
+
+    if isinstance(cached := try_to_load_from_cache(base_model, "config.json"), str):
+        return ModelAccess(found="in the Hub's cache on this machine", weight_bytes=_weight_bytes(Path(cached).parent))
+    files = _hub_snapshot(base_model, dry_run=True)
+    sizes = [file.file_size or 0 for file in files if file.filename.endswith(".safetensors")]
+    return ModelAccess(found="will be fetched from the Hub", weight_bytes=sum(sizes) or None)
+
+
+def _weight_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in _weight_files(folder))
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.resolve().parents) if parent.is_dir())
 
 
 def weights_checksum(folder: Path) -> str:
@@ -262,12 +304,19 @@ def _no_space(folder: Path, needed: int) -> str:
 
 
 def _from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
+    progress(f"fetching {repo_id} from the Hugging Face Hub (or its cache)")
+    path = Path(_hub_snapshot(repo_id))
+    _require_model_folder(path)
+    return BaseModelFiles(id=repo_id, path=path, checksum=weights_checksum(path))
+
+
+def _hub_snapshot(repo_id: str, *, dry_run: bool = False) -> Any:
+    """The folder with the model's files; in a dry run what would be fetched into it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    progress(f"fetching {repo_id} from the Hugging Face Hub (or its cache)")
     try:
-        path = Path(snapshot_download(repo_id, allow_patterns=HUB_FILES))
+        return snapshot_download(repo_id, allow_patterns=HUB_FILES, dry_run=dry_run)
     except GatedRepoError as error:
         raise BadInput(f"base_model: {repo_id} is gated: accept its licence on the Hub and set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
@@ -277,8 +326,6 @@ def _from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
             f"base_model: {repo_id} is not in the local cache and the Hub cannot be reached: check the connection, "
             f"or name a local folder or a known package ({_known()})"
         ) from error
-    _require_model_folder(path)
-    return BaseModelFiles(id=repo_id, path=path, checksum=weights_checksum(path))
 
 
 def _require_model_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ const filters = document.getElementById("filters");
 const list = document.getElementById("questions");
 const more = document.getElementById("more");
 const PAGE = 40;
+const SIDE_BY_SIDE = 2;
 const BADGES = { correct: "✓ correct", wrong: "✗ wrong", none: "– no answer", error: "! error" };
 let shown = PAGE;
 
@@ -21,7 +22,7 @@ function labelOf(name) {
 
 function resultOf(run) {
   if (run.error) return "error";
-  if (run.answer === null || run.answer === undefined) return "none";
+  if (!run.correct && "answer" in run && (run.answer === null || run.answer === undefined)) return "none";
   return run.correct ? "correct" : "wrong";
 }
 
@@ -32,7 +33,7 @@ function option(select, value, text) {
 }
 
 [...new Set(data.questions.map((question) => question.kind))].sort().forEach((kind) => option(filters.elements.kind, kind, labelOf(kind)));
-option(filters.elements.policy, "", "any policy");
+option(filters.elements.policy, "", `any ${data.of}`);
 data.policies.forEach((name) => option(filters.elements.policy, name, labelOf(name)));
 
 function matches(question) {
@@ -60,21 +61,26 @@ function readable(content) {
 }
 
 function fact(facts, name, value) {
-  facts.append(element("dt", "", name), element("dd", "", value));
+  if (value !== undefined && value !== null && value !== "") facts.append(element("dt", "", name), element("dd", "", value));
 }
 
 function transcriptOf(question, name, run) {
   const box = element("div", "transcript");
   const facts = element("dl");
-  fact(facts, "policy", labelOf(name));
+  fact(facts, data.of, labelOf(name));
   fact(facts, "question", question.question);
   fact(facts, "reference", question.reference);
-  fact(facts, "answer", run.answer ?? "no answer");
+  fact(facts, "answer", "answer" in run ? run.answer ?? "no answer" : null);
   fact(facts, "judged", `${BADGES[resultOf(run)]}${run.reason ? ": " + run.reason : ""}`);
-  if (run.error) fact(facts, "error", run.error);
-  fact(facts, "outcome", `${labelOf(run.outcome)}, ${run.turns} turns, ${Number(run.seconds ?? 0).toFixed(2)} s`);
-  fact(facts, "gold mails", question.gold.join(", ") || "unknown");
-  fact(facts, "cited mails", (run.source_ids ?? []).map((id) => id + (question.gold.includes(id) ? " ✓" : "")).join(", ") || "none");
+  fact(facts, "reward", run.reward);
+  fact(facts, "made of", run.rewards);
+  fact(facts, "judge's reason", run.explanation);
+  fact(facts, "error", run.error);
+  fact(facts, "outcome", `${labelOf(run.outcome ?? "ended")}, ${run.turns} turns${run.seconds ? `, ${Number(run.seconds).toFixed(2)} s` : ""}`);
+  if (question.gold) {
+    fact(facts, "gold mails", question.gold.join(", ") || "unknown");
+    fact(facts, "cited mails", (run.source_ids ?? []).map((id) => id + (question.gold.includes(id) ? " ✓" : "")).join(", ") || "none");
+  }
   box.append(facts);
   for (const turn of run.transcript ?? []) {
     const node = element("div", "turn");
@@ -89,10 +95,13 @@ function transcriptOf(question, name, run) {
 function cardOf(question) {
   const card = element("article");
   card.append(element("h3", "", question.question));
-  const meta = element("p", "meta", `${labelOf(question.kind)} · reference: `);
-  meta.append(element("b", "", question.reference), ` · ${question.inbox}`);
+  const meta = element("p", "meta", labelOf(question.kind));
+  if (question.reference) meta.append(" · reference: ", element("b", "", question.reference));
+  if (question.inbox) meta.append(` · ${question.inbox}`);
   const runs = element("div", "runs");
-  card.append(meta, runs);
+  const transcripts = element("div", "transcripts");
+  card.append(meta, runs, transcripts);
+  const open = [];
   const names = [...data.policies.filter((name) => name in question.runs)];
   for (const name of names) {
     const run = question.runs[name];
@@ -102,15 +111,18 @@ function cardOf(question) {
     cell.setAttribute("aria-expanded", "false");
     const top = element("span", "top");
     top.append(element("span", "", labelOf(name)), element("span", `badge ${result}`, BADGES[result]));
-    cell.append(top, element("span", "answer", run.error ?? run.answer ?? labelOf(run.outcome)));
+    const told = run.error ?? run.answer ?? labelOf(run.outcome ?? "");
+    cell.append(top, element("span", "answer", run.reward === undefined ? told : `${run.reward} · ${told}`));
+    // Two stay open, the oldest gives way: what is compared stands side by side.
     cell.addEventListener("click", () => {
-      const wasOpen = cell.getAttribute("aria-expanded") === "true";
-      card.querySelector(".transcript")?.remove();
-      for (const other of runs.children) other.setAttribute("aria-expanded", "false");
-      if (wasOpen) return;
-      cell.setAttribute("aria-expanded", "true");
-      card.append(transcriptOf(question, name, run));
+      if (open.includes(cell)) open.splice(open.indexOf(cell), 1);
+      else open.push(cell);
+      if (open.length > SIDE_BY_SIDE) open.shift();
+      for (const other of runs.children) other.setAttribute("aria-expanded", String(open.includes(other)));
+      const order = [...runs.children].filter((other) => open.includes(other));
+      transcripts.replaceChildren(...order.map((other) => transcriptOf(question, other.dataset.name, question.runs[other.dataset.name])));
     });
+    cell.dataset.name = name;
     runs.append(cell);
   }
   return card;

@@ -1,0 +1,144 @@
+"""Small line charts over the steps of a run, as SVG: one run with its points, or several runs in colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.page import escape
+
+ORDER = (
+    *("reward", "accuracy", "validation_reward", "validation_accuracy", "turns", "tokens_per_rollout", "tokens_per_second"),
+    *("alert_count", "seconds", "loss", "loss/train", "reward_std", "kl", "loss/kl_old_new", "entropy"),
+    *("judge_cost", "judge_seconds"),
+)
+LABELS = {
+    "reward": "mean reward",
+    "accuracy": "accuracy of the rollouts",
+    "validation_reward": "reward on held-out questions",
+    "validation_accuracy": "accuracy on held-out questions",
+    "reward_right": "reward of correct rollouts",
+    "reward_wrong": "reward of incorrect rollouts",
+    "turns": "turns per rollout",
+    "tokens_per_rollout": "sampled tokens per rollout",
+    "entropy": "entropy of the sampled tokens",
+    "loss/train": "loss",
+    "loss/kl_old_new": "KL of the updated from the sampling policy",
+    "alert_count": "alerts",
+    "tokens_per_second": "sampled tokens per second",
+    "seconds": "seconds per step",
+    "reward_std": "reward spread in a group",
+    "judge_cost": "judge's cost in US dollars",
+    "judge_seconds": "seconds per judge request",
+}
+Points = Sequence[tuple[float, float]]
+"""Step and value."""
+
+WIDTH, HEIGHT = 360, 190
+LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
+COLOURS = 8
+"""Runs that have a colour of their own (page.css); further ones begin again."""
+_SMALLEST_SPREAD, _LARGEST = 1e-30, 1e300
+"""A smaller distance from zero is drawn as zero; a larger number counts as infinite and is not drawn."""
+_SMOOTHED_FROM = 12
+"""Points from which on a chart also shows a running mean."""
+
+
+def ordered(columns: Sequence[str]) -> list[str]:
+    """What people look at first comes first."""
+    return sorted(columns, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def points_of(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    return [
+        (float(row.get("step", position)), float(row[column]))
+        for position, row in enumerate(rows, 1)
+        if is_number(row.get(column))
+    ]
+
+
+def chart(column: str, runs: Sequence[Points]) -> str:
+    """One figure with a line per run. A single run also shows its points or, when there are many, its running mean."""
+    steps = [step for points in runs for step, _ in points]
+    values = [value for points in runs for _, value in points]
+    ticks = _ticks(min(0.0, *values), max(0.0, *values))  # from zero, so that noise looks as small as it is
+    low, high = ticks[0], ticks[-1]
+    first, last = min(steps), max(steps)
+
+    def x(step: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * ((step - first) / (last - first) if last > first else 0.5)
+
+    def y(value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
+
+    def path(points: Points) -> str:
+        return "M" + "L".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
+
+    grid = "".join(
+        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+        f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{short(tick)}</text>'
+        for tick in ticks
+    )
+    ends = [(first, "start"), (last, "end")] if last > first else [(first, "middle")]
+    axis = "".join(
+        f'<text x="{x(step):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">step {step:g}</text>' for step, anchor in ends
+    )
+    if len(runs) == 1:
+        [points] = runs
+        smoothed = len(points) >= _SMOOTHED_FROM
+        lines = f'<path class="raw{" faint" if smoothed else ""}" d="{path(points)}"/>'
+        if smoothed:
+            lines += f'<path class="smooth" d="{path(_running_mean(points))}"/>'
+        else:
+            lines += "".join(f'<circle class="dot" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points)
+        latest = short(values[-1])
+    else:
+        lines = "".join(
+            f'<path class="raw run{number % COLOURS}" d="{path(points)}"/>'
+            + "".join(f'<circle class="run{number % COLOURS}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points)
+            for number, points in enumerate(runs)
+            if points
+        )
+        latest = ""
+    name = LABELS.get(column, column.replace("_", " ").replace("/", " / "))
+    return (
+        f'<figure data-column="{escape(column)}" data-low="{low}" data-high="{high}" data-first="{first}" '
+        f'data-last="{last}" data-top="{TOP}" data-bottom="{HEIGHT - BOTTOM}">'
+        f"<figcaption><span>{escape(name)}</span><output>{latest}</output></figcaption>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} per step">'
+        f"{grid}{axis}{lines}</svg></figure>"
+    )
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """About four round values that span the data: steps of 1, 2 or 5 times a power of ten."""
+    if high - low < _SMALLEST_SPREAD:
+        low, high = 0.0, 1.0
+    rough = (high - low) / 3
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [position * step for position in range(first, last + 1)]
+
+
+def _running_mean(points: Points) -> list[tuple[float, float]]:
+    window = max(3, len(points) // 6)
+    values = [value for _, value in points]
+    means = [sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i in range(len(values))]
+    return [(step, mean) for (step, _), mean in zip(points, means, strict=True)]
+
+
+def short(value: float) -> str:
+    """Three significant digits, thousands with commas."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """ "3 min 5 s"."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

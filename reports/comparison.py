@@ -1,0 +1,143 @@
+"""Training runs side by side: a table for the terminal, and a page with their curves in one chart each."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from reports.charts import COLOURS, chart, duration, ordered, points_of
+from reports.page import escape, page
+
+_RECENT = 5
+"""Last steps whose mean stands for the end of a run: a single step is mostly the choice of its questions."""
+_CURVES = (
+    *("reward", "accuracy", "validation_reward", "validation_accuracy", "turns", "tokens_per_rollout"),
+    *("seconds", "reward_std", "loss/kl_old_new", "entropy", "judge_cost"),
+)
+_UNLIKE = ("experiment",)
+"""Settings that are told elsewhere."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run's label, its experiment as plain values, and the rows of its history."""
+
+    label: str
+    experiment: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def steps(self) -> list[Mapping[str, Any]]:
+        return [row for row in self.rows if row.get("phase") == "grpo"]
+
+
+def facts(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
+    """Name of a figure and its value in each run, as people read it; then the settings in which the runs differ."""
+    described = [(name, [tell(run) for run in runs]) for name, tell in _FACTS]
+    configs = [run.experiment.get("config", {}) for run in runs]
+    names = dict.fromkeys(name for config in configs for name in config)
+    for name in names:
+        values = [_setting(config.get(name)) for config in configs]
+        if name not in _UNLIKE and len(set(values)) > 1:
+            described.append((name, values))
+    return [(name, values) for name, values in described if any(value != "-" for value in values)]
+
+
+def comparison_table(runs: Sequence[ComparedRun]) -> Table:
+    """One column per run."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("")
+    for run in runs:
+        table.add_column(Text(run.label), justify="right", overflow="fold")
+    settings_began = False
+    for name, values in facts(runs):
+        if not settings_began and name not in _NAMES:
+            table.add_section()
+            settings_began = True
+        table.add_row(Text(name), *(Text(value) for value in values))
+    return table
+
+
+def comparison_html(runs: Sequence[ComparedRun]) -> str:
+    """The page: the same table, and a chart per figure with a line per run."""
+    legend = "".join(
+        f'<th scope="col"><i class="swatch run{number % COLOURS}"></i>{escape(run.label)}</th>' for number, run in enumerate(runs)
+    )
+    body = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'
+        for name, values in facts(runs)
+    )
+    charts = ""
+    for column in ordered(_CURVES):
+        points = [points_of(column, run.steps) for run in runs]
+        if any(points):
+            charts += chart(column, points)
+    title = "Runs side by side"
+    parts = [
+        f"<header><h1>{title}</h1><p>{escape(', '.join(run.label for run in runs))}</p></header>",
+        f'<section><div class="scroll"><table><thead><tr><th></th>{legend}</tr></thead><tbody>{body}</tbody></table></div></section>',
+        f'<div class="charts">{charts}</div>' if charts else "<section><p>No finished step yet.</p></section>",
+    ]
+    return page(title, "\n".join(parts))
+
+
+def _end(column: str, form: str, run: ComparedRun) -> str:
+    values = [value for _, value in points_of(column, run.steps)][-_RECENT:]
+    return format(statistics.fmean(values), form) if values else "-"
+
+
+def _validation(run: ComparedRun) -> str:
+    column = "validation_" + run.experiment.get("config", {}).get("validation_metric", "accuracy")
+    points = points_of(column, run.rows)
+    if not points:
+        return "-"
+    step, value = max(points, key=lambda point: (point[1], -point[0]))
+    return f"{value:.3f} at step {step:g}"
+
+
+def _total(column: str, run: ComparedRun) -> float:
+    return sum(value for _, value in points_of(column, run.rows))
+
+
+def _cost(run: ComparedRun) -> str:
+    return f"{_total('judge_cost', run):.4f} USD" if points_of("judge_cost", run.rows) else "-"
+
+
+def _alerts(run: ComparedRun) -> str:
+    names = dict.fromkeys(alert["name"] for row in run.rows for alert in row.get("alerts", []))
+    return ", ".join(names) or "none"
+
+
+def _revision(revision: str | None) -> str:
+    commit, changed, _ = (revision or "-").partition("+")
+    return commit[:10] + (" with changes" if changed else "")
+
+
+def _setting(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+_FACTS = (
+    ("run", lambda run: _setting(run.experiment.get("run"))),
+    ("settings", lambda run: _setting(run.experiment.get("config_hash"))),
+    ("code", lambda run: _revision(run.experiment.get("git_revision"))),
+    ("data", lambda run: ", ".join(str(version)[:8] for version in run.experiment.get("data", {}).values()) or "-"),
+    ("seeds", lambda run: ", ".join(f"{name} {seed}" for name, seed in run.experiment.get("seeds", {}).items()) or "-"),
+    ("steps", lambda run: str(len(run.steps))),
+    ("stopped", lambda run: run.experiment.get("stopped") or "unfinished"),
+    (f"reward, last {_RECENT} steps", lambda run: _end("reward", ".3f", run)),
+    (f"accuracy, last {_RECENT} steps", lambda run: _end("accuracy", ".0%", run)),
+    ("best validation", _validation),
+    ("time", lambda run: duration(_total("seconds", run))),
+    ("sampled tokens", lambda run: f"{_total('sampled_tokens', run) + _total('validation_tokens', run):,.0f}"),
+    ("judge's cost", _cost),
+    ("alerts", _alerts),
+    ("warnings", lambda run: str(sum(len(row.get("warnings", [])) for row in run.rows))),
+)
+_NAMES = {name for name, _ in _FACTS}

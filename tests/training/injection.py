@@ -1,0 +1,102 @@
+"""A training run in a process of its own that is killed, or otherwise hurt, at a chosen point.
+
+`python injection.py RUN_FOLDER BASE_MODEL POINT` trains the tiny model on the guessing game; without a POINT to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from guessing_game import GuessingGame
+
+import training.trainer
+from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.update import AdapterTrainer
+from training.session import run_training
+from training.settings import TrainerSettings
+from training.trainer import Progress, TrainingRun
+
+SETTINGS = TrainerSettings(
+    demonstrations=4, max_steps=3, groups_per_step=1, rollouts_per_group=3, lora_rank=2, lora_layers=1, max_context=1024
+)
+MAX_TOKENS = 8
+KILLED_STEP = 2
+"""The GRPO step that is under way at the points after the warm start."""
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def on_call(times: int, of: type | Any, name: str, act: Callable[..., Any]) -> None:
+    """From its `times`-th call on, `of.name` is `act(original, *arguments)`."""
+    original, calls = getattr(of, name), 0
+
+    def replaced(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return act(original, *arguments, **named) if calls >= times else original(*arguments, **named)
+
+    setattr(of, name, replaced)
+
+
+def die_after(original: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    original(*arguments, **named)
+    die()
+
+
+def die_before(*_: Any, **__: Any) -> None:
+    die()
+
+
+def die_within_the_line(original: Any, path: Path, row: Any) -> None:
+    line = row.model_dump_json()
+    with path.open("a") as file:
+        file.write(line[: len(line) // 2])
+        file.flush()
+    die()
+
+
+POINTS: dict[str, Callable[[], None]] = {
+    "warm start": lambda: on_call(2, AdapterTrainer, "sft_step", die_after),
+    "rollout": lambda: on_call(5, GuessingGame, "rollout", die_before),
+    "update": lambda: on_call(KILLED_STEP, AdapterTrainer, "policy_step", die_after),
+    "checkpoint": lambda: on_call(KILLED_STEP + 1, PolicyNetwork, "save_adapter", die_after),
+    "between checkpoint and history row": lambda: on_call(KILLED_STEP + 1, training.trainer, "append_row", die_before),
+    "history row": lambda: on_call(KILLED_STEP + 1, training.trainer, "append_row", die_within_the_line),
+}
+
+
+class Varied(GuessingGame):
+    """Rewards that differ within every group, so that every step trains: the tiny model knows nothing yet."""
+
+    async def score(self, group: Any) -> Any:
+        for number, trajectory in enumerate(group.trajectories):
+            trajectory.reward = float(number)
+        return group
+
+
+def train(
+    folder: Path, base: Path, settings: TrainerSettings = SETTINGS, progress: Progress | None = None, task: Any = None
+) -> TrainingRun:
+    return asyncio.run(
+        run_training(
+            task or Varied(),
+            base_model=str(base),
+            settings=settings,
+            max_tokens=MAX_TOKENS,
+            run_folder=folder,
+            progress=progress,
+        )
+    )
+
+
+def train_until_killed(folder: Path, base: Path, point: str) -> None:
+    """In a child process: the points patch this process's classes."""
+    POINTS[point]()
+    train(folder, base)

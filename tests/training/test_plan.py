@@ -1,0 +1,114 @@
+"""The plan of a run, and the checks before it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from judge_model import judging
+
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.history import HISTORY_FILE, StepRecord, append_row
+from training.plan import Pace, earlier_pace, plan
+from training.preflight import preflight, require_ready
+from training.settings import TrainerSettings
+
+PACE = Pace(seconds_per_rollout=2.0, seconds_per_demonstration=3.0, tokens_per_rollout=100.0, source="a run")
+
+
+def test_counts_of_a_run() -> None:
+    rules = TrainerSettings(max_steps=12, validate_every=5, validation_questions=10)
+    planned = plan(rules, max_turns=6, max_tokens=96, pace=PACE)
+    assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (12, 288, 40)  # after 0, 5, 10 and 12 steps
+    assert planned.most_tokens == 328 * 6 * 96 and planned.tokens == 32_800
+    assert planned.seconds == 288 * 2.0 + 96 * 3.0
+    assert (planned.judge_requests, planned.most_judge_cost) == (0, 0.0)
+    assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
+
+
+def test_the_judges_price() -> None:
+    rules = TrainerSettings(scoring="ruler", max_steps=10, max_context=1000, ruler_model="openai/gpt-4.1")
+    planned = plan(rules, max_turns=6, max_tokens=96, pace=None)
+    assert planned.judge_requests == 40
+    assert planned.most_judge_cost == pytest.approx(40 * 6 * (1000 * 2e-6 + 80 * 8e-6))
+    unknown = rules.model_copy(update={"ruler_model": "openai/my-own"})
+    assert plan(unknown, max_turns=6, max_tokens=96, pace=None).most_judge_cost is None
+
+
+def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
+    def run(key: str, day: int, base_model: str, seconds: float) -> None:
+        config = {"base_model": base_model, "backend": "torch"}
+        described = {"git_revision": None, "base_model": "x", "base_model_checksum": "0"}
+        created = datetime(2026, 11, day, tzinfo=UTC)
+        Experiment(name=key, run=key, config=config, created=created, **described).save(tmp_path / key)
+        history = tmp_path / key / "art" / HISTORY_FILE
+        history.parent.mkdir()
+        append_row(history, StepRecord(step=0, phase="warm_start", checkpoint_step=1, seconds=50, demonstrations=10))
+        tokens = {"sampled_tokens": 2400, "tokens_per_rollout": 100.0}
+        append_row(history, StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=seconds, **tokens))
+
+    run("old", 1, "small", 999.0)
+    run("new", 2, "small", 48.0)
+    run("other", 3, "large", 999.0)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "experiment.json").write_text("{")
+    pace = earlier_pace(tmp_path, "small", "torch")
+    assert pace is not None
+    assert (pace.seconds_per_rollout, pace.seconds_per_demonstration, pace.tokens_per_rollout) == (2.0, 5.0, 100.0)
+    assert pace.source == "run new of 2026-11-02"
+    assert earlier_pace(tmp_path, "small", "local") is None
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    (folder / "model.safetensors").write_bytes(bytes(1000))
+    return folder
+
+
+def failures(rules: TrainerSettings, base_model: Path | str, folder: Path) -> dict[str, str]:
+    checks = preflight(rules, str(base_model), models=folder / "models", runs=folder / "outputs" / "runs")
+    return {check.name: check.found for check in checks if not check.ok}
+
+
+def test_what_is_missing_is_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert failures(TrainerSettings(), base, tmp_path) == {}
+    assert list(failures(TrainerSettings(stop_target=0.9), base, tmp_path)) == ["stop rules"]
+    assert "OPENAI_API_KEY" in failures(TrainerSettings(scoring="ruler"), base, tmp_path)["rewards"]
+    assert "WANDB_API_KEY" in failures(TrainerSettings(backend="serverless"), base, tmp_path)["backend"]
+    assert "CUDA" in failures(TrainerSettings(backend="local"), base, tmp_path)["backend"]
+    assert "is not a known package" in failures(TrainerSettings(), "weights==1.0", tmp_path)["base model"]
+    assert "the Hub cannot be reached" in failures(TrainerSettings(), "owner/absent", tmp_path)["base model"]
+    with pytest.raises(BadInput, match="stop_target"):
+        require_ready(TrainerSettings(stop_target=0.9), str(base), models=tmp_path, runs=tmp_path)
+
+
+def test_too_little_memory_and_disk_are_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.preflight.free_memory", lambda settings: 500_000_000)
+    monkeypatch.setattr("training.preflight._LEAST_DISK", 1e18)
+    found = failures(TrainerSettings(), base, tmp_path)
+    assert "0.5 GB of memory are free" in found["memory"] and "are needed" in found["disk"]
+
+
+def judged(**changes: Any) -> TrainerSettings:
+    return TrainerSettings(scoring="ruler", ruler_model="openai/own", **changes)
+
+
+def test_the_judge_is_asked_for_a_word(base: Path, tmp_path: Path) -> None:
+    with judging() as judge:
+        judge.reply = lambda ids, asked: "ready"
+        assert failures(judged(ruler_api_base=judge.url), base, tmp_path) == {}
+        assert "ready" in json.dumps(judge.requests[0]["messages"]) and len(judge.requests) == 1
+        judge.reply = lambda ids, asked: 401
+        assert "cannot be asked" in failures(judged(ruler_api_base=judge.url), base, tmp_path)["judge"]
+    closed = judge.url
+    assert "cannot be asked" in failures(judged(ruler_api_base=closed), base, tmp_path)["judge"]

@@ -1,0 +1,48 @@
+"""A task without mail through the trainer and the torch backend, with a tiny random model."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from guessing_game import GuessingGame
+from tiny_models import save_tiny_model
+
+from training.session import run_training
+from training.settings import TrainerSettings
+from training.trainer import TrainingRun
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("base"), "llama")
+
+
+def train(folder: Path, base: Path, **settings: object) -> TrainingRun:
+    rules = TrainerSettings(groups_per_step=4, rollouts_per_group=6, learning_rate=1e-3, max_context=1024, **settings)
+    return asyncio.run(run_training(GuessingGame(), base_model=str(base), settings=rules, max_tokens=80, run_folder=folder))
+
+
+def test_the_untouched_model_cannot_play(base: Path, tmp_path: Path) -> None:
+    [row] = train(tmp_path, base, demonstrations=0, max_steps=1).history
+    assert (row.accuracy, row.turns, row.groups_trained) == (0.0, 0.0, 0)
+
+
+def test_demonstrations_teach_the_game_and_rollouts_train_on(base: Path, tmp_path: Path) -> None:
+    run = train(
+        tmp_path,
+        base,
+        demonstrations=40,
+        warm_start_learning_rate=2e-2,
+        max_steps=2,
+        validate_every=1,
+        validation_questions=6,
+    )
+    assert [row.phase for row in run.history] == ["warm_start", "grpo", "grpo"]
+    best = max(row.validation_accuracy or 0.0 for row in run.history)
+    assert best >= 0.5 and run.history[run.checkpoint_of].validation_accuracy == best
+    steps = run.history[1:]
+    assert any(row.groups_trained for row in steps) and any((row.accuracy or 0.0) > 0 for row in steps)
+    assert run.history[-1].checkpoint_step == 1 + sum(bool(row.groups_trained) for row in steps)
+    assert all(row.entropy and row.sampled_tokens for row in steps)

@@ -1,0 +1,59 @@
+"""Weights & Biases without its servers: the rows of a run end up in its file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from training.experiment import Experiment
+from training.history import StepRecord
+from training.tracking import is_tracked, tracked
+from training.trainer import Progress
+
+
+class Told(Progress):
+    def __init__(self) -> None:
+        self.rows: list[StepRecord] = []
+
+    def step(self, row: StepRecord) -> None:
+        self.rows.append(row)
+
+
+EXPERIMENT = Experiment(
+    name="first",
+    run="r0123456789",
+    config={"max_steps": 2},
+    git_revision="abc",
+    base_model="owner/model",
+    base_model_checksum="0" * 64,
+    created=datetime(2026, 11, 21, tzinfo=UTC),
+)
+
+
+def test_offline_rows_are_in_the_runs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    told = Told()
+    with tracked(told, EXPERIMENT, tmp_path) as progress:
+        for step in (1, 2):
+            progress.step(StepRecord(step=step, phase="grpo", checkpoint_step=step, seconds=1.0, reward=0.123456 * step))
+    assert [row.step for row in told.rows] == [1, 2]
+
+    [file] = tmp_path.rglob("*.wandb")
+    assert "r0123456789" in file.name
+    written = file.read_bytes()
+    for word in ("reward", "0.123456", "0.246912", "max_steps", "git_revision", "first"):
+        assert word.encode() in written, word
+
+
+def test_without_a_key_nothing_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    told = Told()
+    for mode in ("disabled", "online"):
+        monkeypatch.setenv("WANDB_MODE", mode)
+        assert not is_tracked()
+        with tracked(told, EXPERIMENT, tmp_path) as progress:
+            assert progress is told
+    monkeypatch.setenv("WANDB_API_KEY", "mine")
+    assert is_tracked()

@@ -1,0 +1,85 @@
+"""What a run was: written beside its history when it starts, so that runs can be told apart and compared later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from training.errors import BadInput
+
+EXPERIMENT_FILE = "experiment.json"
+
+
+class Experiment(BaseModel):
+    """A training run's name and everything that it depends on."""
+
+    name: str
+    """What the user calls it; several runs (other seeds, other data) may have the same name."""
+    run: str
+    """What identifies the run: the same settings and data are the same run."""
+    config: dict[str, Any]
+    """All settings of the training."""
+    git_revision: str | None
+    """Commit of the code, with `+changes` when files differed from it; `None` outside a repository."""
+    data: dict[str, str] = Field(default_factory=dict)
+    """Data artifact -> id of its version."""
+    seeds: dict[str, int] = Field(default_factory=dict)
+    base_model: str
+    base_model_checksum: str
+    created: datetime
+    stopped: str | None = None
+    """Why there was no further step; `None` while the run is unfinished."""
+
+    @property
+    def config_hash(self) -> str:
+        """Twelve hexadecimal digits of the settings, name and seed apart: equal for runs that differ in luck alone."""
+        settings = {key: value for key, value in self.config.items() if key not in ("experiment", "seed")}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    def save(self, folder: Path) -> None:
+        """Writes `experiment.json`, all or nothing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        beside = folder / f".{EXPERIMENT_FILE}.{os.getpid()}"
+        beside.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        os.replace(beside, folder / EXPERIMENT_FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> Experiment:
+        """Raises BadInput when there is none in the folder or it is damaged."""
+        try:
+            return cls.model_validate_json((folder / EXPERIMENT_FILE).read_bytes())
+        except FileNotFoundError:
+            raise BadInput(f"{folder} holds no run: {EXPERIMENT_FILE} is missing") from None
+        except ValidationError as error:
+            raise BadInput(f"{folder / EXPERIMENT_FILE} is damaged: {error.errors()[0]['msg']}") from None
+
+
+def find_runs(runs: Path, names: list[str]) -> list[tuple[Experiment, Path]]:
+    """The run of each name and its folder. A name is an experiment's, or a run's or the first letters of one.
+
+    Raises:
+        BadInput: there is no name, or no run or several have it.
+    """
+    known = sorted(((Experiment.load(file.parent), file.parent) for file in runs.glob(f"*/{EXPERIMENT_FILE}")), key=_age)
+    there = ", ".join(e.run if e.name == e.run else f"{e.name} ({e.run})" for e, _ in known) or "none yet"
+    if not names:
+        raise BadInput(f"which runs? there are {there}")
+    found = []
+    for name in names:
+        fitting = [(e, folder) for e, folder in known if e.name == name or e.run.startswith(name)]
+        if not fitting:
+            raise BadInput(f"there is no run {name!r}; there are {there}")
+        if len(fitting) > 1:
+            raise BadInput(f"{name!r} names several runs: {', '.join(e.run for e, _ in fitting)}; name one of them")
+        found += fitting
+    return found
+
+
+def _age(found: tuple[Experiment, Path]) -> tuple[datetime, str]:
+    return found[0].created, found[0].run

@@ -1,0 +1,178 @@
+"""The history of a run: one row per finished step. Its file is the run's state.
+
+A step is finished when its row is on disk. Whatever a killed run left behind after its last complete row (a checkpoint, half a
+checkpoint, a torn line) is removed on resume, so that the step runs again from where the row before it ended. Rows whose checkpoint
+has been damaged since are taken back too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from training.errors import BadInput
+
+HISTORY_FILE = "training_history.jsonl"
+CHECKPOINTS = "checkpoints"
+
+
+class Example(BaseModel):
+    """A trajectory that shows what an alert is about, by the task's id and words for its scenario."""
+
+    scenario_id: str
+    question: str
+    reward: float
+
+
+class Alert(BaseModel):
+    """One thing to look into: a name that the documentation explains, a sentence with the figures, and where to look."""
+
+    name: str
+    sentence: str
+    examples: list[Example]
+
+
+class StepRecord(BaseModel):
+    """One row of the history. Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts."""
+
+    model_config = ConfigDict(extra="allow")
+
+    step: int
+    phase: str
+    checkpoint_step: int
+    checkpoint_digest: str | None = None
+    """sha256 of the checkpoint's files; `None` where the backend keeps them elsewhere."""
+    seconds: float
+    reward: float | None = None
+    reward_std: float | None = None
+    """Mean over groups of the rewards' standard deviation within the group: without spread there is nothing to learn."""
+    reward_error: float | None = None
+    """Standard error of `reward`, from the spread between questions."""
+    reward_right: float | None = None
+    reward_wrong: float | None = None
+    """Mean reward of the rollouts that were correct, and of those that were not."""
+    accuracy: float | None = None
+    turns: float | None = None
+    groups_trained: int = 0
+    groups_dropped: int = 0
+    """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
+    rollout_errors: int = 0
+    judge_requests: int = 0
+    judge_cached: int = 0
+    """Groups whose scores the judge had given before."""
+    judge_seconds: float | None = None
+    """Mean per request."""
+    judge_cost: float | None = None
+    """US dollars, as far as the judge's price is known."""
+    sampled_tokens: int = 0
+    tokens_per_rollout: float | None = None
+    entropy: float | None = None
+    """Nats per sampled token, estimated by the mean of their negative log-probabilities."""
+    tokens_per_second: float | None = None
+    """Sampled tokens per second of rollout time."""
+    rollout_seconds: float | None = None
+    update_seconds: float | None = None
+    alerts: list[Alert] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    """What went wrong on the way without ending the run: failed rollouts, calls that hung, checkpoints that were damaged."""
+    validation_accuracy: float | None = None
+    validation_reward: float | None = None
+    """Means over the held-out questions, decoded greedily; `None` for steps that were not validated."""
+    validation_errors: int = 0
+    validation_tokens: int = 0
+    validation_seconds: float | None = None
+    """Part of `seconds`."""
+
+
+def read_history(path: Path) -> list[StepRecord]:
+    """The complete rows of a history file, in order. A torn last line, left by a killed run, is not a row.
+
+    Raises:
+        BadInput: a line before the last cannot be read, or the steps have a gap.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    rows: list[StepRecord] = []
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            rows.append(StepRecord.model_validate_json(line))
+        except ValueError as error:
+            raise BadInput(f"{path}, line {number}: not a history row; remove the run folder to start again") from error
+    if [row.step for row in rows] != list(range(rows[0].step, rows[0].step + len(rows)) if rows else []):
+        raise BadInput(f"{path}: steps have a gap or repeat; remove the run folder to start again")
+    return rows
+
+
+def append_row(path: Path, row: StepRecord) -> None:
+    """Writes a row to disk; when this returns the step is finished."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(row.model_dump_json() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def checkpoint_folder(model_dir: Path, checkpoint_step: int) -> Path:
+    """Where ART keeps a checkpoint."""
+    return model_dir / CHECKPOINTS / f"{checkpoint_step:04d}"
+
+
+def checkpoint_digest(folder: Path) -> str | None:
+    """sha256 over the names and contents of a checkpoint's files; `None` when there is no such folder."""
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def is_intact(model_dir: Path, row: StepRecord) -> bool:
+    """Whether the checkpoint behind a row is what it was when the row was written."""
+    if row.checkpoint_digest is None:
+        return True
+    return checkpoint_digest(checkpoint_folder(model_dir, row.checkpoint_step)) == row.checkpoint_digest
+
+
+def without_damaged_end(model_dir: Path, rows: Sequence[StepRecord]) -> list[StepRecord]:
+    """The rows up to the last one whose checkpoint is intact; none when there is no such row."""
+    kept = list(rows)
+    while kept and not is_intact(model_dir, kept[-1]):
+        kept.pop()
+    return kept
+
+
+def rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
+    """Removes what is not of these rows: newer checkpoints and half of one, torn lines, rows of ART's own history."""
+    last = rows[-1].checkpoint_step if rows else 0
+    for entry in (model_dir / CHECKPOINTS).glob("*"):
+        if entry.is_dir() and not (entry.name.isdigit() and int(entry.name) <= last):
+            shutil.rmtree(entry)
+    _rewrite(model_dir / HISTORY_FILE, (row.model_dump_json() for row in rows))
+    _rewrite(model_dir / "history.jsonl", _rows_up_to(model_dir / "history.jsonl", last))
+
+
+def _rewrite(path: Path, lines: Iterable[str]) -> None:
+    if path.exists():
+        beside = path.with_suffix(".tmp")
+        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        os.replace(beside, path)
+
+
+def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            if json.loads(line).get("step", 0) <= checkpoint_step:
+                kept.append(line)
+        except json.JSONDecodeError:
+            continue  # a torn line of a killed run
+    return kept

@@ -1,0 +1,116 @@
+"""What a run is going to do and cost, from its settings and the pace of earlier runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from training.errors import BadInput
+from training.experiment import EXPERIMENT_FILE, Experiment
+from training.history import HISTORY_FILE, StepRecord, read_history
+from training.judge import request_price
+from training.settings import TrainerSettings
+
+_TOKENS_PER_VERDICT = 80
+"""Of the judge's reply: an explanation, a score, an id."""
+
+
+class Pace(BaseModel):
+    """How long things took in a run like the planned one."""
+
+    seconds_per_rollout: float
+    """Update and validation included."""
+    seconds_per_demonstration: float | None
+    tokens_per_rollout: float
+    """Sampled ones."""
+    source: str
+
+
+class Plan(BaseModel):
+    """Counts of a whole run, resumed or not. `None` where nothing is known to reckon with."""
+
+    demonstrations: int
+    steps: int
+    rollouts: int
+    validation_rollouts: int
+    most_tokens: int
+    """Sampled tokens when every rollout takes all its turns and tokens."""
+    tokens: int | None
+    seconds: float | None
+    judge_requests: int
+    most_judge_cost: float | None
+    """US dollars when every rollout fills its context; retries and reasoning tokens come on top."""
+    pace: Pace | None
+
+
+def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
+    """The plan of a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
+    per_step = settings.groups_per_step * settings.rollouts_per_group
+    rollouts = settings.max_steps * per_step
+    validations = 0
+    if settings.validate_every:
+        validations = bool(settings.demonstrations) + math.ceil(settings.max_steps / settings.validate_every)
+    validated = validations * settings.validation_questions
+    judge_requests = settings.max_steps * settings.groups_per_step if "ruler" in settings.reward_weights else 0
+    demonstrations = settings.demonstrations * settings.warm_start_epochs
+    seconds = None
+    if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):
+        seconds = rollouts * pace.seconds_per_rollout + demonstrations * (pace.seconds_per_demonstration or 0.0)
+    return Plan(
+        demonstrations=demonstrations,
+        steps=settings.max_steps,
+        rollouts=rollouts,
+        validation_rollouts=validated,
+        most_tokens=(rollouts + validated) * max_turns * max_tokens,
+        tokens=round((rollouts + validated) * pace.tokens_per_rollout) if pace else None,
+        seconds=seconds,
+        judge_requests=judge_requests,
+        most_judge_cost=_judge_cost(settings, judge_requests),
+        pace=pace,
+    )
+
+
+def earlier_pace(runs: Path, base_model: str, backend: str) -> Pace | None:
+    """The pace of the newest run of this checkout with the same base model and backend; `None` when there is none."""
+    found: list[tuple[Experiment, list[StepRecord]]] = []
+    for file in runs.glob(f"*/{EXPERIMENT_FILE}"):
+        try:
+            experiment = Experiment.load(file.parent)
+            rows = [row for history in file.parent.rglob(HISTORY_FILE) for row in read_history(history)]
+        except BadInput:
+            continue  # another run's damage is no reason not to plan this one
+        same = (experiment.config.get("base_model"), experiment.config.get("backend")) == (base_model, backend)
+        if same and any(row.phase == "grpo" for row in rows):
+            found.append((experiment, rows))
+    if not found:
+        return None
+    experiment, rows = max(found, key=lambda run: run[0].created)
+    return _pace(rows, f"run {experiment.name} of {experiment.created:%Y-%m-%d}")
+
+
+def _pace(rows: Iterable[StepRecord], source: str) -> Pace:
+    seconds, rollouts, tokens, demonstrated = 0.0, 0.0, 0, None
+    for row in rows:
+        if row.phase == "grpo":
+            seconds += row.seconds
+            rollouts += row.sampled_tokens / row.tokens_per_rollout if row.tokens_per_rollout else 0
+            tokens += row.sampled_tokens
+        elif demonstrations := (row.model_extra or {}).get("demonstrations"):
+            demonstrated = row.seconds / demonstrations
+    return Pace(
+        seconds_per_rollout=seconds / max(1.0, rollouts),
+        seconds_per_demonstration=demonstrated,
+        tokens_per_rollout=tokens / max(1.0, rollouts),
+        source=source,
+    )
+
+
+def _judge_cost(settings: TrainerSettings, requests: int) -> float | None:
+    if not requests:
+        return 0.0
+    read = settings.rollouts_per_group * settings.max_context
+    price = request_price(settings, read, settings.rollouts_per_group * _TOKENS_PER_VERDICT)
+    return None if price is None else requests * price

@@ -1,0 +1,108 @@
+"""What a run needs that is not ours: looked at before anything is spent, one line each."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.backends import free_memory, require_backend
+from training.backends.base_model import ModelAccess, find_base_model
+from training.errors import BadInput
+from training.judge import judge_name, litellm_parameters
+from training.scoring import require_scoring
+from training.settings import TrainerSettings
+from training.stopping import require_stop_rules
+
+_LEAST_MEMORY, _LEAST_WEIGHT_COPIES = 1e9, 3
+"""Below so many bytes, and so many times the weights, no run was ever possible; a comfortable run takes more."""
+_LEAST_DISK = 1e9
+_JUDGE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a run needs. `found` says what is there, or what is wrong and what to do."""
+
+    name: str
+    ok: bool
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<14} {'ok' if self.ok else 'missing':<8} {self.found}"
+
+
+def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> Iterator[Check]:
+    """Every check, as it is made: rules, rewards, backend, base model, memory, disk, and one short request to the judge."""
+    yield _checked("stop rules", lambda: require_stop_rules(settings) or "consistent")
+    rewards = _checked("rewards", lambda: require_scoring(settings) or " + ".join(_rewards(settings)))
+    yield rewards
+    yield _checked("backend", lambda: f"{settings.backend} on {require_backend(settings)}")
+    access: list[ModelAccess] = []
+
+    def model() -> str:
+        access.append(find_base_model(base_model, models))
+        return f"{base_model} {access[0].found}"
+
+    yield _checked("base model", model)
+    yield _checked("memory", lambda: _memory(settings, access[0].weight_bytes if access else None))
+    yield _checked("disk", lambda: _disk(runs))
+    if rewards.ok and "ruler" in settings.reward_weights:
+        yield _checked("judge", lambda: asyncio.run(ask_judge(settings)))
+
+
+def require_ready(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> None:
+    """Raises BadInput with the first check that fails."""
+    for check in preflight(settings, base_model, models=models, runs=runs):
+        if not check.ok:
+            raise BadInput(check.found)
+
+
+async def ask_judge(settings: TrainerSettings) -> str:
+    """Asks the judge for a word, to see that it is there. Raises BadInput when it is not."""
+    import litellm
+    from openai import OpenAIError
+
+    parameters = {**litellm_parameters(settings), "timeout": _JUDGE_SECONDS}
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(_JUDGE_SECONDS):
+            question = [{"role": "user", "content": "Reply with the word ready."}]
+            await litellm.acompletion(model=settings.ruler_model, messages=question, **parameters)
+    except (OpenAIError, TimeoutError) as error:
+        reason = " ".join(str(error).split())[:200] or f"no reply within {_JUDGE_SECONDS:g} s"
+        raise BadInput(f"{judge_name(settings)} cannot be asked: {reason}") from error
+    return f"{judge_name(settings)} answers in {time.monotonic() - started:.1f} s"
+
+
+def _checked(name: str, look: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, look())
+    except BadInput as error:
+        return Check(name, False, " ".join(str(error).split()))
+
+
+def _rewards(settings: TrainerSettings) -> list[str]:
+    weights = settings.reward_weights
+    return list(weights) if len(weights) == 1 else [f"{weight:g} x {source}" for source, weight in weights.items()]
+
+
+def _memory(settings: TrainerSettings, weight_bytes: int | None) -> str:
+    free = free_memory(settings)
+    if free is None:
+        return "not told"
+    needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (weight_bytes or 0)
+    if free < needed:
+        raise BadInput(f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least")
+    return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed at least"
+
+
+def _disk(folder: Path) -> str:
+    existing = next(parent for parent in (folder, *folder.resolve().parents) if parent.is_dir())
+    free = shutil.disk_usage(existing).free
+    if free < _LEAST_DISK:
+        raise BadInput(f"{free / 1e9:.1f} GB are free where runs are kept ({existing}); {_LEAST_DISK / 1e9:.0f} GB are needed")
+    return f"{free / 1e9:.0f} GB free"

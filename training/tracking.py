@@ -1,0 +1,68 @@
+"""A run's rows in Weights & Biases: on its servers where there is a key, or in files beside the run with `WANDB_MODE=offline`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from training.experiment import Experiment
+from training.history import StepRecord
+from training.trainer import Progress
+
+
+def is_tracked() -> bool:
+    """Whether the environment asks for Weights & Biases."""
+    mode = os.environ.get("WANDB_MODE", "online")
+    return mode == "offline" or (mode == "online" and bool(os.environ.get("WANDB_API_KEY")))
+
+
+@contextmanager
+def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterator[Progress]:
+    """`progress`, and in Weights & Biases too when the environment asks for it. A run that goes on keeps its id there."""
+    if not is_tracked():
+        yield progress
+        return
+    import wandb  # a second of import
+
+    folder.mkdir(parents=True, exist_ok=True)
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "email-search-agent"),
+        name=experiment.name,
+        id=experiment.run,
+        resume="allow",
+        dir=folder,
+        config={**experiment.config, "git_revision": experiment.git_revision, "data": experiment.data},
+        settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+    )
+    run.define_metric("*", step_metric="step")  # a step that runs again after a kill may come twice
+    try:
+        yield _Tracked(progress, run)
+    finally:
+        run.finish()
+
+
+class _Tracked(Progress):
+    def __init__(self, progress: Progress, run: Any) -> None:
+        self._progress = progress
+        self._run = run
+
+    def stage(self, description: str, total: int) -> None:
+        self._progress.stage(description, total)
+
+    def advance(self) -> None:
+        self._progress.advance()
+
+    def step(self, row: StepRecord) -> None:
+        self._progress.step(row)
+        values = {name: value for name, value in row.model_dump().items() if isinstance(value, int | float)}
+        self._run.log({**values, "alert_count": len(row.alerts)})
+
+    def stopped(self, reason: str) -> None:
+        self._progress.stopped(reason)
+        self._run.summary["stopped"] = reason
+
+    def warning(self, sentence: str) -> None:
+        self._progress.warning(sentence)

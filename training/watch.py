@@ -1,0 +1,66 @@
+"""Says which calls are under way when nothing has moved for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+_NAMED = 3
+"""Calls that a message names; the others are counted."""
+
+
+class CallWatch:
+    """`with watch.call("update"):` tells of a call; while none begins, ends or `moves` for `seconds`, `warn` hears which are pending.
+
+    A thread of its own, because a call that blocks the event loop is one of those to be told of.
+    """
+
+    def __init__(self, seconds: float, warn: Callable[[str], None]) -> None:
+        self._seconds = seconds
+        self._warn = warn
+        self._calls: dict[object, tuple[str, float]] = {}
+        self._moved = time.monotonic()
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="stall-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        key = object()
+        with self._lock:
+            self._calls[key] = name, time.monotonic()
+        self.moves()
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._calls[key]
+            self.moves()
+
+    def moves(self) -> None:
+        """A call that takes long has got further."""
+        self._moved = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._seconds / 10):
+            now = time.monotonic()
+            if now - self._moved < self._seconds:
+                continue
+            with self._lock:
+                calls = sorted(self._calls.values(), key=lambda call: call[1])
+            if calls:
+                named = ", ".join(f"{name} ({now - begun:.0f} s)" for name, begun in calls[:_NAMED])
+                more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
+                self._warn(f"nothing has moved for {now - self._moved:.0f} s; waiting for {named}{more}")
+            self._moved = now  # say it again after as long again
