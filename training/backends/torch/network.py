@@ -127,7 +127,8 @@ def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | No
 class PolicyNetwork:
     """A Llama-like causal language model (Llama, Qwen2) that computes ragged rows of tokens.
 
-    Numbers are float32 on CPU, except in the layers' matrix products (`TorchSettings.matmul_dtype`), and bfloat16 on CUDA. At any moment at most one adapter is merged (`merged`).
+    Numbers are float32 on CPU, except in the layers' matrix products (`TorchSettings.matmul_dtype`), and bfloat16 on CUDA.
+    At any moment at most one adapter is merged (`merged`).
     """
 
     def __init__(self, model_dir: str | os.PathLike[str], settings: TorchSettings) -> None:
