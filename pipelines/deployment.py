@@ -31,11 +31,13 @@ def deploy_inference(
     models_dir: Path = MODELS,
     episode: dict[str, Any] | None = None,
     port: int = PORT,
+    settings: dict[str, Any] | None = None,
 ) -> str:
     """Deploys (or updates) the service `name` and returns its URL once it answers.
 
     Everything that the service needs is looked up here first, so that what is missing is said at once and not in the log
-    of a service that did not start; the service is pinned to what was found. Arguments are those of `load_service`.
+    of a service that did not start; the service is pinned to what was found. Arguments are those of `load_service`;
+    `settings` are ZenML's, and where they configure the deployer, `port` counts for nothing.
 
     Raises:
         BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
@@ -51,11 +53,12 @@ def deploy_inference(
         "checkpoint": stored.reference,
         "mail_database": str(database.id),
         "base_model": str(Path(source).resolve()) if Path(source).exists() else source,
-        "models_dir": str(models_dir.resolve()),
+        # Another machine keeps models where its own checkout is.
+        **({"models_dir": str(models_dir.resolve())} if models_dir != MODELS else {}),
         "episode": episode or {},
     }
     configured = inference_pipeline.with_options(
-        on_init=load_service, on_init_kwargs=pinned, settings={"deployer": deployer_settings(port)}
+        on_init=load_service, on_init_kwargs=pinned, settings={"deployer": deployer_settings(port), **(settings or {})}
     )
     try:
         # The service imports our modules from the folder in which it was started.

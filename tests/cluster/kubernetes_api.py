@@ -31,12 +31,12 @@ class ApiServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.refused: set[tuple[str, str]] = set()
         self.failing: dict[str, int] = {}
         """Start of a path -> status that every request to it is answered with."""
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", port), Handler)
 
     @property
     def url(self) -> str:
