@@ -23,7 +23,7 @@ REQUEST_SECONDS = 30
 PATIENCE = Retry(total=None, connect=12, read=3, redirect=3, status=3, other=3, backoff_factor=1, backoff_max=20)
 """Twelve attempts to connect, with pauses of 2, 4, 8, 16 and then 20 seconds: almost three minutes."""
 PENDING = "pending"
-"""Metadata of a step run: why its pod does not start."""
+"""Metadata of a step run: why its pod does not start, or why it ended; empty when it started after all."""
 
 logger = get_logger(__name__)
 
@@ -45,7 +45,7 @@ class ResilientOrchestrator(KubernetesOrchestrator):
 class ResilientStepOperator(KubernetesStepOperator):
     """ZenML's Kubernetes step operator with patience and with a word about pods that do not start."""
 
-    _said: str | None = None
+    _said = ""
 
     def get_kube_client(self) -> ApiClient:
         return _patient(super().get_kube_client())
@@ -69,8 +69,7 @@ class ResilientStepOperator(KubernetesStepOperator):
             fail_on_container_waiting_reasons=self.config.fail_on_container_waiting_reasons,
             **limits,
         )
-        if why:
-            self._say(step_run, why)
+        self._say(step_run, why or "")
         return {
             kube_utils.JobStatus.SUCCEEDED: ExecutionStatus.COMPLETED,
             kube_utils.JobStatus.FAILED: ExecutionStatus.FAILED,
@@ -84,7 +83,7 @@ class ResilientStepOperator(KubernetesStepOperator):
         if why == self._said:
             return
         self._said = why
-        logger.warning("Step `%s`: %s", step_run.name, why)
+        logger.warning("Step `%s`: %s", step_run.name, why or "its pod has started")
         log_metadata({PENDING: why}, step_id=step_run.id)
 
 

@@ -12,8 +12,9 @@ from zenml.deployers.exceptions import DeploymentProvisionError
 from zenml.integrations.kubernetes.deployers import KubernetesDeployer
 
 from configs.schema import load_config
-from pipelines.inference import inference_pipeline
+from pipelines.inference import DEPLOYMENT, inference_pipeline
 
+PORT = DEPLOYMENT.uvicorn_port
 FILE = Path(__file__).parents[2] / "configs" / "deployment_k8s.yaml"
 
 
@@ -48,13 +49,13 @@ def test_the_deployment(manifests: dict[str, dict[str, Any]]) -> None:
     assert container["resources"] == {"requests": {"cpu": "2", "memory": "4096Mi"}, "limits": {"memory": "6Gi"}}
     assert "nvidia" not in str(spec)
     ready, alive = container["readinessProbe"], container["livenessProbe"]
-    assert ready["httpGet"] == alive["httpGet"] == {"path": "/health", "port": 8080}
+    assert ready["httpGet"] == alive["httpGet"] == {"path": "/health", "port": PORT}
     assert alive["initialDelaySeconds"] == 300 and ready["periodSeconds"] == 5
 
 
 def test_the_service(manifests: dict[str, dict[str, Any]]) -> None:
     spec = manifests["Service"]["spec"]
-    assert spec["type"] == "LoadBalancer" and spec["ports"][0]["port"] == 8080
+    assert spec["type"] == "LoadBalancer" and spec["ports"][0]["port"] == PORT
     labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
     assert spec["selector"].items() <= labels.items()
 

@@ -63,6 +63,9 @@ def test_a_pod_that_no_node_takes(cluster: ApiServer, operator: Any, said: list[
     put_pod(cluster, **unschedulable("0/2 nodes are available: 2 Insufficient memory."))
     operator.get_status(STEP)
     assert len(said) == 2 and "Insufficient memory" in said[1]
+    del cluster.objects[POD]  # a pod that runs is none of those that are pending
+    operator.get_status(STEP)
+    assert said[2] == ""
 
 
 def test_an_image_that_does_not_exist_fails_at_once(cluster: ApiServer, operator: Any, said: list[str]) -> None:

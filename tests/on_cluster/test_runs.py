@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.request import Request, urlopen
 
 import pytest
 import yaml
@@ -19,6 +21,7 @@ from live_stack import Stack
 from zenml.models import StepRunResponse
 
 from cluster.flavors import FLAVOR, PENDING
+from pipelines.inference import DEPLOYMENT
 from steps.artifact_names import MODEL_NAME
 from training.trainer import HISTORY_FILE
 
@@ -37,6 +40,8 @@ SMALL = {
     "lora_layers": 2,
     "max_context": 8192,
 }
+PORT = DEPLOYMENT.uvicorn_port
+JSON = {"Content-Type": "application/json"}
 Found = TypeVar("Found")
 
 
@@ -157,3 +162,25 @@ def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> 
     for part in ("create_database/mail_database", "load_scenarios/scenarios", "train_agent/checkpoint", "/logs/"):
         assert any(part in key for key in keys), part
     assert "adapter_model.safetensors" in str(keys) and "mails.sqlite" in str(keys)
+
+
+def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, trained: dict[str, Any]) -> None:
+    settings = yaml.safe_load((ROOT / "configs" / "deployment_k8s.yaml").read_text())["settings"]
+    settings["docker"] = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
+    settings["resources"] = {"cpu_count": 0.1, "memory": "400MiB", "min_replicas": 1, "max_replicas": 1}
+    # The deployer's template takes these keys as they are in a manifest.
+    settings["deployer"]["pod_settings"] = pod_settings(project.folder, tiny_base, additional_pod_spec_args={"hostNetwork": True})
+    file = project.folder / "deployment.yaml"
+    file.write_text(yaml.safe_dump({"settings": settings}))
+    try:
+        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", timeout=500)
+        assert done.returncode == 0, done.stdout + done.stderr
+        inbox = stack.client.get_artifact_version("scenarios").load()[0].inbox_address
+        asked = {"question": "Where is it?", "inbox_address": inbox, "query_date": "2035-01-01"}
+        request = Request(f"http://127.0.0.1:{PORT}/invoke", json.dumps({"parameters": asked}).encode(), JSON)
+        with urlopen(request, timeout=120) as response:
+            answer = json.load(response)
+        assert response.status == 200 and answer["question"] == asked["question"] and "source_ids" in answer
+    finally:
+        with contextlib.suppress(KeyError):
+            stack.client.delete_deployment("on-cluster", force=True)
