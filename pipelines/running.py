@@ -32,9 +32,11 @@ def run_pipeline(pipeline: Pipeline, arguments: dict[str, Any], **options: Any) 
     try:
         with _steps_said(name) if remote else contextlib.nullcontext():
             run = pipeline.with_options(run_name=name, **options)(**arguments)
-    except Exception:
+    except Exception as error:
         if remote and (failed := _failed_step(name)):
             raise _reason(failed) from None
+        if remote and isinstance(error, RuntimeError):  # the pod that starts the steps did not get that far
+            raise RunFailed(" ".join(str(error).split())) from None
         raise
     assert run is not None, "only scheduled pipelines return nothing"
     run = Client().get_pipeline_run(run.id)
