@@ -66,7 +66,7 @@ def deploy_inference(
             deployment = configured.deploy(deployment_name=name)
     except DeployerError as error:
         raise RuntimeError(
-            f"service {name} did not start: {_last_error(name)} (see `zenml deployment logs {name}`)"
+            f"service {name} did not start: {_last_error(name, error)} (see `zenml deployment logs {name}`)"
         ) from error
     assert deployment.url is not None, "a running deployment has a URL"
     return deployment.url
@@ -96,12 +96,12 @@ def _dead_service_noticed(name: str) -> Iterator[None]:
         thread.join()
 
 
-def _last_error(name: str) -> str:
-    """The last line of the service's log that names an error, other than that a hook failed."""
+def _last_error(name: str, failed: DeployerError) -> str:
+    """The last line of the service's log that names an error, other than that a hook failed; `failed` when there is no log."""
     try:
         log = list(BaseDeployer.get_active_deployer().get_deployment_logs(name, tail=LOG_LINES))
     except DeployerError:
-        return "there is no log"
+        return " ".join(str(failed).split())[:300]
     errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput)\b", line)]
     errors = [line for line in errors if "HookExecutionException" not in line]
     return errors[-1][:300] if errors else "the log names no error"

@@ -77,10 +77,15 @@ def _steps_said(name: str) -> Iterator[None]:
 
 
 def _failed_step(name: str) -> StepRunResponse | None:
+    """The step that failed, or, in a run that failed without one, the step that it never got beyond."""
     with contextlib.suppress(KeyError):
-        for step in Client().get_pipeline_run(name).steps.values():
-            if step.status.is_failed:
-                return step
+        run = Client().get_pipeline_run(name)
+        steps = list(run.steps.values())
+        failed = [step for step in steps if step.status.is_failed]
+        if run.status.is_failed:
+            failed += [step for step in steps if not step.status.is_finished]
+        if failed:
+            return failed[0]
     return None
 
 
@@ -92,5 +97,5 @@ def _reason(step: StepRunResponse) -> Exception:
     if info:
         reason = f"{(info.source or '').rpartition('.')[2]}: {info.message}"
     else:
-        reason = str(step.run_metadata.get(PENDING) or "its pod ended without a word")
-    return RunFailed(f"step {step.name}: {' '.join(reason.split())}; its log: run {step.pipeline_run_id} in the dashboard")
+        reason = str(step.run_metadata.get(PENDING) or "its pod did not start, or ended without a word")
+    return RunFailed(f"step {step.name}: {' '.join(reason.split())}; log: run {step.pipeline_run_id} in the dashboard")

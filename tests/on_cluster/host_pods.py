@@ -44,7 +44,6 @@ def pod_settings(project: Path, *folders: Path, **more: Any) -> dict[str, Any]:
         "ZENML_ENABLE_RICH_TRACEBACK": "false",
         # What images/cpu.Dockerfile sets
         "ZENML_CUSTOM_SOURCE_ROOT": PROJECT,
-        "ZENML_ANALYTICS_OPT_IN": "false",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "WANDB_ERROR_REPORTING": "false",
     }

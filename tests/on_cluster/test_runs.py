@@ -18,10 +18,11 @@ import yaml
 from checkout import ROOT, Checkout
 from host_pods import IMAGE, pod_settings
 from live_stack import Stack
+from zenml.integrations import kubernetes
 from zenml.models import StepRunResponse
 
 from cluster.flavors import FLAVOR, PENDING
-from pipelines.inference import DEPLOYMENT
+from pipelines.inference import DEPLOYMENT, inference_pipeline
 from steps.artifact_names import MODEL_NAME
 from training.trainer import HISTORY_FILE
 
@@ -40,6 +41,7 @@ SMALL = {
     "lora_layers": 2,
     "max_context": 8192,
 }
+TEMPLATE = Path(kubernetes.__file__).parent / "templates" / "kubernetes" / "deployment.yaml.j2"
 PORT = DEPLOYMENT.uvicorn_port
 JSON = {"Content-Type": "application/json"}
 Found = TypeVar("Found")
@@ -168,8 +170,17 @@ def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, 
     settings = yaml.safe_load((ROOT / "configs" / "deployment_k8s.yaml").read_text())["settings"]
     settings["docker"] = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
     settings["resources"] = {"cpu_count": 0.1, "memory": "400MiB", "min_replicas": 1, "max_replicas": 1}
-    # The deployer's template takes these keys as they are in a manifest.
-    settings["deployer"]["pod_settings"] = pod_settings(project.folder, tiny_base, additional_pod_spec_args={"hostNetwork": True})
+    of_product = settings["deployer"]["pod_settings"]["env"]
+    settings["deployer"]["pod_settings"] = pod_settings(project.folder, tiny_base, additional_pod_spec_args={})
+    # What the pipeline sets itself would stand there twice, which the API server does not take.
+    set_by_pipeline = inference_pipeline.configuration.environment
+    pods = settings["deployer"]["pod_settings"]
+    pods["env"] = [entry for entry in pods["env"] if entry["name"] not in set_by_pipeline] + of_product
+    # ZenML's template renders additional_pod_spec_args to something that is no YAML.
+    template = project.folder / "deployment.yaml.j2"
+    pod = "      containers:\n"
+    template.write_text(TEMPLATE.read_text().replace(pod, f"      hostNetwork: true\n{pod}"))
+    settings["deployer"]["custom_deployment_template_file"] = str(template)
     file = project.folder / "deployment.yaml"
     file.write_text(yaml.safe_dump({"settings": settings}))
     try:
