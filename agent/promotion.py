@@ -26,7 +26,8 @@ def decide_promotion(
     min_gain: float,
     significance: float,
 ) -> Promotion:
-    """Promotes when no `alerts` of the training are left unresolved, and accuracy (0 to 1) is above `floor`, above the base's by `min_gain`, and not worse than production's.
+    """Promotes when no `alerts` of the training are left unresolved, and accuracy (0 to 1) is above `floor`, above the base's
+    by `min_gain`, and not worse than production's.
 
     Worse means: on the questions that both were asked, more were right in production only than in the new version only,
     and a difference of that size or larger has a chance of at most `significance` between equals (exact two-sided McNemar

@@ -1,7 +1,7 @@
 """ZenML's Kubernetes orchestrator and step operator, taught to wait for an API server and to say why a pod does not start.
 
-As they come, both take a minute without the API server for a failed step, while its pod goes on; and the step operator waits without a word for
-a pod that cannot start, even for an image that does not exist.
+As they come, both take a minute without the API server for a failed step, while its pod goes on; and the step operator waits
+without a word for a pod that cannot start, even for an image that does not exist.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ def retraining_pipeline(data: DataConfig, training: TrainingConfig, evaluation: 
     database, _ = create_database(config=data, source_version=version)
     scenarios = load_scenarios(config=data, database=database, source_version=version)
     base = setup_art_model(base_model=training.base_model)
-    checkpoint, warm_start, _, _ = train_agent(
+    # Every run trains and decides, whatever it finds in the cache.
+    checkpoint, warm_start, _, _ = train_agent.with_options(enable_cache=False)(
         config=training, run_key=None, base=base, database=database, scenarios=scenarios
     )
     asked = {"config": evaluation, "database": database, "scenarios": scenarios}
@@ -34,4 +35,6 @@ def retraining_pipeline(data: DataConfig, training: TrainingConfig, evaluation: 
     # Not before: a training takes hours, and production may change meanwhile.
     production = find_production(after=["train_agent"])
     answers = ask_production(production=production, **asked)
-    compute_metrics(config=evaluation, predictions=predictions, checkpoint=checkpoint, production=answers)
+    compute_metrics.with_options(enable_cache=False)(
+        config=evaluation, predictions=predictions, checkpoint=checkpoint, production=answers
+    )

@@ -198,12 +198,10 @@ def schedule_retraining(config: Config, cron: str) -> None:
     identity = json.dumps({name: part.model_dump(mode="json") for name, part in parts.items()}, sort_keys=True)
     name = f"retrain-{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
     schedules.require_unscheduled(name)
-    # Every run trains, whatever it finds in the cache.
-    train = {**config.step_settings.get("train_agent", {}), "enable_cache": False}
     scheduled = retraining_pipeline.with_options(
         model=Model(name=MODEL_NAME),
         settings=config.settings,
-        steps={**config.step_settings, "train_agent": train},
+        steps=config.step_settings,
         schedule=Schedule(name=name, cron_expression=cron),
     )
     try:
