@@ -36,7 +36,8 @@ def run_pipeline(pipeline: Pipeline, arguments: dict[str, Any], **options: Any) 
         if remote and (failed := _failed_step(name)):
             raise _reason(failed) from None
         if remote and isinstance(error, RuntimeError):  # the pod that starts the steps did not get that far
-            raise RunFailed(" ".join(str(error).split())) from None
+            hint = "when its pods' logs miss the module cluster, the image lacks the project: see Images in docs/kubernetes.md"
+            raise RunFailed(f"{' '.join(str(error).split())} ({hint})") from None
         raise
     assert run is not None, "only scheduled pipelines return nothing"
     run = Client().get_pipeline_run(run.id)
