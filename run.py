@@ -36,7 +36,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
     add("--name", default="email-search-agent", help="deploy: name of the service")
-    add("--schedule", metavar="CRON", help='train: run on a schedule, e.g. "0 2 * * *" (needs a scheduling orchestrator)')
+    add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack: check everything and say what would be done")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
     arguments = parser.parse_args(words)
@@ -69,9 +69,10 @@ def quiet_third_parties() -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code: 0 done, 2 bad input, 130 stopped by the user."""
+    """Runs the command line; returns the exit code: 0 done, 1 failed on another machine, 2 bad input, 130 stopped by the user."""
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     quiet_third_parties()
+    from cluster.errors import RunFailed
     from configs.schema import ConfigError
     from environment.errors import BadInput as BadMail
     from training.errors import BadInput as BadTraining
@@ -81,6 +82,9 @@ def main(words: list[str] | None = None) -> int:
     except (ConfigError, BadMail, BadTraining) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except RunFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on after the last finished step", file=sys.stderr)
         return 130
@@ -114,7 +118,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
         run_plan(config)
         return
-    if arguments.pipeline in ("train", "all") and (arguments.schedule is not None or config.step_settings):
+    if arguments.schedule is not None or config.step_settings:
         from pipelines.operations import require_cluster
 
         require_cluster(config, arguments.schedule)
@@ -132,11 +136,14 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
         return
+    if arguments.schedule is not None and arguments.pipeline in ("train", "all"):
+        runs.schedule_retraining(config, arguments.schedule)
+        return
     data = runs.run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return
-    trained = runs.run_train(config, data, cache=cache, schedule=arguments.schedule)
-    if arguments.pipeline in ("eval", "all") and trained is not None:
+    trained = runs.run_train(config, data, cache=cache)
+    if arguments.pipeline in ("eval", "all"):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary)
 
 

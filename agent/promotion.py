@@ -21,11 +21,13 @@ def decide_promotion(
     base: Sequence[Prediction],
     production: Sequence[Prediction] | None,
     *,
+    alerts: Sequence[str] = (),
     floor: float,
     min_gain: float,
     significance: float,
 ) -> Promotion:
-    """Promotes when accuracy (0 to 1) is above `floor`, above the base's by `min_gain`, and not worse than production's.
+    """Promotes when no `alerts` of the training are left unresolved, and accuracy (0 to 1) is above `floor`, above the base's
+    by `min_gain`, and not worse than production's.
 
     Worse means: on the questions that both were asked, more were right in production only than in the new version only,
     and a difference of that size or larger has a chance of at most `significance` between equals (exact two-sided McNemar
@@ -35,6 +37,9 @@ def decide_promotion(
     accuracy, of_base = figures.accuracy, compute_metrics(base).accuracy
     if figures.n == 0:
         return Promotion(promoted=False, reason="every question ended in an error")
+    if alerts:
+        reason = f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
+        return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")
     if accuracy <= floor:
         return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")
     if accuracy <= of_base + min_gain:

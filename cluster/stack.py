@@ -9,11 +9,17 @@ from uuid import UUID
 
 from zenml.client import Client
 from zenml.enums import StackComponentType
+from zenml.integrations.kubernetes import KUBERNETES_ORCHESTRATOR_FLAVOR
 from zenml.stack.utils import validate_stack_component_config
 
+from cluster import flavors
 from cluster.settings import StackSettings
 from training.errors import BadInput
 
+OWN_FLAVORS = {
+    StackComponentType.ORCHESTRATOR: flavors.ResilientOrchestratorFlavor,
+    StackComponentType.STEP_OPERATOR: flavors.ResilientStepOperatorFlavor,
+}
 NEEDED = ("kubernetes_context", "artifact_store", "container_registry")
 
 
@@ -58,9 +64,10 @@ def components_of(settings: StackSettings) -> list[Component]:
         Component(
             StackComponentType.ORCHESTRATOR,
             f"{name}-orchestrator",
-            "kubernetes",
+            flavors.FLAVOR,
             cluster
             | {
+                "api_request_timeout": flavors.REQUEST_SECONDS,
                 "service_account_name": settings.service_account,
                 # Steps with a step operator are submitted by the step's own pod, which needs the same rights for that.
                 "step_pod_service_account_name": settings.service_account,
@@ -75,9 +82,9 @@ def components_of(settings: StackSettings) -> list[Component]:
         Component(
             StackComponentType.STEP_OPERATOR,
             f"{name}-gpu",
-            "kubernetes",
+            flavors.FLAVOR,
             # It is called inside the cluster only, where no kubeconfig has the context of this machine.
-            {"kubernetes_namespace": namespace, "incluster": True},
+            {"kubernetes_namespace": namespace, "incluster": True, "api_request_timeout": flavors.REQUEST_SECONDS},
         ),
         Component(StackComponentType.ARTIFACT_STORE, f"{name}-artifacts", "s3", store),
         Component(StackComponentType.CONTAINER_REGISTRY, f"{name}-registry", "default", registry),
@@ -119,6 +126,7 @@ def register(name: str, components: Sequence[Component]) -> list[Change]:
     """
     changes = plan(name, components)
     client = Client()
+    register_flavors()
     for component, change in zip(components, changes, strict=False):
         if change.action == "create":
             client.create_stack_component(component.name, component.flavor, component.kind, component.configuration)
@@ -137,10 +145,19 @@ def register(name: str, components: Sequence[Component]) -> list[Change]:
     return changes
 
 
+def register_flavors() -> None:
+    """Makes our flavors known to ZenML, once."""
+    for kind, flavor in OWN_FLAVORS.items():
+        if not Client().list_flavors(name=flavors.FLAVOR, type=kind).total:
+            Client().create_flavor(f"{flavor.__module__}.{flavor.__name__}", kind)
+
+
 def _component_change(component: Component) -> Change:
     what = component.kind.value.replace("_", " ")
+    # Our flavors are configured as those that they extend, and registered only when the stack is.
+    configured_as = KUBERNETES_ORCHESTRATOR_FLAVOR if component.flavor == flavors.FLAVOR else component.flavor
     try:
-        valid = validate_stack_component_config(component.configuration, component.flavor, component.kind)
+        valid = validate_stack_component_config(component.configuration, configured_as, component.kind)
     except ValueError as error:
         raise BadInput(f"{what} {component.name}: {' '.join(str(error).split())}") from None
     assert valid is not None, "a flavor of ZenML's own can be imported"

@@ -93,6 +93,9 @@ class EvaluationConfig(BaseModel):
     promotion_floor: float = Field(
         default=0.0, ge=0, lt=1, description="gate: accuracy that a version must be above to go to production"
     )
+    accepted_alerts: tuple[str, ...] = Field(
+        default=(), description="gate: alerts of the training that somebody looked into and found harmless"
+    )
     promotion_significance: float = Field(
         default=0.05,
         gt=0,

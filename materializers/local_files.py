@@ -26,6 +26,13 @@ def put_file(store: BaseArtifactStore, source: Path, uri: str) -> tuple[str, int
         return _copy(reader, cast(IO[bytes], writer))
 
 
+def get_file(store: BaseArtifactStore, uri: str, target: Path) -> str:
+    """Copies `uri` to a local file; returns the sha256 of what was written."""
+    with store.open(uri, "rb") as reader, target.open("wb") as writer:
+        digest, _ = _copy(cast(IO[bytes], reader), writer)
+    return digest
+
+
 def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) -> Path:
     """A local folder that holds the named files of the artifact at `uri`.
 
@@ -46,8 +53,7 @@ def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) 
     try:
         beside.mkdir(parents=True)
         for name, expected in sha256_of.items():
-            with store.open(os.path.join(uri, name), "rb") as reader, (beside / name).open("wb") as writer:
-                found, _ = _copy(cast(IO[bytes], reader), writer)
+            found = get_file(store, os.path.join(uri, name), beside / name)
             if found != expected:
                 raise DamagedArtifact(f"{uri}: {name} arrived damaged (sha256 {found[:12]}, expected {expected[:12]})")
         try:

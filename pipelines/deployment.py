@@ -31,11 +31,13 @@ def deploy_inference(
     models_dir: Path = MODELS,
     episode: dict[str, Any] | None = None,
     port: int = PORT,
+    settings: dict[str, Any] | None = None,
 ) -> str:
     """Deploys (or updates) the service `name` and returns its URL once it answers.
 
     Everything that the service needs is looked up here first, so that what is missing is said at once and not in the log
-    of a service that did not start; the service is pinned to what was found. Arguments are those of `load_service`.
+    of a service that did not start; the service is pinned to what was found. Arguments are those of `load_service`;
+    `settings` are ZenML's, and where they configure the deployer, `port` counts for nothing.
 
     Raises:
         BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
@@ -51,11 +53,12 @@ def deploy_inference(
         "checkpoint": stored.reference,
         "mail_database": str(database.id),
         "base_model": str(Path(source).resolve()) if Path(source).exists() else source,
-        "models_dir": str(models_dir.resolve()),
+        # Another machine keeps models where its own checkout is.
+        **({"models_dir": str(models_dir.resolve())} if models_dir != MODELS else {}),
         "episode": episode or {},
     }
     configured = inference_pipeline.with_options(
-        on_init=load_service, on_init_kwargs=pinned, settings={"deployer": deployer_settings(port)}
+        on_init=load_service, on_init_kwargs=pinned, settings={"deployer": deployer_settings(port), **(settings or {})}
     )
     try:
         # The service imports our modules from the folder in which it was started.
@@ -63,7 +66,7 @@ def deploy_inference(
             deployment = configured.deploy(deployment_name=name)
     except DeployerError as error:
         raise RuntimeError(
-            f"service {name} did not start: {_last_error(name)} (see `zenml deployment logs {name}`)"
+            f"service {name} did not start: {_last_error(name, error)} (see `zenml deployment logs {name}`)"
         ) from error
     assert deployment.url is not None, "a running deployment has a URL"
     return deployment.url
@@ -93,12 +96,12 @@ def _dead_service_noticed(name: str) -> Iterator[None]:
         thread.join()
 
 
-def _last_error(name: str) -> str:
-    """The last line of the service's log that names an error, other than that a hook failed."""
+def _last_error(name: str, failed: DeployerError) -> str:
+    """The last line of the service's log that names an error, other than that a hook failed; `failed` when there is no log."""
     try:
         log = list(BaseDeployer.get_active_deployer().get_deployment_logs(name, tail=LOG_LINES))
     except DeployerError:
-        return "there is no log"
+        return " ".join(str(failed).split())[:300]
     errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput)\b", line)]
     errors = [line for line in errors if "HookExecutionException" not in line]
     return errors[-1][:300] if errors else "the log names no error"

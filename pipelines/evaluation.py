@@ -27,7 +27,7 @@ def evaluation_pipeline(
     checkpoint: UUID,
     warm_start: UUID | None = None,
     base_model: str | None = None,
-    production: UUID | None = None,
+    production: str | None = None,
 ) -> None:
     client = Client()
     trained = client.get_artifact_version(checkpoint)
@@ -43,7 +43,5 @@ def evaluation_pipeline(
         warm_start=client.get_artifact_version(warm_start) if warm_start else None,
         **data,
     )
-    in_production = (
-        ask_production(config=config, production=client.get_artifact_version(production), **data) if production else None
-    )
-    compute_metrics(config=config, predictions=predictions, production=in_production)
+    in_production = ask_production(config=config, production=production, **data) if production else None
+    compute_metrics(config=config, predictions=predictions, checkpoint=trained, production=in_production)

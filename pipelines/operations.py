@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from zenml.client import Client
+
 from cluster import schedules
 from cluster.preflight import Check, preflight
 from cluster.stack import components_of, plan, register, require_remote_stack
-from configs.schema import Config, StackConfig, section
+from configs.schema import Config, DataConfig, StackConfig, section
 from reports.console import say
+from steps.data.sources import local_sources
 from training.errors import BadInput
 
 
@@ -41,11 +44,16 @@ def _not_ready(missing: list[Check]) -> BadInput:
 
 
 def require_cluster(config: Config, schedule: str | None) -> None:
-    """Raises BadInput when the active stack cannot run the training as configured, or not on that schedule."""
+    """Raises BadInput when the active stack cannot run the pipelines as configured, or not on that schedule."""
     if schedule is not None:
         schedules.require_cron(schedule)
         schedules.require_scheduler()
     require_remote_stack(config.step_settings)
+    stack = Client().active_stack
+    if stack.orchestrator.config.is_remote and (local := local_sources(section(config, DataConfig))):
+        raise BadInput(
+            f"{local[0]} is on this machine, and stack {stack.name} runs on others: use a dataset id of the Hugging Face Hub"
+        )
 
 
 def list_schedules() -> None:

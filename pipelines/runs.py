@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel
 from zenml import Model, save_artifact
 from zenml.client import Client
+from zenml.config.schedule import Schedule
 from zenml.models import ModelVersionResponse, PipelineRunResponse
 from zenml.orchestrators.exceptions import PipelineSubmissionError
 
@@ -24,6 +25,8 @@ from pipelines.data_preparation import data_preparation_pipeline
 from pipelines.deployment import deploy_inference
 from pipelines.evaluation import evaluation_pipeline
 from pipelines.question_writing import question_writing_pipeline
+from pipelines.retraining import retraining_pipeline
+from pipelines.running import run_pipeline
 from pipelines.training import training_pipeline
 from reports.console import console, say
 from reports.page import write_page
@@ -68,11 +71,6 @@ def _output(run: PipelineRunResponse, step: str, name: str) -> Any:
     return run.steps[step].outputs[name][0]
 
 
-def _finished(run: PipelineRunResponse | None) -> PipelineRunResponse:
-    assert run is not None  # only scheduled pipelines return nothing
-    return Client().get_pipeline_run(run.id)
-
-
 def _say_if_cached(run: PipelineRunResponse, what: str) -> None:
     if all(step.status.value == "cached" for step in run.steps.values()):
         say(f"{what}: unchanged, reused (--no-cache runs it again)")
@@ -81,10 +79,11 @@ def _say_if_cached(run: PipelineRunResponse, what: str) -> None:
 def run_data(config: Config, *, cache: bool) -> DataRun:
     """Prepares mails and questions."""
     data = section(config, DataConfig)
-    run = _finished(
-        data_preparation_pipeline.with_options(enable_cache=cache, settings=config.settings)(
-            config=data, source_version=source_version(data)
-        )
+    run = run_pipeline(
+        data_preparation_pipeline,
+        {"config": data, "source_version": source_version(data)},
+        enable_cache=cache,
+        settings=config.settings,
     )
     database = _output(run, "create_database", MAIL_DATABASE)
     scenarios = _output(run, "load_scenarios", SCENARIOS)
@@ -108,14 +107,17 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
     """Has questions written about mail that has none, and says where they are and how to train with them."""
     questions, data = section(config, QuestionConfig), section(config, DataConfig)
     require_model(questions)
-    run = _finished(
-        question_writing_pipeline.with_options(enable_cache=cache, settings=config.settings)(
-            config=questions,
-            data=data,
-            source_version=source_version(data),
-            read_chars=config.read_chars,
-            fresh="" if cache else datetime.now(UTC).isoformat(),
-        )
+    run = run_pipeline(
+        question_writing_pipeline,
+        {
+            "config": questions,
+            "data": data,
+            "source_version": source_version(data),
+            "read_chars": config.read_chars,
+            "fresh": "" if cache else datetime.now(UTC).isoformat(),
+        },
+        enable_cache=cache,
+        settings=config.settings,
     )
     _say_if_cached(run, "questions")
     written = _output(run, "write_questions", QUESTIONS)
@@ -151,27 +153,22 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
-def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | None = None) -> TrainedRun | None:
-    """Trains, or goes on with an unfinished run of the same key, or finds the finished one.
-
-    With a schedule nothing is trained now and `None` returned: every scheduled run trains, and makes a model version of its own.
-    """
+def run_train(config: Config, data: DataRun, *, cache: bool) -> TrainedRun:
+    """Trains, or goes on with an unfinished run of the same key, or finds the finished one."""
     training = section(config, TrainingConfig)
     require_scoring(training)
     require_stop_rules(training)
-    key = run_key(training, data, "" if cache or schedule else datetime.now(UTC).isoformat())
+    key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
-    if schedule:
-        _schedule_training(config, key, schedule, arguments)
-        return None
-    started = training_pipeline.with_options(
+    run = run_pipeline(
+        training_pipeline,
+        arguments,
         enable_cache=cache,
         model=Model(name=MODEL_NAME, version=key),
         settings=config.settings,
-        steps=config.step_settings,
-    )(**arguments)
-    run = _finished(started)
+        steps={name: step for name, step in config.step_settings.items() if name == "train_agent"},
+    )
     if run.steps["train_agent"].status.value == "cached":
         say("training: this run is finished, reused (--no-cache starts a new one)")
     return TrainedRun(
@@ -182,30 +179,40 @@ def run_train(config: Config, data: DataRun, *, cache: bool, schedule: str | Non
     )
 
 
-def _schedule_training(config: Config, key: str, cron: str, arguments: dict[str, Any]) -> None:
-    """Has the orchestrator start the training at the times that `cron` means."""
-    from zenml.config.schedule import Schedule
+def schedule_retraining(config: Config, cron: str) -> None:
+    """Has the orchestrator refresh the data, train, evaluate and promote at the times that `cron` means; nothing runs now.
 
+    Every run makes a model version of its own.
+
+    Raises:
+        BadInput: the same retraining is scheduled already, the cluster refuses, or a source is on this machine only.
+    """
     from cluster import schedules
 
-    name = f"train-{key}"
+    parts = {
+        "data": section(config, DataConfig),
+        "training": section(config, TrainingConfig),
+        "evaluation": section(config, EvaluationConfig),
+    }
+    require_scoring(parts["training"])
+    require_stop_rules(parts["training"])
+    identity = json.dumps({name: part.model_dump(mode="json") for name, part in parts.items()}, sort_keys=True)
+    name = f"retrain-{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
     schedules.require_unscheduled(name)
-    # A finished run would be found in the cache, and a fixed version would be overwritten while it is in production.
-    never_cached = {**config.step_settings, "train_agent": {**config.step_settings.get("train_agent", {}), "enable_cache": False}}
-    scheduled = training_pipeline.with_options(
+    scheduled = retraining_pipeline.with_options(
         model=Model(name=MODEL_NAME),
         settings=config.settings,
-        steps=never_cached,
+        steps=config.step_settings,
         schedule=Schedule(name=name, cron_expression=cron),
     )
     try:
-        scheduled(**arguments)
+        scheduled(**parts)
     except BaseException as error:  # ZenML notes a schedule before the cluster has taken it
         schedules.forget(name)
         if isinstance(error, PipelineSubmissionError):
             raise BadInput(f"--schedule: {error}") from None
         raise
-    say(f'training is scheduled: {name} "{cron}" (--schedule-list, --schedule-pause, --schedule-resume, --schedule-delete)')
+    say(f'scheduled: {name} "{cron}" (--schedule-list, --schedule-pause, --schedule-resume, --schedule-delete)')
 
 
 def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun | None:
@@ -260,18 +267,21 @@ def run_eval(
     config: Config, trained: TrainedRun, *, cache: bool, summary: Path | None, base_model: str | None = None
 ) -> None:
     """Evaluates a training run and prints the closing table. `base_model` insists on that base instead of the checkpoint's."""
-    run = _finished(
-        evaluation_pipeline.with_options(
-            enable_cache=cache, model=Model(name=MODEL_NAME, version=trained.version), settings=config.settings
-        )(
-            config=section(config, EvaluationConfig),
-            database=trained.data.database,
-            scenarios=trained.data.scenarios,
-            checkpoint=trained.checkpoint,
-            warm_start=trained.warm_start,
-            base_model=base_model,
-            production=_other_in_production(trained),
-        )
+    run = run_pipeline(
+        evaluation_pipeline,
+        {
+            "config": section(config, EvaluationConfig),
+            "database": trained.data.database,
+            "scenarios": trained.data.scenarios,
+            "checkpoint": trained.checkpoint,
+            "warm_start": trained.warm_start,
+            "base_model": base_model,
+            "production": _other_in_production(trained),
+        },
+        enable_cache=cache,
+        model=Model(name=MODEL_NAME, version=trained.version),
+        settings=config.settings,
+        steps={name: step for name, step in config.step_settings.items() if name != "train_agent"},
     )
     _say_if_cached(run, "evaluation")
     metrics = _output(run, "compute_metrics", METRICS).load()
@@ -286,18 +296,18 @@ def run_eval(
     say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
 
 
-def _other_in_production(trained: TrainedRun) -> UUID | None:
-    """The checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+def _other_in_production(trained: TrainedRun) -> str | None:
+    """Id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
     version = production_version()
     if version is None or version.name == trained.version:
         return None
     checkpoint = version.get_artifact(CHECKPOINT)
     assert checkpoint is not None, "the version in production has a checkpoint"
-    return checkpoint.id
+    return str(checkpoint.id)
 
 
 def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model: str | None) -> None:
     """Deploys the trained agent and says how to ask it."""
-    url = deploy_inference(name, checkpoint=checkpoint, base_model=base_model, port=config.port)
+    url = deploy_inference(name, checkpoint=checkpoint, base_model=base_model, port=config.port, settings=config.settings)
     say(f"{name} answers at {url}/invoke (form: {url}/)")
     say(f"zenml deployment describe|logs|deprovision {name}")

@@ -41,6 +41,8 @@ class CheckpointManifest(BaseModel):
     """The training configuration."""
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact name -> id of the version that the adapter was trained on."""
+    alerts: tuple[str, ...] = ()
+    """Names of the alerts that the training raised up to this step: see `training.monitors`."""
     created: datetime
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from pathlib import Path
+
+from huggingface_hub import HfApi
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
+from environment.errors import BadInput
 from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
 from environment.sources.detection import mail_source, source_files
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
+
+_HUB_SECONDS = 30
 
 
 def company(config: DataConfig) -> SyntheticCompany:
@@ -59,6 +65,26 @@ def source_version(config: DataConfig) -> str:
         for path in source_files(source) if source and source != SYNTHETIC else ():
             version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
     return version.hexdigest()[:16]
+
+
+def current_source_version(config: DataConfig) -> str:
+    """The same, and it changes with a dataset's revision on the Hub too, which has to answer for that: `BadInput` if not."""
+    version = hashlib.sha256(source_version(config).encode())
+    for dataset in (config.emails, config.train_questions, config.test_questions):
+        if dataset and dataset != SYNTHETIC and not Path(dataset).exists():
+            try:
+                revision = HfApi().dataset_info(dataset, timeout=_HUB_SECONDS).sha
+            except Exception as error:  # the Hub's client has errors of its own, and passes on those of its HTTP library
+                reason = " ".join(str(error).split())[:160]
+                raise BadInput(f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again") from error
+            version.update(f"{dataset} {revision}\n".encode())
+    return version.hexdigest()[:16]
+
+
+def local_sources(config: DataConfig) -> list[str]:
+    """Those of the configured sources that are files of this machine."""
+    sources = (config.emails, config.train_questions, config.test_questions)
+    return [source for source in sources if source and source != SYNTHETIC and Path(source).expanduser().exists()]
 
 
 def _state(path: str) -> str:

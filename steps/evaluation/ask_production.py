@@ -18,10 +18,10 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
 from steps.evaluation.run_inference import open_judge
+from steps.model_registry import find_checkpoint
 from steps.project import MODELS, code_of
 from training.backends.base_model import resolve_base_model
 from training.backends.torch import PolicyServer, TorchSettings
-from training.checkpoint import Checkpoint
 from training.task import Policy
 
 PRODUCTION = "production"
@@ -33,18 +33,23 @@ PRODUCTION = "production"
     cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment")),
 )
 def ask_production(
-    config: EvaluationConfig, production: Checkpoint, database: MailDatabase, scenarios: list[Scenario]
+    config: EvaluationConfig, production: str, database: MailDatabase, scenarios: list[Scenario]
 ) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
     """Greedy answers of the version in production, on its own base model and with its own limits.
+
+    `production` is the id of its checkpoint; without one there are no answers.
 
     Raises:
         BadInput: its base model cannot be had any more, or is another one than it was trained from.
     """
+    if not production:
+        return []
     questions = select_questions(scenarios, config.eval_limit)
-    manifest = production.manifest
+    checkpoint = find_checkpoint(production).checkpoint
+    manifest = checkpoint.manifest
     settings = AgentSettings.model_validate({key: manifest.config[key] for key in AgentSettings.model_fields})
     files = resolve_base_model(manifest.base_model_source, MODELS, progress=say)
-    production.require_base(files.id, files.checksum)
+    checkpoint.require_base(files.id, files.checksum)
 
     async def ask_all(base_url: str) -> list[Prediction]:
         evaluation = Evaluation(
@@ -54,5 +59,5 @@ def ask_production(
         with counter("questions answered by the version in production", total=len(questions)) as advance:
             return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
 
-    with PolicyServer(files.path, adapters={PRODUCTION: production.path}, settings=TorchSettings()) as server:
+    with PolicyServer(files.path, adapters={PRODUCTION: checkpoint.path}, settings=TorchSettings()) as server:
         return asyncio.run(ask_all(server.base_url))

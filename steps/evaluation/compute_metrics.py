@@ -14,10 +14,12 @@ from agent.metrics import Prediction, mcnemar
 from agent.metrics import compute_metrics as metrics_of
 from agent.promotion import decide_promotion
 from configs.schema import EvaluationConfig
+from reports.console import say
 from reports.evaluation import evaluation_html
 from steps.artifact_names import METRICS, REPORT
 from steps.evaluation.ask_production import PRODUCTION
 from steps.project import code_of
+from training.checkpoint import Checkpoint
 
 
 def summarize(predictions: list[Prediction]) -> dict[str, Any]:
@@ -40,12 +42,17 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
 
 @step(cache_policy=CachePolicy(file_dependencies=code_of("agent", "reports")))
 def compute_metrics(
-    config: EvaluationConfig, predictions: list[Prediction], production: list[Prediction] | None = None
+    config: EvaluationConfig,
+    predictions: list[Prediction],
+    checkpoint: Checkpoint,
+    production: list[Prediction] | None = None,
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
     """Metrics go to the model version, which becomes the one in production if the gate lets it pass.
 
-    `production` has the answers of the version that is there now; without it there is none, or it is the evaluated one.
+    `checkpoint` is the evaluated one; `production` has the answers of the version that is in production now: without any, there is
+    none, or it is the evaluated one.
     """
+    production = production or None
     summary = summarize([*predictions, *(production or [])])
     accuracy = {name: row["accuracy"] for name, row in summary["policies"].items()}
     log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
@@ -54,10 +61,12 @@ def compute_metrics(
         of_policy["trained"],
         of_policy["base"],
         production,
+        alerts=sorted(set(checkpoint.manifest.alerts) - set(config.accepted_alerts)),
         floor=config.promotion_floor,
         min_gain=config.min_gain,
         significance=config.promotion_significance,
     )
+    say(f"{'promoted' if promotion.promoted else 'not promoted'} to production: {promotion.reason}")
     if promotion.promoted:
         get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)
     summary["promotion"] = promotion.model_dump()

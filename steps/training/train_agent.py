@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from zenml import get_step_context, log_metadata, step
+from zenml.client import Client
 from zenml.types import HTMLString
 
 from agent.judges.exact import ExactJudge
@@ -16,14 +18,16 @@ from configs.schema import TrainingConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.checkpoint import CheckpointMaterializer
-from reports.console import TrainingConsole
+from reports.console import TrainingConsole, say
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, WARM_START
 from steps.project import MODELS, RUNS, git_revision
+from steps.training.published_run import PublishedRun
 from training.backends.base_model import BaseModelFiles, resolve_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
+from training.history import StepRecord
 from training.preflight import require_ready
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -34,10 +38,33 @@ from training.trajectories import sample_rollouts
 TRAINING_CURVE = "training_curve"
 
 
+class PublishingConsole(TrainingConsole):
+    """Publishes the run after every step that it shows."""
+
+    def __init__(self, max_steps: int, published: PublishedRun) -> None:
+        super().__init__(max_steps)
+        self._published = published
+
+    def step(self, row: StepRecord) -> None:
+        super().step(row)
+        self._published.publish()
+
+
+def watch(max_steps: int, run_folder: Path) -> TrainingConsole:
+    """What follows a run. With artifacts on other machines the run is published too, and fetched when it began elsewhere."""
+    store = Client().active_stack.artifact_store
+    if store.config.is_local:
+        return TrainingConsole(max_steps)
+    published = PublishedRun(store, run_folder)
+    if steps := published.fetch():
+        say(f"the run goes on from the artifact store: {steps} finished steps")
+    return PublishingConsole(max_steps, published)
+
+
 @step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})
 def train_agent(
     config: TrainingConfig,
-    run_key: str,
+    run_key: str | None,
     base: dict[str, str],
     database: MailDatabase,
     scenarios: list[Scenario],
@@ -49,6 +76,8 @@ def train_agent(
 ]:
     """Trains on the train scenarios, or goes on where a killed run of the same configuration and data stopped.
 
+    Without a `run_key` the model version is the run: each scheduled run trains from the start.
+
     The first output is the best validated checkpoint, or the last one where nothing was validated. Without a warm start the
     second output is the same checkpoint as the first.
     """
@@ -57,21 +86,23 @@ def train_agent(
         raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     require_ready(settings, base["source"], models=MODELS, runs=RUNS)
-    experiment = _experiment(config, run_key, files)
+    run_key = run_key or get_step_context().model.version
     run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
-    experiment.save(run_folder)
     agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
-    with TrainingConsole(settings.max_steps) as console, tracked(console, experiment, run_folder) as progress:
-        run = asyncio.run(
-            run_training(
-                EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
-                base_model=str(files.path),
-                settings=settings,
-                max_tokens=config.max_tokens,
-                run_folder=run_folder,
-                progress=progress,
+    with watch(settings.max_steps, run_folder) as console:
+        experiment = _experiment(config, run_key, files)
+        experiment.save(run_folder)
+        with tracked(console, experiment, run_folder) as progress:
+            run = asyncio.run(
+                run_training(
+                    EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
+                    base_model=str(files.path),
+                    settings=settings,
+                    max_tokens=config.max_tokens,
+                    run_folder=run_folder,
+                    progress=progress,
+                )
             )
-        )
     if run.checkpoint is None:
         raise BadInput("nothing was trained: set demonstrations or max_steps above 0")
     experiment = experiment.model_copy(update={"stopped": run.stopped})
@@ -84,7 +115,10 @@ def train_agent(
         "data": experiment.data,
         "created": datetime.now(UTC),
     }
-    trained = Checkpoint.from_adapter(run.checkpoint, name=run_key, step=run.checkpoint_of, **described)
+    alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
+    trained = Checkpoint.from_adapter(
+        run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
+    )
     warm_start = Checkpoint.from_adapter(run.warm_start or run.checkpoint, name=f"{run_key}-warm-start", step=0, **described)
     log_metadata({"training": _outcome(run), "experiment": _identity(experiment)}, infer_model=True)
     history = [row.model_dump() for row in run.history]

@@ -16,7 +16,7 @@ from zenml.enums import StackComponentType
 from zenml.utils import source_utils
 
 from cluster.settings import StackSettings
-from cluster.stack import components_of
+from cluster.stack import components_of, register_flavors
 
 CONTEXT = "emulated"
 
@@ -60,6 +60,7 @@ def kubernetes_stack(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Ite
     """
     monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
     client = Client()
+    register_flavors()
     before = client.active_stack_model
     wanted = {
         component.kind: component
@@ -76,6 +77,7 @@ def kubernetes_stack(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Ite
         (StackComponentType.ORCHESTRATOR, local),
         (StackComponentType.CONTAINER_REGISTRY, wanted[StackComponentType.CONTAINER_REGISTRY].configuration),
         (StackComponentType.IMAGE_BUILDER, {}),
+        (StackComponentType.DEPLOYER, wanted[StackComponentType.DEPLOYER].configuration | {"local": True}),
     ):
         component = client.create_stack_component("scheduling", wanted[kind].flavor, kind, configuration)
         components[kind] = component.id
@@ -86,5 +88,5 @@ def kubernetes_stack(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Ite
     for schedule in client.list_schedules().items:
         client.zen_store.delete_schedule(schedule.id, soft=False)
     client.delete_stack(stack.id)
-    for kind in (StackComponentType.ORCHESTRATOR, StackComponentType.CONTAINER_REGISTRY, StackComponentType.IMAGE_BUILDER):
+    for kind in components.keys() - {StackComponentType.ARTIFACT_STORE}:
         client.delete_stack_component("scheduling", kind)

@@ -13,9 +13,16 @@ VERSIONS = ("1.35", "1.36", "1.37")
 
 
 def require_valid(manifest: dict[str, Any]) -> None:
-    """Raises for a manifest with a key or value that one of the versions does not know."""
+    """Raises for a manifest with a key or value that one of the versions does not know; a key without a value is none."""
     for version in VERSIONS:
-        kubernetes_validate.validate(manifest, version, strict=True)
+        kubernetes_validate.validate(_valued(manifest), version, strict=True)
+
+
+def _valued(value: Any) -> Any:
+    """Without the keys whose value is null: API servers ignore those, and ZenML leaves some in security contexts."""
+    if isinstance(value, dict):
+        return {key: _valued(inner) for key, inner in value.items() if inner is not None}
+    return [_valued(inner) for inner in value] if isinstance(value, list) else value
 
 
 def merged(old: Any, patch: Any) -> Any:
@@ -31,12 +38,12 @@ class ApiServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.refused: set[tuple[str, str]] = set()
         self.failing: dict[str, int] = {}
         """Start of a path -> status that every request to it is answered with."""
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", port), Handler)
 
     @property
     def url(self) -> str:

@@ -15,6 +15,7 @@ from zenml.client import Client
 from zenml.enums import StackComponentType
 from zenml.step_operators import BaseStepOperator
 
+from cluster.flavors import FLAVOR
 from configs.schema import TrainingConfig, load_config, section
 from pipelines.training import training_pipeline
 
@@ -33,7 +34,7 @@ def test_the_job_that_starts_a_run(cluster: ApiServer, kubernetes_stack: Client,
     monkeypatch.setenv("OPENAI_API_KEY", "must-not-travel")
     config = load_config(FILE, [])
     settings = {**config.settings, "docker": {"skip_build": True, "parent_image": IMAGE}}
-    settings["orchestrator.kubernetes"] = {**settings["orchestrator.kubernetes"], "synchronous": False}
+    settings[f"orchestrator.{FLAVOR}"] = {**settings[f"orchestrator.{FLAVOR}"], "synchronous": False}
     saved = [save_artifact([name], name=name).id for name in ("mail_database", "scenarios")]
     training_pipeline.with_options(settings=settings)(
         config=section(config, TrainingConfig), run_key="r0", database=saved[0], scenarios=saved[1]
@@ -43,6 +44,13 @@ def test_the_job_that_starts_a_run(cluster: ApiServer, kubernetes_stack: Client,
     assert container["image"] == IMAGE and pod["serviceAccountName"] == "email-agent"
     assert "nvidia" not in str(pod) and "affinity" not in pod
     assert "must-not-travel" not in str(pod)
+    assert_unprivileged(container)
+
+
+def assert_unprivileged(container: dict[str, Any]) -> None:
+    security = container["securityContext"]
+    assert security["runAsNonRoot"] is True and security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]} and not security.get("privileged")
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ def step_operator(kubernetes_stack: Client) -> Any:
     """The step operator, submitting from here and not from a pod."""
     configuration = {"kubernetes_namespace": "zenml", "kubernetes_context": "emulated"}
     kind = StackComponentType.STEP_OPERATOR
-    model = kubernetes_stack.create_stack_component("submitting", "kubernetes", kind, configuration)
+    model = kubernetes_stack.create_stack_component("submitting", FLAVOR, kind, configuration)
     yield BaseStepOperator.from_model(model)
     kubernetes_stack.delete_stack_component(model.id, kind)
 
@@ -80,4 +88,4 @@ def test_the_job_that_trains(cluster: ApiServer, step_operator: Any) -> None:
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
     assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
     assert "nodeAffinity" in pod["affinity"] and pod["tolerations"][0]["key"] == "nvidia.com/gpu"
-    assert container["securityContext"]["privileged"] is False
+    assert_unprivileged(container)

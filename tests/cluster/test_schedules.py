@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from kubernetes_api import ApiServer, require_valid
 from kubernetes_validate import ValidationError
-from zenml import save_artifact
 from zenml.client import Client
 
 from cluster import schedules
@@ -56,25 +55,18 @@ def test_what_it_does_not(expression: str, named: str) -> None:
 
 
 @pytest.fixture
-def data(kubernetes_stack: Client) -> runs.DataRun:
-    """Something to train on, as far as a schedule is concerned."""
-    saved = {name: save_artifact([name], name=name).id for name in ("mail_database", "scenarios")}
-    return runs.DataRun(database=saved["mail_database"], scenarios=saved["scenarios"])
-
-
-@pytest.fixture
-def scheduled(data: runs.DataRun) -> str:
+def scheduled(kubernetes_stack: Client) -> str:
     """The name of a schedule of training_k8s.yaml, without its GPU step operator."""
-    create(data)
+    create()
     (schedule,) = schedules.all_schedules()
     return schedule.name
 
 
-def create(data: runs.DataRun, cron: str = "0 2 * * *") -> None:
+def create(cron: str = "0 2 * * *") -> None:
     config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable"])
     docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
     config = config.model_copy(update={"settings": {**config.settings, "docker": docker}, "step_settings": {}})
-    assert runs.run_train(config, data, cache=True, schedule=cron) is None
+    runs.schedule_retraining(config, cron)
 
 
 def cron_job(cluster: ApiServer) -> dict[str, Any]:
@@ -107,13 +99,26 @@ def test_scheduled_training_is_never_cached_and_makes_a_version_each_time(
 ) -> None:
     snapshot = kubernetes_stack.list_snapshots(sort_by="desc:created", size=1, hydrate=True, named_only=False).items[0]
     assert snapshot.schedule is not None and snapshot.schedule.name == scheduled
-    assert snapshot.step_configurations["train_agent"].config.enable_cache is False
     model = snapshot.pipeline_configuration.model
     assert model is not None and model.version is None
+    assert set(snapshot.step_configurations) == {
+        "check_source",
+        "create_database",
+        "load_scenarios",
+        "setup_art_model",
+        "train_agent",
+        "run_inference",
+        "find_production",
+        "ask_production",
+        "compute_metrics",
+    }
+    for looked_up in ("check_source", "find_production", "train_agent", "compute_metrics"):
+        assert snapshot.step_configurations[looked_up].config.enable_cache is False
+    assert snapshot.step_configurations["find_production"].spec.upstream_steps == ["train_agent"]
 
 
 def test_paused_resumed_and_deleted(
-    cluster: ApiServer, data: runs.DataRun, scheduled: str, capsys: pytest.CaptureFixture[str]
+    cluster: ApiServer, scheduled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operations.set_schedule(scheduled, active=False)
     assert cron_job(cluster)["spec"]["suspend"] is True
@@ -125,20 +130,20 @@ def test_paused_resumed_and_deleted(
     assert cron_job(cluster)["spec"]["suspend"] is False
     operations.delete_schedule(scheduled)
     assert not cluster.of_kind("cronjobs") and not schedules.all_schedules()
-    create(data)  # the name is free again
+    create()  # the name is free again
     assert [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
 
 
-def test_one_training_has_one_schedule(cluster: ApiServer, data: runs.DataRun, scheduled: str) -> None:
+def test_one_retraining_has_one_schedule(cluster: ApiServer, scheduled: str) -> None:
     with pytest.raises(BadInput, match=f"{scheduled} exists already .*--schedule-delete {scheduled}"):
-        create(data, "0 3 * * *")
+        create("0 3 * * *")
     assert len(cluster.of_kind("cronjobs")) == 1
 
 
-def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, data: runs.DataRun) -> None:
+def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, kubernetes_stack: Client) -> None:
     cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 403
     with pytest.raises(BadInput, match="403"):
-        create(data)
+        create()
     assert not schedules.all_schedules()
 
 

@@ -92,7 +92,7 @@ def test_a_component_that_was_exchanged_comes_back_and_others_stay(client: Clien
 def test_another_flavor_under_the_same_name_is_refused(client: Client) -> None:
     client.create_stack_component("tested-gpu", "kubernetes", StackComponentType.STEP_OPERATOR, {})
     client.create_stack_component("tested-orchestrator", "local", StackComponentType.ORCHESTRATOR, {})
-    with pytest.raises(BadInput, match="tested-orchestrator is registered with flavor local, not kubernetes"):
+    with pytest.raises(BadInput, match="tested-orchestrator is registered with flavor local, not resilient_kubernetes"):
         register("tested", components_of(settings()))
     assert not client.list_stacks(name="tested").items
 
@@ -105,7 +105,7 @@ def test_what_the_components_must_say() -> None:
     assert orchestrator["service_account_name"] == orchestrator["step_pod_service_account_name"] == "email-agent"
     # A step's pod submits the GPU job, and has no kubeconfig.
     operator = by_kind[StackComponentType.STEP_OPERATOR]
-    assert operator == {"kubernetes_namespace": "zenml", "incluster": True}
+    assert operator == {"kubernetes_namespace": "zenml", "incluster": True, "api_request_timeout": 30}
     assert by_kind[StackComponentType.DEPLOYER]["kubernetes_context"] == "emulated"
 
 

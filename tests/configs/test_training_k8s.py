@@ -19,14 +19,15 @@ from zenml.integrations.kubernetes.manifest_utils import build_pod_manifest
 from zenml.integrations.kubernetes.pod_settings import KubernetesPodSettings
 from zenml.utils.settings_utils import is_valid_setting_key
 
+from cluster.flavors import FLAVOR
 from configs.schema import load_config
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "configs" / "training_k8s.yaml"
 KINDS: dict[str, type[BaseModel]] = {
     "docker": DockerSettings,
-    "orchestrator.kubernetes": KubernetesOrchestratorSettings,
-    "step_operator.kubernetes": KubernetesStepOperatorSettings,
+    f"orchestrator.{FLAVOR}": KubernetesOrchestratorSettings,
+    f"step_operator.{FLAVOR}": KubernetesStepOperatorSettings,
 }
 KUBERNETES_KINDS = {
     "affinity": "V1Affinity",
@@ -35,6 +36,7 @@ KUBERNETES_KINDS = {
     "volumes": "V1Volume",
     "volume_mounts": "V1VolumeMount",
     "env_from": "V1EnvFromSource",
+    "container_security_context": "V1SecurityContext",
 }
 
 
@@ -70,7 +72,7 @@ def config() -> dict[str, Any]:
 
 
 def train_pod(config: dict[str, Any]) -> dict[str, Any]:
-    return config["step_settings"]["train_agent"]["settings"]["step_operator.kubernetes"]["pod_settings"]
+    return config["step_settings"]["train_agent"]["settings"][f"step_operator.{FLAVOR}"]["pod_settings"]
 
 
 def test_every_key_is_known(config: dict[str, Any]) -> None:
@@ -86,14 +88,14 @@ def test_every_key_is_known(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (["settings", "docker", "parent_imge"], "x"),
+        (["settings", "docker", "dockerfil"], "x"),
         (["settings", "docker", "python_package_installer"], "conda"),
-        (["settings", "orchestrator.kubernetes", "concurrency_policy"], "Never"),
-        (["settings", "orchestrator.kubernetes", "pod_settings", "env_form"], []),
+        (["settings", f"orchestrator.{FLAVOR}", "concurrency_policy"], "Never"),
+        (["settings", f"orchestrator.{FLAVOR}", "pod_settings", "env_form"], []),
         (["settings", "stepoperator"], {}),
         (["step_settings", "train_agent", "step_operators"], True),
-        (["step_settings", "train_agent", "settings", "step_operator.kubernetes", "podsettings"], {}),
-        (["step_settings", "train_agent", "settings", "step_operator.kubernetes", "pod_settings", "gpu"], 1),
+        (["step_settings", "train_agent", "settings", f"step_operator.{FLAVOR}", "podsettings"], {}),
+        (["step_settings", "train_agent", "settings", f"step_operator.{FLAVOR}", "pod_settings", "gpu"], 1),
     ],
 )
 def test_the_check_sees_typing_errors(config: dict[str, Any], path: list[str], value: Any) -> None:
@@ -139,15 +141,24 @@ def test_gpu_settings_stand_only_under_the_step_operator(config: dict[str, Any])
     assert config["step_settings"]["train_agent"]["step_operator"] is True
 
 
-def test_image_has_the_pinned_torch_and_cuda(config: dict[str, Any]) -> None:
-    docker = config["settings"]["docker"]
-    requirements = (ROOT / docker["requirements"]).read_text()
+def test_images(config: dict[str, Any]) -> None:
+    """The GPU's for the step with the GPU, with the torch and CUDA of its requirements; the other one for everything else."""
+    gpu = config["step_settings"]["train_agent"]["settings"]["docker"]
+    assert config["settings"]["docker"]["dockerfile"] == "images/cpu.Dockerfile" and gpu["dockerfile"] == "images/gpu.Dockerfile"
+    requirements = (ROOT / "requirements-gpu.txt").read_text()
     torch = re.search(r"^torch==(\S+)$", requirements, re.MULTILINE)
-    image = re.fullmatch(r"pytorch/pytorch:([\d.]+)-cuda([\d.]+)-cudnn9-devel", docker["parent_image"])
-    assert torch and image
-    assert image[1] == torch[1]
+    base = re.search(r"^FROM pytorch/pytorch:([\d.]+)-cuda([\d.]+)-cudnn9-devel$", (ROOT / gpu["dockerfile"]).read_text(), re.MULTILINE)
+    assert torch and base and base[1] == torch[1]
     # The CUDA that this torch's wheels bring is checked where the requirements are resolved.
-    assert f"CUDA {image[2]}" in requirements
+    assert f"CUDA {base[2]}" in requirements
+
+
+@pytest.mark.parametrize("image", ["cpu", "gpu"])
+def test_what_an_image_copies_is_there(image: str) -> None:
+    text = (ROOT / "images" / f"{image}.Dockerfile").read_text()
+    copied = re.findall(r"^COPY (\S+) \.$", text, re.MULTILINE)
+    assert copied and all((ROOT / name).is_file() for name in copied)
+    assert "ZENML_CUSTOM_SOURCE_ROOT=/app" in text and "WORKDIR /app" in text
 
 
 def test_same_training_as_on_one_machine(config: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from zenml.deployers.exceptions import DeployerError
 
 from pipelines import deployment
 
@@ -44,4 +45,14 @@ def test_last_error_is_the_cause_and_not_the_hook(monkeypatch: pytest.MonkeyPatc
     ]
     deployer = SimpleNamespace(get_deployment_logs=lambda name, tail: iter(log))
     monkeypatch.setattr(deployment.BaseDeployer, "get_active_deployer", lambda: deployer)
-    assert deployment._last_error("name") == "training.errors.BadInput: the adapter does not fit"
+    failed = DeployerError("it took\ntoo long")
+    assert deployment._last_error("name", failed) == "training.errors.BadInput: the adapter does not fit"
+
+
+def test_without_a_log_the_deployers_error_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_log(name: str, tail: int) -> None:
+        raise DeployerError("there is none")
+
+    deployer = SimpleNamespace(get_deployment_logs=no_log)
+    monkeypatch.setattr(deployment.BaseDeployer, "get_active_deployer", lambda: deployer)
+    assert deployment._last_error("name", DeployerError("it took\ntoo long")) == "it took too long"

@@ -73,7 +73,7 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
         database=data.database,
         scenarios=data.scenarios,
         checkpoint=new.id,
-        production=old.id,
+        production=str(old.id),
     )
     steps = Client().get_pipeline_run(started.id).steps
     asked = steps["run_inference"].outputs["predictions"][0].load()

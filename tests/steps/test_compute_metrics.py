@@ -31,10 +31,13 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[ModelStages]:
     return put
 
 
-def close(right: int, of_production: int | None, **limits: Any) -> tuple[dict[str, Any], str]:
+def close(
+    right: int, of_production: int | None, alerts: tuple[str, ...] = (), **limits: Any
+) -> tuple[dict[str, Any], str]:
     predictions = answers("base", 0) + answers("trained", right)
     production = None if of_production is None else answers(PRODUCTION, of_production)
-    return module.compute_metrics.entrypoint(EvaluationConfig(**limits), predictions, production)
+    checkpoint = SimpleNamespace(manifest=SimpleNamespace(alerts=alerts))
+    return module.compute_metrics.entrypoint(EvaluationConfig(**limits), predictions, checkpoint, production)
 
 
 def test_the_first_version_goes_to_production(stages: list[ModelStages]) -> None:
@@ -54,6 +57,23 @@ def test_a_worse_version_leaves_the_old_one_where_it_is(stages: list[ModelStages
 def test_a_version_that_is_not_worse_takes_its_place(stages: list[ModelStages]) -> None:
     summary, _ = close(10, 12)
     assert stages == [ModelStages.PRODUCTION] and summary["promotion"]["reason"].startswith("not worse")
+
+
+def test_an_alert_holds_a_version_back_until_somebody_accepts_it(stages: list[ModelStages]) -> None:
+    refused = close(12, None, alerts=("length_drift", "reward_jump"), accepted_alerts=("length_drift",))[0]["promotion"]
+    assert not stages and not refused["promoted"]
+    assert "unresolved alerts of the training: reward_jump;" in refused["reason"]
+    assert "--set accepted_alerts=[reward_jump]" in refused["reason"]
+    close(12, None, alerts=("reward_jump",), accepted_alerts=("reward_jump",))
+    assert stages == [ModelStages.PRODUCTION]
+
+
+def test_nothing_in_production_is_no_comparison(stages: list[ModelStages]) -> None:
+    # A scheduled run asks whatever is in production, and has no answers when nothing is.
+    checkpoint = SimpleNamespace(manifest=SimpleNamespace(alerts=()))
+    predictions = answers("base", 0) + answers("trained", 3)
+    module.compute_metrics.entrypoint(EvaluationConfig(), predictions, checkpoint, [])
+    assert stages == [ModelStages.PRODUCTION]
 
 
 def test_limits_come_from_the_configuration(stages: list[ModelStages]) -> None:

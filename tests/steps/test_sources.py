@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from configs.schema import DataConfig
+from environment.errors import BadInput
+from steps.data import sources
 from steps.data.sources import source_version
 from steps.project import code_of
 
@@ -45,3 +50,34 @@ def test_every_text_that_decides_about_data_is_watched() -> None:
     assert {"environment/sources/synthetic_text.toml", "environment/sources/rfc822.py", "steps/data/sources.py"} <= set(
         watched
     )
+
+
+class Hub:
+    """A Hub whose dataset has a revision, or which does not answer."""
+
+    def __init__(self, revision: str | None) -> None:
+        self.revision = revision
+
+    def dataset_info(self, dataset: str, timeout: float) -> SimpleNamespace:
+        if self.revision is None:
+            raise ConnectionError("no route\nto the Hub")
+        return SimpleNamespace(sha=self.revision)
+
+
+def test_a_datasets_revision_is_part_of_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DataConfig(emails="somebody/mails", train_questions="somebody/questions")
+    found = []
+    for revision in ("a", "a", "b"):
+        monkeypatch.setattr(sources, "HfApi", lambda revision=revision: Hub(revision))
+        found.append(sources.current_source_version(config))
+    assert found[0] == found[1] != found[2]
+    monkeypatch.setattr(sources, "HfApi", lambda: Hub(None))
+    with pytest.raises(BadInput, match="somebody/mails: the Hub does not say whether it changed .no route to the Hub."):
+        sources.current_source_version(config)
+
+
+def test_what_is_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "mails").mkdir()
+    local = str(tmp_path / "mails")
+    assert sources.local_sources(DataConfig(emails=local, train_questions="somebody/questions")) == [local]
+    assert sources.local_sources(DataConfig()) == []

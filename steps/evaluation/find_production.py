@@ -1,0 +1,18 @@
+"""Which version is in production while this run evaluates another one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from zenml import step
+
+from steps.artifact_names import CHECKPOINT
+from steps.model_registry import production_version
+
+
+@step(enable_cache=False)
+def find_production() -> Annotated[str, "production"]:
+    """Id of the checkpoint in production; empty when nothing is there yet."""
+    version = production_version()
+    checkpoint = version.get_artifact(CHECKPOINT) if version else None
+    return str(checkpoint.id) if checkpoint else ""

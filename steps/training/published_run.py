@@ -1,0 +1,87 @@
+"""A training run's folder in the artifact store: published after every step, fetched by whoever goes on with the run elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
+
+from materializers.local_files import get_file, put_file
+from reports.console import say
+from training.history import HISTORY_FILE
+
+RUNS_FOLDER = "training_runs"
+
+
+class PublishedRun:
+    """Keeps `{store}/training_runs/{folder's name}` equal to `folder`. One process at a time may publish a run."""
+
+    def __init__(self, store: BaseArtifactStore, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._uri = os.path.join(store.path, RUNS_FOLDER, folder.name)
+        self._published: dict[str, tuple[int, int]] = {}
+        """Size and modification time (nanoseconds) of each file as it was published or fetched, by its path in the folder."""
+
+    def fetch(self) -> int:
+        """Replaces the folder by what is published when that has more finished steps; returns how many it has, else 0.
+
+        Raises what the artifact store raises: without knowing what is there, going on could train everything again.
+        """
+        files = self._stored_files()
+        histories = [name for name in files if Path(name).name == HISTORY_FILE]
+        if not histories:
+            return 0
+        with self._store.open(os.path.join(self._uri, histories[0]), "rb") as file:
+            steps = file.read().count(b"\n")
+        local = self._folder / histories[0]
+        if local.is_file() and local.read_bytes().count(b"\n") >= steps:
+            return 0
+        for path in self._local_files():
+            (self._folder / path).unlink()
+        for name in files:
+            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+            get_file(self._store, os.path.join(self._uri, name), self._folder / name)
+        self._published = self._local_files()
+        return steps
+
+    def publish(self) -> None:
+        """Uploads what changed. A store that does not answer costs a line: the next step publishes what this one could not."""
+        try:
+            self._upload()
+        except Exception as error:  # botocore, aiohttp and s3fs each have errors of their own
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            say(f"this step is not in the artifact store yet, the next one tries again: {reason}")
+
+    def _upload(self) -> None:
+        files = self._local_files()
+        changed = [name for name, state in files.items() if self._published.get(name) != state]
+        # A step counts when its row is there, so everything that the row stands on comes before it.
+        for name in sorted(changed, key=lambda name: Path(name).name == HISTORY_FILE):
+            uri = os.path.join(self._uri, name)
+            self._store.makedirs(os.path.dirname(uri))
+            put_file(self._store, self._folder / name, uri)
+            self._published[name] = files[name]
+        for name in self._published.keys() - files.keys():
+            self._store.remove(os.path.join(self._uri, name))
+            del self._published[name]
+
+    def _local_files(self) -> dict[str, tuple[int, int]]:
+        """Whatever is finished: names that begin with a dot are still being written."""
+        found = {}
+        for path in sorted(self._folder.rglob("*")):
+            name = path.relative_to(self._folder)
+            if path.is_file() and not any(part.startswith(".") for part in name.parts):
+                state = path.stat()
+                found[str(name)] = (state.st_size, state.st_mtime_ns)
+        return found
+
+    def _stored_files(self) -> list[str]:
+        if not self._store.exists(self._uri):
+            return []
+        return [
+            os.path.relpath(os.path.join(os.fsdecode(folder), os.fsdecode(name)), self._uri)
+            for folder, _, names in self._store.walk(self._uri)
+            for name in names
+        ]

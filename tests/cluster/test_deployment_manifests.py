@@ -1,0 +1,67 @@
+"""What ZenML's deployer would apply for configs/deployment_k8s.yaml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes_api import require_valid
+from zenml.client import Client
+from zenml.deployers.exceptions import DeploymentProvisionError
+from zenml.integrations.kubernetes.deployers import KubernetesDeployer
+
+from configs.schema import load_config
+from pipelines.inference import DEPLOYMENT, inference_pipeline
+
+PORT = DEPLOYMENT.uvicorn_port
+FILE = Path(__file__).parents[2] / "configs" / "deployment_k8s.yaml"
+
+
+@pytest.fixture
+def manifests(kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """By kind, as the real deployer rendered them."""
+    rendered: list[dict[str, Any]] = []
+
+    def provision(self: KubernetesDeployer, deployment: Any, stack: Any, environment: Any, secrets: Any, timeout: int) -> Any:
+        rendered.extend(self._prepare_deployment_resources(deployment, environment, secrets)[1])
+        raise DeploymentProvisionError("far enough")
+
+    monkeypatch.setattr(KubernetesDeployer, "do_provision_deployment", provision)
+    settings = load_config(FILE, []).settings
+    settings["docker"] = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
+    try:
+        with pytest.raises(DeploymentProvisionError, match="far enough"):
+            inference_pipeline.with_options(settings=settings).deploy(deployment_name="asked")
+    finally:
+        kubernetes_stack.zen_store.delete_deployment(kubernetes_stack.get_deployment("asked").id)
+    for manifest in rendered:
+        require_valid(manifest)
+    return {manifest["kind"]: manifest for manifest in rendered}
+
+
+def test_the_deployment(manifests: dict[str, dict[str, Any]]) -> None:
+    spec = manifests["Deployment"]["spec"]
+    assert spec["replicas"] == 2
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example.com/agent:1"
+    assert container["resources"] == {"requests": {"cpu": "2", "memory": "4096Mi"}, "limits": {"memory": "6Gi"}}
+    assert "nvidia" not in str(spec)
+    ready, alive = container["readinessProbe"], container["livenessProbe"]
+    assert ready["httpGet"] == alive["httpGet"] == {"path": "/health", "port": PORT}
+    assert alive["initialDelaySeconds"] == 300 and ready["periodSeconds"] == 5
+
+
+def test_the_service(manifests: dict[str, dict[str, Any]]) -> None:
+    spec = manifests["Service"]["spec"]
+    assert spec["type"] == "LoadBalancer" and spec["ports"][0]["port"] == PORT
+    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"].items() <= labels.items()
+
+
+def test_the_servers_token_is_a_secret(manifests: dict[str, dict[str, Any]]) -> None:
+    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    by_name = {entry["name"]: entry for entry in container["env"]}
+    for name in manifests.get("Secret", {}).get("data", {}):
+        assert "secretKeyRef" in by_name[name]["valueFrom"] and "value" not in by_name[name]

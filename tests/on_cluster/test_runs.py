@@ -1,0 +1,197 @@
+"""The real training as pods: without a GPU, with one, killed in the middle, and served."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.request import Request, urlopen
+
+import pytest
+import yaml
+from checkout import ROOT, Checkout
+from host_pods import IMAGE, pod_settings
+from live_stack import Stack
+from zenml.integrations import kubernetes
+from zenml.models import StepRunResponse
+
+from cluster.flavors import FLAVOR, PENDING
+from pipelines.inference import DEPLOYMENT, inference_pipeline
+from steps.artifact_names import MODEL_NAME
+from training.history import HISTORY_FILE
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+SMALL = {
+    "synthetic_train_inboxes": 1,
+    "synthetic_test_inboxes": 1,
+    "synthetic_mails_per_inbox": 60,
+    "synthetic_questions_per_inbox": 24,
+    "demonstrations": 4,
+    "max_steps": 30,
+    "groups_per_step": 1,
+    "rollouts_per_group": 2,
+    "max_tokens": 24,
+    "lora_layers": 2,
+    "max_context": 8192,
+}
+TEMPLATE = Path(kubernetes.__file__).parent / "templates" / "kubernetes" / "deployment.yaml.j2"
+PORT = DEPLOYMENT.uvicorn_port
+JSON = {"Content-Type": "application/json"}
+Found = TypeVar("Found")
+
+
+def eventually(look: Callable[[], Found], process: subprocess.Popen[str], seconds: float = 400) -> Found:
+    """What `look` finds as soon as it is true. Fails when `process` ends or the time is over before."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, look
+        time.sleep(0.5)
+    return found
+
+
+def cluster_config(checkout: Checkout, tiny_base: Path) -> str:
+    """configs/training_k8s.yaml with what a machine without GPU, registry or large model has instead."""
+    product = yaml.safe_load((ROOT / "configs" / "training_k8s.yaml").read_text())
+    docker = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
+    settings, train = product["settings"], product["step_settings"]["train_agent"]
+    pods = pod_settings(checkout.folder, tiny_base)
+    settings["docker"] = docker
+    settings[f"orchestrator.{FLAVOR}"] |= {"pod_settings": pods, "orchestrator_pod_settings": pods}
+    train["settings"]["docker"] = docker
+    gpu = {"nvidia.com/gpu": "1"}
+    train["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
+        **pods,
+        "resources": {"requests": {"memory": "400Mi", **gpu}, "limits": gpu},
+    }
+    file = checkout.folder / "cluster.yaml"
+    values = SMALL | {"base_model": str(tiny_base), "settings": settings, "step_settings": product["step_settings"]}
+    file.write_text(yaml.safe_dump(values))
+    return str(file)
+
+
+def train_steps(stack: Stack) -> list[StepRunResponse]:
+    """Attempts at the training step of the newest run, the first first."""
+    runs = stack.client.list_pipeline_runs(pipeline="training_pipeline", sort_by="desc:created", size=1).items
+    if not runs:
+        return []
+    found = stack.client.list_run_steps(pipeline_run_id=runs[0].id, name="train_agent", exclude_retried=False, hydrate=True)
+    return sorted(found.items, key=lambda step: step.version)
+
+
+def published_rows(stack: Stack) -> int:
+    """Finished steps of the training in the artifact store, the warm start among them."""
+    files = [key for key in stack.objects() if "/training_runs/" in key and key.endswith(HISTORY_FILE)]
+    return stack.bucket.Object(files[0]).get()["Body"].read().count(b"\n") if files else 0
+
+
+def kill_pod(name: str) -> None:
+    """SIGKILL to the processes of a pod, as the kernel does it when memory runs out."""
+    mark = f"POD_NAME={name}\0".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+@pytest.fixture(scope="module")
+def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout whose ZenML is the stack's."""
+    made = Checkout.create(tmp_path_factory.mktemp("cluster") / "project")
+    (made.folder / "models").unlink()
+    return Checkout(made.folder, made.environment | {"ZENML_CONFIG_PATH": os.environ["ZENML_CONFIG_PATH"]})
+
+
+@pytest.fixture(scope="module")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with room for a mail in byte tokens."""
+    from tiny_models import save_tiny_model
+
+    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
+    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        values = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(values | {key: 8192}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[str, Any]]:
+    """One training: it waits for a GPU, gets one, is killed in the middle and goes on. What was seen on the way."""
+    stack.cluster.set_gpus(0)
+    seen: dict[str, Any] = {}
+    run = project.start("--pipeline", "train", "--config", cluster_config(project, tiny_base))
+    try:
+        waiting = eventually(lambda: [s for s in train_steps(stack) if PENDING in s.run_metadata], run)
+        seen["pending"] = waiting[0].run_metadata[PENDING]
+        stack.cluster.set_gpus(1)
+        seen["published"] = eventually(lambda: (n := published_rows(stack)) >= 4 and n, run)
+        pods = [pod.metadata.name for pod in stack.cluster.pods(f"step_run_id={waiting[0].id}")]
+        seen["killed"] = pods[-1]
+        kill_pod(pods[-1])
+        seen["output"], _ = run.communicate(timeout=500)
+    finally:
+        run.kill()
+        stack.cluster.set_gpus(0)
+    assert run.returncode == 0, seen
+    yield seen
+
+
+def test_a_pod_that_waits_for_a_gpu_says_so(trained: dict[str, Any]) -> None:
+    assert "Insufficient nvidia.com/gpu" in trained["pending"]
+    assert "train_agent: pending: " in trained["output"] and "Insufficient nvidia.com/gpu" in trained["output"]
+
+
+def test_a_killed_training_goes_on_after_the_last_published_step(stack: Stack, trained: dict[str, Any]) -> None:
+    first, second = train_steps(stack)
+    assert first.status.value == "retried" and second.status.value == "completed"
+    history = second.outputs["training_history"][0].load()
+    assert [row["step"] for row in history] == list(range(31)), "each step once, the warm start first"
+    version = stack.client.list_model_versions(MODEL_NAME, sort_by="desc:created", hydrate=True).items[0]
+    assert version.run_metadata["training"]["resumed_from"] >= trained["published"] - 1
+
+
+def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> None:
+    keys = stack.objects()
+    for part in ("create_database/mail_database", "load_scenarios/scenarios", "train_agent/checkpoint", "/logs/"):
+        assert any(part in key for key in keys), part
+    assert "adapter_model.safetensors" in str(keys) and "mails.sqlite" in str(keys)
+
+
+def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, trained: dict[str, Any]) -> None:
+    settings = yaml.safe_load((ROOT / "configs" / "deployment_k8s.yaml").read_text())["settings"]
+    settings["docker"] = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
+    settings["resources"] = {"cpu_count": 0.1, "memory": "400MiB", "min_replicas": 1, "max_replicas": 1}
+    of_product = settings["deployer"]["pod_settings"]["env"]
+    settings["deployer"]["pod_settings"] = pod_settings(project.folder, tiny_base, additional_pod_spec_args={})
+    # What the pipeline sets itself would stand there twice, which the API server does not take.
+    set_by_pipeline = inference_pipeline.configuration.environment
+    pods = settings["deployer"]["pod_settings"]
+    pods["env"] = [entry for entry in pods["env"] if entry["name"] not in set_by_pipeline] + of_product
+    # ZenML's template renders additional_pod_spec_args to something that is no YAML.
+    template = project.folder / "deployment.yaml.j2"
+    pod = "      containers:\n"
+    template.write_text(TEMPLATE.read_text().replace(pod, f"      hostNetwork: true\n{pod}"))
+    settings["deployer"]["custom_deployment_template_file"] = str(template)
+    file = project.folder / "deployment.yaml"
+    file.write_text(yaml.safe_dump({"settings": settings}))
+    try:
+        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", timeout=500)
+        assert done.returncode == 0, done.stdout + done.stderr
+        inbox = stack.client.get_artifact_version("scenarios").load()[0].inbox_address
+        asked = {"question": "Where is it?", "inbox_address": inbox, "query_date": "2035-01-01"}
+        request = Request(f"http://127.0.0.1:{PORT}/invoke", json.dumps({"parameters": asked}).encode(), JSON)
+        with urlopen(request, timeout=120) as response:
+            answer = json.load(response)
+        assert response.status == 200 and answer["question"] == asked["question"] and "source_ids" in answer
+    finally:
+        with contextlib.suppress(KeyError):
+            stack.client.delete_deployment("on-cluster", force=True)

@@ -1,0 +1,70 @@
+"""What a schedule runs, run once and again: a tiny model on a local stack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_models import save_tiny_model
+from zenml import Model
+from zenml.client import Client
+from zenml.models import PipelineRunResponse
+from zenml.utils import source_utils
+
+from configs.schema import DataConfig, EvaluationConfig, TrainingConfig
+from pipelines.retraining import retraining_pipeline
+from steps.artifact_names import MODEL_NAME
+from steps.data import create_database
+from steps.training import train_agent
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny random model, and folders of the test's own for what steps write."""
+    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
+    monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
+    monkeypatch.setattr(train_agent, "RUNS", tmp_path / "runs")
+    folder = save_tiny_model(tmp_path / "base", "llama")
+    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        values = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(values | {key: 8192}))
+    return folder
+
+
+def retrain(base: Path, **data: int) -> PipelineRunResponse:
+    company = {"synthetic_train_inboxes": 1, "synthetic_test_inboxes": 1, "synthetic_mails_per_inbox": 60}
+    started = retraining_pipeline.with_options(model=Model(name=MODEL_NAME))(
+        data=DataConfig(**company, **{"synthetic_questions_per_inbox": 24} | data),
+        training=TrainingConfig(
+            base_model=str(base),
+            demonstrations=2,
+            max_steps=1,
+            groups_per_step=1,
+            rollouts_per_group=2,
+            max_tokens=16,
+            lora_layers=2,
+            max_context=8192,
+        ),
+        evaluation=EvaluationConfig(eval_limit=2),
+    )
+    return Client().get_pipeline_run(started.id)
+
+
+@pytest.mark.timeout(600)
+def test_data_is_reused_training_is_not_and_the_gate_says_why(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, other = retrain(base), retrain(base), retrain(base, synthetic_questions_per_inbox=20)
+    states = [{name: step.status.value for name, step in run.steps.items()} for run in (first, second, other)]
+    assert set(states[0].values()) == {"completed"} and len(states[0]) == 9
+    for step in ("create_database", "load_scenarios"):
+        assert [state[step] for state in states] == ["completed", "cached", "completed"]
+    assert [state["train_agent"] for state in states] == ["completed"] * 3
+    versions = [run.model_version for run in (first, second, other)]
+    assert len({version.id for version in versions if version}) == 3
+    for run, version in zip((first, second, other), versions, strict=True):
+        assert version is not None
+        assert version.get_artifact("checkpoint").load().manifest.name == version.name
+        summary = run.steps["compute_metrics"].outputs["metrics"][0].load()
+        # Random weights know no answer, so the floor speaks.
+        assert summary["promotion"] == {"promoted": False, "reason": "0.0% correct is not above promotion_floor=0.0"}
+    assert capsys.readouterr().out.count("not promoted to production: 0.0% correct") == 3
