@@ -175,7 +175,7 @@ def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words:
 
 
 def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout, tiny_base: Path) -> None:
-    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, validate_every=5)]
+    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, max_steps=10, validate_every=5)]
     done = shared_checkout.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
