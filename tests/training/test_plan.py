@@ -21,7 +21,7 @@ PACE = Pace(seconds_per_rollout=2.0, seconds_per_demonstration=3.0, tokens_per_r
 
 
 def test_counts_of_a_run() -> None:
-    rules = TrainerSettings(max_steps=12, validate_every=5, validation_questions=10)
+    rules = TrainerSettings(max_steps=12, demonstrations=96, validate_every=5, validation_questions=10)
     planned = plan(rules, max_turns=6, max_tokens=96, pace=PACE)
     assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (12, 288, 40)  # after 0, 5, 10 and 12 steps
     assert planned.most_tokens == 328 * 6 * 96 and planned.tokens == 32_800

@@ -42,7 +42,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
 )
 def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) -> None:
     with pytest.raises(BadInput, match=named) as caught:
-        require_stop_rules(TrainerSettings(**changes))
+        require_stop_rules(TrainerSettings(**{"max_steps": 10, **changes}))
     assert "\n" not in str(caught.value)
 
 
@@ -58,7 +58,7 @@ def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) 
     ],
 )
 def test_other_rules_are_not(changes: dict) -> None:
-    require_stop_rules(TrainerSettings(**changes))
+    require_stop_rules(TrainerSettings(**{"max_steps": 10, **changes}))
 
 
 def test_without_rules_a_run_ends_with_its_last_step() -> None:
