@@ -30,12 +30,11 @@ def run_plan(config: Config) -> None:
     kind = training.base_model, training.backend
     pace = earlier_pace(RUNS, *kind) or MEASURED.get(kind)
     say("")
-    if not failed:
-        for line in _lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
-            say(line)
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
+    for line in _lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
+        say(line)
     say("nothing was trained (--dry-run)")
 
 

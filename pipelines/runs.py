@@ -290,8 +290,9 @@ def run_eval(
         write_page(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
-    promotion = metrics["promotion"]
-    say(f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}")
+    if run.steps["compute_metrics"].status.value == "cached" or Client().active_stack.orchestrator.config.is_remote:
+        promotion = metrics["promotion"]  # elsewhere the gate has said it on this terminal when it decided
+        say(f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}")
     say(f"report: {os.path.relpath(report)}")
     say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
 
