@@ -6,8 +6,11 @@ import asyncio
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from art import dev, types
 from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
@@ -25,6 +28,7 @@ from training.backends.torch.settings import TorchSettings
 from training.backends.torch.update import AdapterTrainer
 
 _LOADED_ADAPTERS = 4
+Result = TypeVar("Result")
 
 
 class TorchService:
@@ -44,6 +48,8 @@ class TorchService:
         self._http: HttpThread | None = None
         self._trainer: tuple[int, AdapterTrainer] | None = None
         self._adapters: OrderedDict[tuple[Path, int], LoraAdapter] = OrderedDict()
+        # One thread for all updates: the allocator keeps what an update took, a share for each thread that made one.
+        self._updates = ThreadPoolExecutor(1, "updates")
 
     async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
         """Start serving (once) and return where."""
@@ -73,7 +79,7 @@ class TorchService:
             give_back_memory()
             return metrics
 
-        metrics = await asyncio.to_thread(update)
+        metrics = await self._in_updates(update)
         yield {**metrics, TRAIN_GRADIENT_STEPS_KEY: 1.0}
 
     async def train_sft(
@@ -84,19 +90,18 @@ class TorchService:
 
         def update(batch: SFTBatch) -> dict[str, float]:
             with engine.paused():
-                metrics = self._current_trainer()[1].sft_step(batch)
-            give_back_memory()  # each batch may run in another thread, whose allocator would keep its own peak
-            return metrics
+                return self._current_trainer()[1].sft_step(batch)
 
         def save() -> None:
             with engine.paused():
                 step, trainer = self._current_trainer()
                 self._save(step + 1, trainer)
+            give_back_memory()
 
         for index, batch in enumerate(batches):
-            metrics = await asyncio.to_thread(update, batch)
+            metrics = await self._in_updates(partial(update, batch))
             if index == len(batches) - 1:
-                await asyncio.to_thread(save)
+                await self._in_updates(save)
             yield metrics
 
     def close(self) -> None:
@@ -108,6 +113,9 @@ class TorchService:
                 self._engine.close()
             self._http = self._engine = self._network = self._trainer = None
             self._adapters.clear()
+
+    async def _in_updates(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._updates, work)
 
     async def _ready(self) -> Engine:
         await asyncio.to_thread(self._start, 0)

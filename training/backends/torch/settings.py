@@ -32,8 +32,12 @@ class TorchSettings(BaseModel):
     """Most tokens computed in one engine step; long prompts are cut into chunks so that others keep decoding."""
     max_running: int = Field(default=48, ge=1)
     """Most conversations that are computed at the same time."""
-    micro_batch_tokens: int = Field(default=640, ge=64)
-    """Unique tokens per backward pass of an update; bounds its memory. A longer conversation is recomputed in part."""
+    micro_batch_tokens: int = Field(default=2048, ge=64)
+    """Unique tokens per backward pass of an update. What its conversations share is computed once: the more of a group fits,
+    the more is shared."""
+    recorded_tokens: int = Field(default=1024, ge=64)
+    """Tokens whose activations are kept for a backward pass: the bound on its memory. Of a larger one the lower layers are
+    computed twice."""
 
     # Optimizer (AdamW).
     max_grad_norm: float = Field(default=1.0, gt=0)
