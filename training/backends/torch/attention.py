@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 RAGGED = "ragged_plan"
+_BLOCK = 128
+"""Rows whose attention is computed together: to compute less of what the mask would hide."""
 
 
 class AttentionPlan(Protocol):
@@ -47,35 +49,51 @@ AttentionInterface.register(RAGGED, ragged_attention)
 
 
 def grouped_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: CausalMask, scale: float
 ) -> torch.Tensor:
-    """One sequence. `query` [heads, n, d], `key`/`value` [kv_heads, t, d], `mask` [n, t] -> [n, heads, d].
+    """The last n of t positions of one sequence: `query` [heads, n, d], `key`/`value` [kv_heads, t, d] -> [n, heads, d].
 
     Query heads that share a key head become a batch dimension over an expanded (never copied) key.
-    Without a mask every query sees every key.
     """
     heads, n, d = query.shape
-    kv_heads = key.shape[0]
+    kv_heads, total, _ = key.shape
     repeat = heads // kv_heads
     if n == 1:
         out = F.scaled_dot_product_attention(
             query.view(kv_heads, 1, repeat, d), key[:, None], value[:, None], scale=scale
         )
         return out.reshape(1, heads, d)
-    out = F.scaled_dot_product_attention(
-        query.unflatten(0, (kv_heads, repeat)),
-        key[:, None].expand(-1, repeat, -1, -1),
-        value[:, None].expand(-1, repeat, -1, -1),
-        attn_mask=mask,
-        scale=scale,
-    )
-    return out.flatten(0, 1).transpose(0, 1)
+    grouped = query.unflatten(0, (kv_heads, repeat))
+    keys = key[:, None].expand(-1, repeat, -1, -1)
+    values = value[:, None].expand(-1, repeat, -1, -1)
+    blocks = []
+    for begin in range(0, n, _BLOCK):
+        end = min(begin + _BLOCK, n)
+        seen = total - n + end
+        blocks.append(
+            F.scaled_dot_product_attention(
+                grouped[:, :, begin:end],
+                keys[:, :, :seen],
+                values[:, :, :seen],
+                attn_mask=mask.last(end - begin, seen),
+                scale=scale,
+            )
+        )
+    return torch.cat(blocks, dim=2).flatten(0, 1).transpose(0, 1)
 
 
-def causal_mask(n: int, total: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Additive mask [n, total] for the last `n` of `total` positions."""
-    mask = torch.full((n, total), float("-inf"), dtype=dtype, device=device)
-    return mask.triu_(total - n + 1)
+class CausalMask:
+    """Additive masks for the last few of many positions, all cut out of one."""
+
+    def __init__(self, longest: int, dtype: torch.dtype, device: torch.device) -> None:
+        """For at most `longest` positions."""
+        self._longest = longest
+        mask = torch.full((_BLOCK, longest + _BLOCK), float("-inf"), dtype=dtype, device=device)
+        self._mask = mask.triu_(longest + 1)
+
+    def last(self, n: int, total: int) -> torch.Tensor:
+        """The mask [n, total] of the last `n` of `total` positions, n at most the rows of a block."""
+        return self._mask[:n, self._longest + n - total : self._longest + n]
 
 
 class KVPool:
@@ -148,10 +166,9 @@ class CachedAttention:
     def __init__(self, pool: KVPool, spans: Sequence[Span]) -> None:
         store = pool.store
         self._store = store
-        self._spans = [
-            (s, None if s.end - s.begin == 1 else causal_mask(s.end - s.begin, s.total, store.dtype, store.device))
-            for s in spans
-        ]
+        self._spans = spans
+        longest = max((s.total for s in spans if s.end - s.begin > 1), default=0)
+        self._mask = CausalMask(longest, store.dtype, store.device)
         slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
         self.slots = torch.cat(slots).to(store.device)
 
@@ -162,12 +179,12 @@ class CachedAttention:
         keys.index_copy_(1, self.slots, key)
         values.index_copy_(1, self.slots, value)
         out = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
-        for span, mask in self._spans:
+        for span in self._spans:
             out[span.begin : span.end] = grouped_attention(
                 query[:, span.begin : span.end],
                 keys[:, span.start : span.start + span.total],
                 values[:, span.start : span.start + span.total],
-                mask,
+                self._mask,
                 scale,
             )
         return out
@@ -180,10 +197,7 @@ class TreeAttention:
         """`lengths[i]` tokens in segment i; `paths[i]` the segments from the root to i, i included."""
         self._lengths = list(lengths)
         self._paths = paths
-        self._masks = [
-            causal_mask(n, sum(lengths[p] for p in path), like.dtype, like.device)
-            for n, path in zip(lengths, paths, strict=True)
-        ]
+        self._mask = CausalMask(max(sum(lengths[p] for p in path) for path in paths), like.dtype, like.device)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
@@ -193,8 +207,8 @@ class TreeAttention:
         keys = key.split(self._lengths, dim=1)
         values = value.split(self._lengths, dim=1)
         out = []
-        for q, path, mask in zip(queries, self._paths, self._masks, strict=True):
+        for q, path in zip(queries, self._paths, strict=True):
             k = keys[path[0]] if len(path) == 1 else torch.cat([keys[p] for p in path], dim=1)
             v = values[path[0]] if len(path) == 1 else torch.cat([values[p] for p in path], dim=1)
-            out.append(grouped_attention(q, k, v, mask, scale))
+            out.append(grouped_attention(q, k, v, self._mask, scale))
         return torch.cat(out)

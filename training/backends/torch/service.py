@@ -28,6 +28,7 @@ from training.backends.torch.settings import TorchSettings
 from training.backends.torch.update import AdapterTrainer
 
 _LOADED_ADAPTERS = 4
+_BATCHES_PER_TRIM = 8  # what a batch frees is used again by the next, but less and less of it as the heap frays
 Result = TypeVar("Result")
 
 
@@ -100,6 +101,8 @@ class TorchService:
 
         for index, batch in enumerate(batches):
             metrics = await self._in_updates(partial(update, batch))
+            if index % _BATCHES_PER_TRIM == 0:
+                await self._in_updates(give_back_memory)
             if index == len(batches) - 1:
                 await self._in_updates(save)
             yield metrics
