@@ -29,7 +29,7 @@ from training.backends.torch.token_tree import Sample, TokenTree, build_tree, mi
 
 TrunkStates = Callable[[np.ndarray], torch.Tensor | None]
 Mode = Literal["rl", "sft"]
-_HEAD_ROWS = 256
+_HEAD_ROWS = 64
 _WEIGHT_DECAY: dict[Mode, float] = {"rl": 0.1, "sft": 0.0}  # as in ART's own trainer
 OPTIMIZER_FILE = "optimizer.pt"
 
