@@ -95,7 +95,7 @@ def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
         os.spawnve(os.P_WAIT, zenml[0], zenml, checkout.environment)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checkout, tiny_base: Path) -> None:
     words = [
         "--pipeline",
@@ -117,12 +117,27 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     with history_file.open("a") as torn:
         torn.write('{"step": 99, "pha')  # as if the kill had come in the middle of a line
 
-    resumed = checkout.run(*words)
+    left = history_file.read_bytes()
+
+    refused = checkout.run(
+        "--pipeline", "train", "--resume", "first", *settings(max_steps=7, synthetic_train_inboxes=2), "--set", "seed=0"
+    )
+    assert refused.returncode == 2 and history_file.read_bytes() == left, refused.stdout + refused.stderr
+    [line] = refused.stderr.splitlines()
+    assert "other settings: synthetic_train_inboxes 1 -> 2, max_steps 6 -> 7: resume" in line
+    assert line.endswith("--set experiment=first-2 instead of --resume")
+
+    resumed = checkout.run("--pipeline", "train", "--resume", "first")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     after = checkout.history()
     assert [row["step"] for row in after] == list(range(7))
     assert after[: len(before)] == before
     assert f"step {len(before):3d}/6" in resumed.stdout and f"step {len(before) - 1:3d}/6" not in resumed.stdout
+
+    same_command = checkout.run(*words)
+    assert same_command.returncode == 0 and "this run is finished, reused" in same_command.stdout, same_command.stderr
+    finished = checkout.run("--pipeline", "train", "--resume", "first")
+    assert finished.returncode == 0 and "this run is finished, reused" in finished.stdout, finished.stderr
 
     compared = checkout.run("--pipeline", "compare", "first")
     assert compared.returncode == 0 and "max_steps=6 reached" in compared.stdout, compared.stdout + compared.stderr

@@ -29,6 +29,8 @@ class Experiment(BaseModel):
     """Commit of the code, with `+changes` when files differed from it; `None` outside a repository."""
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact -> id of its version."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Setting that names a file or a function -> sha256 of what that was when the run began."""
     seeds: dict[str, int] = Field(default_factory=dict)
     base_model: str
     base_model_checksum: str
@@ -60,13 +62,18 @@ class Experiment(BaseModel):
             raise BadInput(f"{folder / EXPERIMENT_FILE} is damaged: {error.errors()[0]['msg']}") from None
 
 
+def known_runs(runs: Path) -> list[tuple[Experiment, Path]]:
+    """Every run below `runs` and its folder, the oldest first. Raises BadInput when one is damaged."""
+    return sorted(((Experiment.load(file.parent), file.parent) for file in runs.glob(f"*/{EXPERIMENT_FILE}")), key=_age)
+
+
 def find_runs(runs: Path, names: list[str]) -> list[tuple[Experiment, Path]]:
     """The run of each name and its folder. A name is an experiment's, or a run's or the first letters of one.
 
     Raises:
         BadInput: there is no name, or no run or several have it.
     """
-    known = sorted(((Experiment.load(file.parent), file.parent) for file in runs.glob(f"*/{EXPERIMENT_FILE}")), key=_age)
+    known = known_runs(runs)
     there = ", ".join(e.run if e.name == e.run else f"{e.name} ({e.run})" for e, _ in known) or "none yet"
     if not names:
         raise BadInput(f"which runs? there are {there}")

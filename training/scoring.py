@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import math
@@ -36,10 +37,12 @@ def require_scoring(settings: TrainerSettings) -> None:
         require_ruler(settings)
 
 
-def scoring_sources(settings: TrainerSettings) -> list[str | None]:
-    """What rewards depend on beside the settings: the text of the rubric and the source of the reward function."""
-    function = load_reward_function(settings) if settings.reward_function else None
-    return [read_rubric(settings), inspect.getsource(function) if function else None]
+def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
+    """What rewards depend on beside the settings: setting -> sha256 of the rubric's text, of the reward function's source."""
+    contents = {"ruler_rubric": read_rubric(settings)}
+    if settings.reward_function:
+        contents["reward_function"] = inspect.getsource(load_reward_function(settings))
+    return {setting: hashlib.sha256(content.encode()).hexdigest() for setting, content in contents.items() if content}
 
 
 def load_reward_function(settings: TrainerSettings) -> RewardFunction:
