@@ -101,7 +101,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """The table of contents: which pipelines run, in which order."""
     from dotenv import load_dotenv
 
-    from configs.schema import explicit_values, load_config, require_source
+    from configs.schema import explicit_values, load_config, require_source, with_prompt
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
     if arguments.pipeline is None:
@@ -117,7 +117,8 @@ def execute(arguments: argparse.Namespace) -> None:
         from pipelines.resuming import find_resumable
 
         resumed = find_resumable(arguments.resume, arguments.config, arguments.set)
-    config = resumed.config if resumed else load_config(arguments.config, arguments.set)
+    # A run that goes on has the prompt with which it began, whatever its function returns by now.
+    config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
     if arguments.pipeline == "stack":
         from pipelines.operations import run_stack
 

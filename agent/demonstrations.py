@@ -66,7 +66,7 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
-    record: list[Any] = list(opening_messages(scenario.question, mailbox))
+    record: list[Any] = list(opening_messages(scenario.question, mailbox, settings))
     calls: list[ToolCallRecord] = []
     shown: set[int] = set()
     known: list[EmailView] = []

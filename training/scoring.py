@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 import art
 
 from training.errors import BadInput
+from training.functions import load_function
 from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import Task
@@ -50,16 +50,7 @@ def load_reward_function(settings: TrainerSettings) -> RewardFunction:
     path = settings.reward_function
     if path is None:
         raise BadInput("scoring with custom rewards needs reward_function=package.module:name")
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise BadInput(f"reward_function={path}: expected package.module:name")
-    try:
-        function = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # whatever the user's module raises when it is imported
-        raise BadInput(f"reward_function={path}: {module} cannot be imported ({type(error).__name__}: {error})") from error
-    if not inspect.isfunction(function):
-        raise BadInput(f"reward_function={path}: {module} has no function {name}")
-    return function
+    return load_function("reward_function", path)
 
 
 class Scorer:
