@@ -13,10 +13,14 @@ from configs.schema import Config, DataConfig, TrainingConfig, explicit_values, 
 from pipelines.runs import DataRun, data_in_store
 from reports.console import say
 from steps.project import MODELS, RUNS
+from steps.training.published_run import published_experiments
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
 from training.experiment import Experiment, find_runs, known_runs
 from training.scoring import scoring_sources
+
+_MOST_SHOWN = 60
+"""Characters of a value in a message; prompts are long."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,15 @@ class Resumable:
     """A run that can go on, and everything that it needs for that."""
 
     experiment: Experiment
+    folder: Path | None
+    """Where it is kept on this machine; `None` when it is in the artifact store only."""
     config: Config
     data: DataRun
 
     def require_same_weights(self) -> None:
-        """Raises BadInput when the base model is another one by now: its run would begin anew. Fetches a model that is not here."""
+        """Raises BadInput when this machine's base model is another one by now: the run would begin anew."""
+        if self.folder is None:
+            return  # where it runs the weights are not at hand yet
         began_on = self.experiment.base_model_checksum
         files = resolve_base_model(self.experiment.config["base_model"], MODELS, progress=say)
         if files.checksum != began_on:
@@ -46,7 +54,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str]) -> Resuma
             training or data to be another one than it began with.
         ConfigError: a setting cannot be used.
     """
-    [(experiment, _)] = find_runs(RUNS, [name])
+    [(experiment, folder)] = find_runs(_known_runs(), [name])
     data = data_in_store(experiment.data, f"--resume {name}")
     began_with = _data_settings(data) | experiment.config
     config = load_config(
@@ -70,7 +78,17 @@ def find_resumable(name: str, file: Path | None, overrides: list[str]) -> Resuma
             f"--resume {name}: run {experiment.run} began with other settings: {', '.join(changes)}: resume it without the "
             f"change, or start a new run with it: {_new_run(experiment, explicit_values(file, overrides))}"
         )
-    return Resumable(experiment, config, data)
+    return Resumable(experiment, folder, config, data)
+
+
+def _known_runs() -> list[tuple[Experiment, Path | None]]:
+    """The runs of this checkout, and with an artifact store on other machines those that are in it only."""
+    known: list[tuple[Experiment, Path | None]] = list(known_runs(RUNS))
+    store = Client().active_stack.artifact_store
+    if not store.config.is_local:
+        here = {experiment.run for experiment, _ in known}
+        known += [(experiment, None) for experiment in published_experiments(store) if experiment.run not in here]
+    return known
 
 
 def _data_settings(data: DataRun) -> dict[str, Any]:
@@ -81,7 +99,7 @@ def _data_settings(data: DataRun) -> dict[str, Any]:
 
 def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:
     """What to say instead of `--resume`: a name that no run has yet, unless the user has chosen one."""
-    taken = {known.name for known, _ in known_runs(RUNS)}
+    taken = {known.name for known, _ in _known_runs()}
     chosen = explicit.get("experiment")
     free = (f"{experiment.name}-{number}" for number in range(2, len(taken) + 3))
     fresh = chosen if chosen and chosen not in taken else next(name for name in free if name not in taken)
@@ -89,4 +107,5 @@ def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    shown = json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."

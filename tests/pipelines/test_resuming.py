@@ -75,6 +75,7 @@ def test_each_changed_setting_is_named_with_both_values(runs: Path) -> None:
         in told
     )
     assert told.endswith("--set experiment=long-3 instead of --resume")
+    assert f'system_prompt null -> "{"a" * 59}...: resume' in refusal("long", f"system_prompt={'a' * 400}")
     assert refusal("long", "experiment=other", "seed=1").endswith("--set experiment=other instead of --resume")
     assert refusal("long", "experiment=long-2").endswith("--set experiment=long-3 instead of --resume")
 
@@ -106,6 +107,19 @@ def test_other_base_weights_are_named(runs: Path, monkeypatch: pytest.MonkeyPatc
     files.checksum = "f" * 64
     with pytest.raises(BadInput, match="other weights of m .*--set experiment=long-2 instead of --resume"):
         resumable.require_same_weights()
+
+
+def test_a_run_that_is_in_the_artifact_store_only(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(runs, "here", max_steps=5)
+    elsewhere = begun(tmp_path / "elsewhere", "there", max_steps=50)
+    store = SimpleNamespace(config=SimpleNamespace(is_local=False))
+    monkeypatch.setattr(resuming, "Client", lambda: SimpleNamespace(active_stack=SimpleNamespace(artifact_store=store)))
+    monkeypatch.setattr(resuming, "published_experiments", lambda store: [elsewhere, Experiment.load(runs / "r-here")])
+    found = find_resumable("there", None, [])
+    assert (found.folder, found.config.max_steps) == (None, 50)
+    found.require_same_weights()
+    assert find_resumable("here", None, []).folder == runs / "r-here"
+    assert refusal("there", "seed=1", "experiment=here").endswith("--set experiment=there-2 instead of --resume")
 
 
 def test_which_runs_there_are(runs: Path) -> None:
