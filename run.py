@@ -2,6 +2,7 @@
 
   python run.py --pipeline all                      the whole way once: data, train, eval
   python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
+  python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
   python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
   python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
   python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
@@ -34,6 +35,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
+    add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
     add("--name", default="email-search-agent", help="deploy: name of the service")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
@@ -44,6 +46,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         parser.error(f"unexpected words: {' '.join(arguments.runs)}")
     if arguments.dry_run and arguments.pipeline not in ("train", "stack"):
         parser.error("--dry-run is for --pipeline train and --pipeline stack")
+    if arguments.resume is not None and arguments.pipeline != "train":
+        parser.error("--resume is for --pipeline train")
+    if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
+        parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
     return arguments
 
 
@@ -95,7 +101,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """The table of contents: which pipelines run, in which order."""
     from dotenv import load_dotenv
 
-    from configs.schema import explicit_values, load_config, require_source
+    from configs.schema import explicit_values, load_config, require_source, with_prompt
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
     if arguments.pipeline is None:
@@ -106,7 +112,13 @@ def execute(arguments: argparse.Namespace) -> None:
 
         run_compare(arguments.runs)
         return
-    config = load_config(arguments.config, arguments.set)
+    resumed = None
+    if arguments.resume is not None:
+        from pipelines.resuming import find_resumable
+
+        resumed = find_resumable(arguments.resume, arguments.config, arguments.set)
+    # A run that goes on has the prompt with which it began, whatever its function returns by now.
+    config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
     if arguments.pipeline == "stack":
         from pipelines.operations import run_stack
 
@@ -126,6 +138,10 @@ def execute(arguments: argparse.Namespace) -> None:
 
     from pipelines import runs
 
+    if resumed is not None:
+        resumed.require_same_weights()
+        runs.run_train(config, resumed.data, cache=True, key=resumed.experiment.run)
+        return
     cache = not arguments.no_cache
     if arguments.pipeline == "scenarios":
         runs.run_scenarios(config, cache=cache)

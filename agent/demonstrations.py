@@ -70,7 +70,7 @@ def play_oracle(
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
-    record: list[Any] = list(opening_messages(scenario.question, mailbox))
+    record: list[Any] = list(opening_messages(scenario.question, mailbox, settings))
     calls: list[ToolCallRecord] = []
     shown: set[int] = set()
     known: list[EmailView] = []

@@ -46,12 +46,12 @@ class AgentRun(BaseModel):
         return [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
 
 
-def opening_messages(question: str, mailbox: Mailbox) -> list[dict[str, str]]:
+def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -> list[dict[str, str]]:
     """System and user message. Everything that differs between questions is in the latter, so that servers compute the former once."""
     asked = load("question").format(
         inbox_address=mailbox.address, today=f"{mailbox.query_date:%-d %b %Y}", question=question
     )
-    return [{"role": "system", "content": load("system")}, {"role": "user", "content": asked}]
+    return [{"role": "system", "content": settings.system_prompt or load("system")}, {"role": "user", "content": asked}]
 
 
 async def answer_question(
@@ -69,7 +69,7 @@ async def answer_question(
         openai.OpenAIError: when the policy's server fails; a failed episode is an error, never a wrong answer.
     """
     started = time.monotonic()
-    system, user = opening_messages(question, mailbox)
+    system, user = opening_messages(question, mailbox, settings)
     shots = [turn for example in examples for turn in example.messages_and_choices if turn["role"] != "system"]
     state = {
         "messages": convert_to_messages([system, *shots, user]),

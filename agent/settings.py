@@ -1,4 +1,4 @@
-"""What an episode may cost."""
+"""What an agent is told, and what an episode may cost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class AgentSettings(BaseModel):
-    """Limits of one episode, the same in training, evaluation and service."""
+    """Prompt and limits of one episode, the same in training, evaluation and service."""
 
     model_config = ConfigDict(frozen=True)
+
+    system_prompt: str | None = Field(
+        default=None, min_length=1, max_length=50_000, description="instructions to the agent; null: agent/prompts/system.txt"
+    )
 
     max_turns: int = Field(default=6, ge=1, le=50, description="model replies per question")
     max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")

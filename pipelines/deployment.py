@@ -48,7 +48,7 @@ def deploy_inference(
     source = base_model or stored.checkpoint.manifest.base_model_source
     base = resolve_base_model(source, models_dir)
     stored.checkpoint.require_base(base.id, base.checksum)
-    episode_settings(stored.checkpoint.manifest.config, episode or {})
+    episode_settings(stored.checkpoint.manifest.config, episode)
     pinned = {
         "checkpoint": stored.reference,
         "mail_database": str(database.id),

@@ -153,12 +153,15 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
-def run_train(config: Config, data: DataRun, *, cache: bool) -> TrainedRun:
-    """Trains, or goes on with an unfinished run of the same key, or finds the finished one."""
+def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = None) -> TrainedRun:
+    """Trains, or goes on with an unfinished run of the same key, or finds the finished one.
+
+    `key` is that of a run which is resumed: with its code or its settings' defaults the key of the same settings changes.
+    """
     training = section(config, TrainingConfig)
     require_scoring(training)
     require_stop_rules(training)
-    key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
+    key = key or run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
     run = run_pipeline(
@@ -236,17 +239,23 @@ def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun
 def _named_checkpoint(reference: str) -> TrainedRun:
     stored = find_checkpoint(reference)
     manifest = stored.checkpoint.manifest
-    try:
-        data = DataRun(database=UUID(manifest.data[MAIL_DATABASE]), scenarios=UUID(manifest.data[SCENARIOS]))
-        Client().get_artifact_version(data.database)
-        Client().get_artifact_version(data.scenarios)
-    except KeyError:
-        raise BadInput(f"--checkpoint {reference}: the data that it was trained on is not in this ZenML store") from None
+    data = data_in_store(manifest.data, f"--checkpoint {reference}")
     if Path(reference).is_dir():
         artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id
     else:
         artifact = UUID(stored.reference)
     return TrainedRun(version=manifest.name, data=data, checkpoint=artifact, warm_start=None)
+
+
+def data_in_store(trained_on: dict[str, str], asked: str) -> DataRun:
+    """The data of a checkpoint or run. Raises BadInput, which begins with what was `asked`, when the store has it no more."""
+    try:
+        data = DataRun(database=UUID(trained_on[MAIL_DATABASE]), scenarios=UUID(trained_on[SCENARIOS]))
+        Client().get_artifact_version(data.database)
+        Client().get_artifact_version(data.scenarios)
+    except KeyError:
+        raise BadInput(f"{asked}: the data that it was trained on is not in this ZenML store") from None
+    return data
 
 
 def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:

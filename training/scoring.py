@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import hashlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable
@@ -11,6 +11,7 @@ from pathlib import Path
 import art
 
 from training.errors import BadInput
+from training.functions import load_function
 from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import Task
@@ -36,10 +37,12 @@ def require_scoring(settings: TrainerSettings) -> None:
         require_ruler(settings)
 
 
-def scoring_sources(settings: TrainerSettings) -> list[str | None]:
-    """What rewards depend on beside the settings: the text of the rubric and the source of the reward function."""
-    function = load_reward_function(settings) if settings.reward_function else None
-    return [read_rubric(settings), inspect.getsource(function) if function else None]
+def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
+    """What rewards depend on beside the settings: setting -> sha256 of the rubric's text, of the reward function's source."""
+    contents = {"ruler_rubric": read_rubric(settings)}
+    if settings.reward_function:
+        contents["reward_function"] = inspect.getsource(load_reward_function(settings))
+    return {setting: hashlib.sha256(content.encode()).hexdigest() for setting, content in contents.items() if content}
 
 
 def load_reward_function(settings: TrainerSettings) -> RewardFunction:
@@ -47,16 +50,7 @@ def load_reward_function(settings: TrainerSettings) -> RewardFunction:
     path = settings.reward_function
     if path is None:
         raise BadInput("scoring with custom rewards needs reward_function=package.module:name")
-    module, _, name = path.partition(":")
-    if not module or not name:
-        raise BadInput(f"reward_function={path}: expected package.module:name")
-    try:
-        function = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # whatever the user's module raises when it is imported
-        raise BadInput(f"reward_function={path}: {module} cannot be imported ({type(error).__name__}: {error})") from error
-    if not inspect.isfunction(function):
-        raise BadInput(f"reward_function={path}: {module} has no function {name}")
-    return function
+    return load_function("reward_function", path)
 
 
 class Scorer:

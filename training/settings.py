@@ -70,6 +70,12 @@ class TrainerSettings(BaseModel):
     stall_seconds: float = Field(
         default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"
     )
+    health_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="look after processes, memory, disk and the policy's server every so many seconds; 0: never",
+    )
 
     # validation, and when to stop before max_steps
     validate_every: int = Field(

@@ -24,6 +24,7 @@ from openai import OpenAIError
 from pydantic import BaseModel
 
 from training.errors import BadInput
+from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
     HISTORY_FILE,
@@ -124,6 +125,9 @@ class Trainer:
         self.progress = progress or Progress()
         self._model_dir = Path(get_model_dir(model=model, art_path=model.base_path))
         self._watch = CallWatch(settings.stall_seconds, self._warn)
+        self._health = HealthMonitor(
+            settings.health_seconds, Path(model.base_path), lambda: self.model.inference_base_url, self._warn
+        )
         self._warnings: list[str] = []
 
     async def run(self) -> TrainingRun:
@@ -137,7 +141,7 @@ class Trainer:
         require_scoring(self.settings)
         scorer = Scorer(self.task, self.settings, self._model_dir / JUDGE_CACHE)
         try:
-            with self._watch:
+            with self._watch, self._health:
                 return await self._run(scorer)
         except Exception as error:
             if _disk_is_full(error):

@@ -10,7 +10,6 @@ from zenml.config.cache_policy import CachePolicy
 
 from agent.evaluation import Evaluation, select_questions
 from agent.metrics import Prediction
-from agent.settings import AgentSettings
 from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
@@ -18,6 +17,7 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
 from steps.evaluation.run_inference import open_judge
+from steps.inference.service_lifecycle import episode_settings
 from steps.model_registry import find_checkpoint
 from steps.project import MODELS, code_of
 from training.backends.base_model import resolve_base_model
@@ -47,7 +47,7 @@ def ask_production(
     questions = select_questions(scenarios, config.eval_limit)
     checkpoint = find_checkpoint(production).checkpoint
     manifest = checkpoint.manifest
-    settings = AgentSettings.model_validate({key: manifest.config[key] for key in AgentSettings.model_fields})
+    settings = episode_settings(manifest.config)
     files = resolve_base_model(manifest.base_model_source, MODELS, progress=say)
     checkpoint.require_base(files.id, files.checksum)
 

@@ -13,7 +13,6 @@ from agent.judges import Judge
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from agent.metrics import Prediction
-from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
@@ -21,6 +20,7 @@ from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter
 from steps.artifact_names import PREDICTIONS
+from steps.inference.service_lifecycle import episode_settings
 from steps.project import MODELS, code_of
 from training.backends.base_model import resolve_base_model
 from training.backends.torch import PolicyServer, TorchSettings
@@ -51,7 +51,7 @@ def run_inference(
     if not questions:
         raise BadInput("there are no test questions: check why the data pipeline dropped them")
     trained_with = checkpoint.manifest.config
-    settings = AgentSettings.model_validate({key: trained_with[key] for key in AgentSettings.model_fields})
+    settings = episode_settings(trained_with)
     files = resolve_base_model(base["source"], MODELS)
     adapters = {"warm_start": warm_start.path} if warm_start else {}
     adapters["trained"] = checkpoint.path

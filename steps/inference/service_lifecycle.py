@@ -40,7 +40,7 @@ def load_service(
     database = find_mail_database(stored, mail_database).load()
     base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))
     stored.checkpoint.require_base(base.id, base.checksum)
-    settings = episode_settings(manifest.config, episode or {})
+    settings = episode_settings(manifest.config, episode)
     server = PolicyServer(base.path, adapters={SERVED_MODEL: stored.checkpoint.path})
     policy = Policy(base_url=server.base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
     model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
@@ -49,10 +49,10 @@ def load_service(
     return service
 
 
-def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any]) -> AgentSettings:
-    """The limits that the policy was trained with, unless overridden: another limit is another task for it."""
+def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any] | None = None) -> AgentSettings:
+    """Prompt and limits that the policy was trained with, unless overridden: with others it has another task."""
     known = {name: trained_with[name] for name in AgentSettings.model_fields if name in trained_with}
-    return AgentSettings.model_validate(known | overrides)
+    return AgentSettings.model_validate(known | (overrides or {}))
 
 
 def unload_service() -> None:

@@ -9,9 +9,22 @@ from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 
 from materializers.local_files import get_file, put_file
 from reports.console import say
+from training.experiment import EXPERIMENT_FILE, Experiment
 from training.history import HISTORY_FILE
 
 RUNS_FOLDER = "training_runs"
+
+
+def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
+    """What the runs in the store were. Raises what the store raises, and BadInput when one is damaged."""
+    runs = os.path.join(store.path, RUNS_FOLDER)
+    found = []
+    for name in store.listdir(runs) if store.exists(runs) else []:
+        file = os.path.join(runs, os.fsdecode(name), EXPERIMENT_FILE)
+        if store.exists(file):
+            with store.open(file, "rb") as stream:
+                found.append(Experiment.parse(stream.read(), file))
+    return found
 
 
 class PublishedRun:

@@ -29,6 +29,7 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.preflight import require_ready
+from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.tracking import tracked
@@ -144,6 +145,7 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
         config=config.model_dump(mode="json"),
         git_revision=git_revision(),
         data={name: str(version.id) for name, version in data.items()},
+        sources=scoring_sources(config),
         seeds={"seed": config.seed, **({"data_seed": data_seed} if isinstance(data_seed, int) else {})},
         base_model=files.id,
         base_model_checksum=files.checksum,

@@ -46,6 +46,20 @@ def test_an_episode_records_what_was_sampled_and_what_was_seen(scripted: Scripte
     assert episode.sampled_tokens == sum(len(call_text(*call)) + 1 for call in (SEARCH, READ, ANSWER))
 
 
+def test_a_prompt_of_ones_own_is_what_policy_and_demonstrations_get(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [ANSWER, ANSWER]
+    assert run(scripted, database).record[0]["content"] != "Search first."
+    settings = AgentSettings(system_prompt="Search first.")
+    task = EmailSearchTask(database, [two_mail_question], ExactJudge(), settings)
+    trajectory = asyncio.run(task.rollout(scripted.policy, two_mail_question))
+    expected = {"role": "system", "content": "Search first."}
+    assert scripted.requests[1]["messages"][0] == expected == trajectory.messages_and_choices[0]
+    [demonstrated] = task.demonstrations([two_mail_question], 1)
+    assert demonstrated.messages_and_choices[0] == expected
+
+
 def test_one_episode_is_one_conversation_for_the_server(scripted: ScriptedPolicy, database: MailDatabase) -> None:
     scripted.replies = [SEARCH, ANSWER, SEARCH, ANSWER]
     run(scripted, database)

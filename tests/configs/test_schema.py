@@ -5,7 +5,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs.schema import Config, ConfigError, DataConfig, TrainingConfig, load_config, require_source, section
+from configs.schema import (
+    Config,
+    ConfigError,
+    DataConfig,
+    TrainingConfig,
+    load_config,
+    require_source,
+    section,
+    with_prompt,
+)
+from training.errors import BadInput
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -95,3 +105,34 @@ def test_a_pipeline_needs_mail_with_questions_and_another_mail_without() -> None
         require_source(own, questions=True)
     with pytest.raises(ConfigError, match="emails: the synthetic company brings its own"):
         require_source(synthetic, questions=False)
+
+
+PROMPTS = """
+def long():
+    return "Read twice.\\nAnswer once."
+def empty():
+    return ""
+def number():
+    return 7
+def wordy(question):
+    return "Search."
+"""
+
+
+def test_a_prompt_function_is_asked_once_and_its_text_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_prompts.py").write_text(PROMPTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = with_prompt(load_config(None, ["prompt_function=own_prompts:long", "max_steps=3"]))
+    assert (config.system_prompt, config.prompt_function, config.max_steps) == ("Read twice.\nAnswer once.", "own_prompts:long", 3)
+    assert with_prompt(Config()) == Config() and Config().system_prompt is None
+    for overrides, kind, named in (
+        (["prompt_function=own_prompts:empty"], ConfigError, "prompt_function=own_prompts:empty: .* at least 1 character"),
+        (["prompt_function=own_prompts:number"], ConfigError, "valid string"),
+        (["prompt_function=own_prompts:wordy"], ConfigError, "own_prompts:wordy: it failed .TypeError: .*missing 1 required"),
+        (["prompt_function=own_prompts:long", "system_prompt=Search."], ConfigError, "set one of them"),
+        (["prompt_function=own_prompts:absent"], BadInput, "own_prompts has no function absent"),
+        (["prompt_function=own_prompts"], BadInput, "expected package.module:name"),
+        (["prompt_function=absent_prompts:long"], BadInput, "absent_prompts cannot be imported"),
+    ):
+        with pytest.raises(kind, match=named):
+            with_prompt(load_config(None, overrides))

@@ -15,7 +15,7 @@ from zenml import Model, save_artifact
 from zenml.client import Client
 from zenml.utils import source_utils
 
-from agent.settings import AgentSettings
+from agent.prompts import load
 from configs.schema import DataConfig, EvaluationConfig
 from materializers.checkpoint import CheckpointMaterializer
 from pipelines import runs
@@ -43,7 +43,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
     )
 
 
-def save_checkpoint(folder: Path, seed: int) -> Any:
+def save_checkpoint(folder: Path, seed: int, **trained_with: Any) -> Any:
     """A checkpoint of an untrained adapter on a tiny base of its own; its artifact version."""
     base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed)
     for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
@@ -60,14 +60,15 @@ def save_checkpoint(folder: Path, seed: int) -> Any:
         base_model_source=str(base),
         name=f"tiny-{seed}",
         step=1,
-        config={**AgentSettings(max_tokens=8, max_turns=1).model_dump(), "max_concurrent": 4},
+        config={"max_tokens": 8, "max_turns": 1, "max_concurrent": 4, **trained_with},
         created=datetime.now(UTC),
     )
     return save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
 
 
 def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path: Path) -> None:
-    new, old = save_checkpoint(tmp_path, seed=1), save_checkpoint(tmp_path, seed=2)
+    prompt = "Search first."
+    new, old = save_checkpoint(tmp_path, seed=1, system_prompt=prompt), save_checkpoint(tmp_path, seed=2)
     started = evaluation_pipeline.with_options(model=Model(name="tested-evaluation"))(
         config=EvaluationConfig(eval_limit=3),
         database=data.database,
@@ -80,6 +81,8 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
     of_production = steps["ask_production"].outputs["production_predictions"][0].load()
     assert {prediction.policy for prediction in of_production} == {"production"}
     assert [p.scenario_id for p in of_production] == [p.scenario_id for p in asked if p.policy == "trained"]
+    assert {prediction.transcript[0]["content"] for prediction in of_production} == {load("system")}
+    assert {p.transcript[0]["content"] for p in asked if p.policy in ("base", "trained")} == {prompt}
     assert not any(prediction.error for prediction in of_production), of_production
     summary = steps["compute_metrics"].outputs["metrics"][0].load()
     assert summary["paired"]["trained_vs_production"]["n"] == 3

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 from zenml.client import Client
 
-from steps.training.published_run import RUNS_FOLDER, PublishedRun
+from steps.training.published_run import RUNS_FOLDER, PublishedRun, published_experiments
+from training.experiment import Experiment
 from training.history import HISTORY_FILE
 
 MODEL = Path("art/models/task")
@@ -50,6 +52,25 @@ def test_another_machine_has_the_same_folder(store: BaseArtifactStore, tmp_path:
     assert PublishedRun(store, there).fetch() == 3
     shutil.rmtree(here / MODEL / ".0004.partial")
     assert content(there) == content(here) and len(content(there)) == 2
+
+
+def test_runs_in_the_store_are_known_by_what_they_were(store: BaseArtifactStore, tmp_path: Path) -> None:
+    assert published_experiments(store) == []
+    experiment = Experiment(
+        name="long",
+        run="r1",
+        config={"max_steps": 5},
+        git_revision=None,
+        base_model="m",
+        base_model_checksum="0" * 64,
+        created=datetime(2026, 11, 21, tzinfo=UTC),
+    )
+    for name in ("r1-base", "before-its-first-step"):
+        finish_step(tmp_path / name, 1)
+        if name == "r1-base":
+            experiment.save(tmp_path / name)
+        PublishedRun(store, tmp_path / name).publish()
+    assert published_experiments(store) == [experiment]
 
 
 def test_a_row_is_published_after_what_it_stands_on(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from training.errors import BadInput
-from training.experiment import Experiment, find_runs
+from training.experiment import Experiment, find_runs, known_runs
 
 
 def experiment(run: str, name: str | None = None, **settings: Any) -> Experiment:
@@ -33,11 +33,11 @@ def test_runs_that_differ_in_luck_and_name_alone_have_the_same_settings() -> Non
 def test_runs_are_found_by_name_key_and_its_first_letters(tmp_path: Path) -> None:
     for one in (experiment("r12345", "long"), experiment("r19999"), experiment("r2", "seeds"), experiment("r3", "seeds", seed=1)):
         one.save(tmp_path / f"{one.run}-base")
-    found = find_runs(tmp_path, ["long", "r199", "r2"])
+    found = find_runs(known_runs(tmp_path), ["long", "r199", "r2"])
     assert [(e.run, folder.name) for e, folder in found] == [("r12345", "r12345-base"), ("r19999", "r19999-base"), ("r2", "r2-base")]
     for names, named in ((["r1"], "several runs: r12345, r19999"), (["seeds"], "r2, r3"), (["no"], "no run 'no'"), ([], "which runs")):
         with pytest.raises(BadInput, match=named):
-            find_runs(tmp_path, names)
+            find_runs(known_runs(tmp_path), names)
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import inspect
 import json
 import time
 from collections.abc import Iterator
@@ -167,7 +169,9 @@ def test_own_rubric_and_parameters_reach_the_judge(model: JudgeModel, tmp_path: 
     assert "- a cited mail is worth more than an adjective" in request["messages"][0]["content"]
     assert "significantly higher score" not in request["messages"][0]["content"]
     assert request["temperature"] == 0.25
-    assert scoring_sources(settings(model, ruler_rubric=str(rubric))) == ["- a cited mail is worth more than an adjective", None]
+    before = scoring_sources(settings(model, ruler_rubric=str(rubric)))
+    rubric.write_text("- brevity\n")
+    assert list(before) == ["ruler_rubric"] and before != scoring_sources(settings(model, ruler_rubric=str(rubric)))
 
 
 def test_cost_is_counted_where_the_price_is_known(model: JudgeModel, tmp_path: Path) -> None:
@@ -219,7 +223,8 @@ def test_a_reward_function_of_the_users(importable: None, tmp_path: Path) -> Non
     rules = TrainerSettings(scoring="custom", reward_function=f"{HERE}:by_number")
     [(scored, use)] = score(rules, tmp_path, group(3))
     assert rewards(scored) == [0.0, 10.0, 20.0] and use == JudgeUse()
-    assert "reward * 10" in (scoring_sources(rules)[1] or "")
+    source = inspect.getsource(by_number)
+    assert scoring_sources(rules) == {"reward_function": hashlib.sha256(source.encode()).hexdigest()}
     for name in ("not_a_number", "nan"):
         with pytest.raises(BadInput, match="not a finite number"):
             score(TrainerSettings(scoring="custom", reward_function=f"{HERE}:{name}"), tmp_path, group(2))

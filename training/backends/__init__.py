@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from training.errors import BadInput
 from training.settings import TrainerSettings
@@ -43,6 +43,23 @@ def free_memory(settings: TrainerSettings) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+
+class GpuMemory(NamedTuple):
+    """Bytes of the GPU that models are on, whoever uses them."""
+
+    used: int
+    total: int
+
+
+def gpu_memory() -> GpuMemory | None:
+    """What is in use of the first GPU; `None` without CUDA."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    free, total = torch.cuda.mem_get_info()
+    return GpuMemory(total - free, total)
 
 
 def open_backend(settings: TrainerSettings, path: Path) -> Backend:

@@ -1,0 +1,111 @@
+"""`--resume NAME`: the run of that name, with the settings and on the data that it began with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zenml.client import Client
+
+from configs.schema import Config, DataConfig, TrainingConfig, explicit_values, load_config, section
+from pipelines.runs import DataRun, data_in_store
+from reports.console import say
+from steps.project import MODELS, RUNS
+from steps.training.published_run import published_experiments
+from training.backends.base_model import resolve_base_model
+from training.errors import BadInput
+from training.experiment import Experiment, find_runs, known_runs
+from training.scoring import scoring_sources
+
+_MOST_SHOWN = 60
+"""Characters of a value in a message; prompts are long."""
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """A run that can go on, and everything that it needs for that."""
+
+    experiment: Experiment
+    folder: Path | None
+    """Where it is kept on this machine; `None` when it is in the artifact store only."""
+    config: Config
+    data: DataRun
+
+    def require_same_weights(self) -> None:
+        """Raises BadInput when this machine's base model is another one by now: the run would begin anew."""
+        if self.folder is None:
+            return  # where it runs the weights are not at hand yet
+        began_on = self.experiment.base_model_checksum
+        files = resolve_base_model(self.experiment.config["base_model"], MODELS, progress=say)
+        if files.checksum != began_on:
+            raise BadInput(
+                f"run {self.experiment.run} began on other weights of {files.id} (sha256 {began_on[:12]}..., here "
+                f"{files.checksum[:12]}...): bring those back, or start a new run: {_new_run(self.experiment, {})}"
+            )
+
+
+def find_resumable(name: str, file: Path | None, overrides: list[str]) -> Resumable:
+    """The experiment, or run by its key, that is called `name`. Its settings need not be repeated.
+
+    Raises:
+        BadInput: there is no such run or several, its data are gone, or `file` or `overrides` want a setting of its
+            training or data to be another one than it began with.
+        ConfigError: a setting cannot be used.
+    """
+    [(experiment, folder)] = find_runs(_known_runs(), [name])
+    data = data_in_store(experiment.data, f"--resume {name}")
+    began_with = _data_settings(data) | experiment.config
+    config = load_config(
+        file, overrides, base={key: value for key, value in began_with.items() if key in Config.model_fields}
+    )
+    now_with = section(config, DataConfig).model_dump(mode="json") | section(config, TrainingConfig).model_dump(
+        mode="json"
+    )
+    changes = [
+        f"{key} {_shown(value)} -> {_shown(now_with[key]) if key in now_with else 'no setting any more'}"
+        for key, value in began_with.items()
+        if key not in now_with or now_with[key] != value
+    ]
+    if not changes:
+        sources = scoring_sources(section(config, TrainingConfig))
+        for key in sorted({*sources, *experiment.sources}):
+            if sources.get(key) != experiment.sources.get(key):
+                changes.append(f"what {key}={now_with[key]} names has another content")
+    if changes:
+        raise BadInput(
+            f"--resume {name}: run {experiment.run} began with other settings: {', '.join(changes)}: resume it without the "
+            f"change, or start a new run with it: {_new_run(experiment, explicit_values(file, overrides))}"
+        )
+    return Resumable(experiment, folder, config, data)
+
+
+def _known_runs() -> list[tuple[Experiment, Path | None]]:
+    """The runs of this checkout, and with an artifact store on other machines those that are in it only."""
+    known: list[tuple[Experiment, Path | None]] = list(known_runs(RUNS))
+    store = Client().active_stack.artifact_store
+    if not store.config.is_local:
+        here = {experiment.run for experiment, _ in known}
+        known += [(experiment, None) for experiment in published_experiments(store) if experiment.run not in here]
+    return known
+
+
+def _data_settings(data: DataRun) -> dict[str, Any]:
+    """What the mails and questions of a run were prepared with."""
+    settings: dict[str, Any] = Client().get_artifact_version(data.database).step.config.parameters["config"]
+    return settings
+
+
+def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:
+    """What to say instead of `--resume`: a name that no run has yet, unless the user has chosen one."""
+    taken = {known.name for known, _ in _known_runs()}
+    chosen = explicit.get("experiment")
+    free = (f"{experiment.name}-{number}" for number in range(2, len(taken) + 3))
+    fresh = chosen if chosen and chosen not in taken else next(name for name in free if name not in taken)
+    return f"--set experiment={fresh} instead of --resume"
+
+
+def _shown(value: Any) -> str:
+    shown = json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."

@@ -1,0 +1,128 @@
+"""Which run `--resume` names, and what it answers when something about that run is not what it was."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from configs.schema import DataConfig, TrainingConfig
+from pipelines import resuming
+from pipelines.resuming import find_resumable
+from pipelines.runs import DataRun
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.scoring import scoring_sources
+
+DATA = DataRun(database=UUID(int=1), scenarios=UUID(int=2))
+PREPARED = DataConfig(synthetic_train_inboxes=2)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(resuming, "RUNS", tmp_path)
+    monkeypatch.setattr(resuming, "data_in_store", lambda trained_on, asked: DATA)
+    monkeypatch.setattr(resuming, "_data_settings", lambda data: PREPARED.model_dump(mode="json"))
+    return tmp_path
+
+
+def begun(runs: Path, name: str, **changes: Any) -> Experiment:
+    """A run of these settings; a dict `recorded` replaces what was written down of them."""
+    recorded = changes.pop("recorded", {})
+    config = TrainingConfig(experiment=name, **changes)
+    experiment = Experiment(
+        name=name,
+        run=f"r-{name}",
+        config=config.model_dump(mode="json") | recorded,
+        git_revision=None,
+        sources=scoring_sources(config),
+        base_model="m",
+        base_model_checksum="0" * 64,
+        created=datetime(2026, 11, 21, tzinfo=UTC),
+    )
+    experiment.save(runs / experiment.run)
+    return experiment
+
+
+def refusal(name: str, *overrides: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        find_resumable(name, None, list(overrides))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_name_is_enough_and_repeated_settings_are_no_change(runs: Path, tmp_path: Path) -> None:
+    begun(runs, "long", max_steps=50, learning_rate=1e-5, blend_weights={"ruler": 1.0})
+    file = tmp_path / "settings.yaml"
+    file.write_text("max_steps: 50\nlearning_rate: 1e-5\neval_limit: 7\nexperiment: long\n")
+    for words in ((None, []), (file, []), (None, ["synthetic_train_inboxes=2"])):
+        found = find_resumable("long", *words)
+        assert found.experiment.run == "r-long" and found.data == DATA
+        assert (found.config.max_steps, found.config.synthetic_train_inboxes) == (50, 2)
+    assert find_resumable("r-lo", file, []).config.eval_limit == 7
+
+
+def test_each_changed_setting_is_named_with_both_values(runs: Path) -> None:
+    begun(runs, "long", max_steps=50)
+    begun(runs, "long-2")
+    told = refusal("long", "max_steps=60", "stop_target=0.9", "emails=mine", "train_questions=mine")
+    assert (
+        'emails "synthetic" -> "mine", train_questions null -> "mine", max_steps 50 -> 60, stop_target null -> 0.9: '
+        in told
+    )
+    assert told.endswith("--set experiment=long-3 instead of --resume")
+    assert f'system_prompt null -> "{"a" * 59}...: resume' in refusal("long", f"system_prompt={'a' * 400}")
+    assert refusal("long", "experiment=other", "seed=1").endswith("--set experiment=other instead of --resume")
+    assert refusal("long", "experiment=long-2").endswith("--set experiment=long-3 instead of --resume")
+
+
+def test_settings_that_there_were_not_then_or_are_not_now(runs: Path) -> None:
+    begun(runs, "old", recorded={"warm_up": 3})
+    assert "warm_up 3 -> no setting any more" in refusal("old")
+    experiment = begun(runs, "older")
+    del experiment.config["stall_seconds"]
+    experiment.save(runs / experiment.run)
+    assert find_resumable("older", None, []).config.stall_seconds == TrainingConfig().stall_seconds
+
+
+def test_another_content_behind_the_same_setting_is_a_change(runs: Path, tmp_path: Path) -> None:
+    rubric = tmp_path / "rubric.txt"
+    rubric.write_text("- be right\n")
+    begun(runs, "judged", scoring="ruler", ruler_rubric=str(rubric))
+    find_resumable("judged", None, [])
+    rubric.write_text("- be brief\n")
+    assert f"what ruler_rubric={rubric} names has another content" in refusal("judged")
+
+
+def test_other_base_weights_are_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(runs, "long")
+    files = SimpleNamespace(id="m", checksum="0" * 64)
+    monkeypatch.setattr(resuming, "resolve_base_model", lambda *_, **__: files)
+    resumable = find_resumable("long", None, [])
+    resumable.require_same_weights()
+    files.checksum = "f" * 64
+    with pytest.raises(BadInput, match="other weights of m .*--set experiment=long-2 instead of --resume"):
+        resumable.require_same_weights()
+
+
+def test_a_run_that_is_in_the_artifact_store_only(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(runs, "here", max_steps=5)
+    elsewhere = begun(tmp_path / "elsewhere", "there", max_steps=50)
+    store = SimpleNamespace(config=SimpleNamespace(is_local=False))
+    monkeypatch.setattr(resuming, "Client", lambda: SimpleNamespace(active_stack=SimpleNamespace(artifact_store=store)))
+    monkeypatch.setattr(resuming, "published_experiments", lambda store: [elsewhere, Experiment.load(runs / "r-here")])
+    found = find_resumable("there", None, [])
+    assert (found.folder, found.config.max_steps) == (None, 50)
+    found.require_same_weights()
+    assert find_resumable("here", None, []).folder == runs / "r-here"
+    assert refusal("there", "seed=1", "experiment=here").endswith("--set experiment=there-2 instead of --resume")
+
+
+def test_which_runs_there_are(runs: Path) -> None:
+    assert "there is no run 'first'; there are none yet" in refusal("first")
+    begun(runs, "long")
+    assert "there is no run 'first'; there are long (r-long)" in refusal("first")

@@ -1,0 +1,177 @@
+"""Looks after what a run stands on, in the background: processes, memory, disk, the GPU and the policy's server.
+
+`training.watch` tells of calls that do not move; this tells what may be why, or what will stop them next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.client import HTTPException
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
+
+import psutil
+
+from training.backends import gpu_memory
+
+_MOST_CHILDREN = 200
+"""Child processes; vLLM with its compile workers stays below."""
+_MEMORY_SHARE, _GPU_SHARE = 0.9, 0.98
+"""Shares of memory in use that are close to the end. vLLM takes most of a GPU on purpose."""
+_FREE_SHARE = 0.05
+"""Share of the machine's memory that others must have left."""
+_LEAST_DISK = 2e9
+"""Bytes: twice what a run must have to begin."""
+_STALE_SECONDS = 3600
+"""No checkpoint takes so long to write."""
+_SERVER_SECONDS = 10.0
+"""An update on a CPU may hold the server up for a while."""
+_DIRECT = build_opener(ProxyHandler({}))
+_HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
+
+
+class HealthMonitor:
+    """While it is entered, `warn` hears of each cause for concern once, from a thread of its own.
+
+    It looks every `seconds` (0: never). What only one look finds is a peak, or a process that is ending, and is not told.
+    """
+
+    def __init__(
+        self, seconds: float, folder: Path, server: Callable[[], str | None], warn: Callable[[str], None]
+    ) -> None:
+        """`folder` is the run's; `server` gives the base URL of the policy's server, `None` before there is one."""
+        self._seconds = seconds
+        self._folder = folder
+        self._server = server
+        self._warn = warn
+        self._found_before: set[str] = set()
+        self._told: set[str] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="health", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._seconds:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._seconds:
+            self._thread.join()
+
+    def look(self) -> None:
+        """One look; tells what the one before it found too."""
+        found = dict(self._causes())
+        for cause, sentence in found.items():
+            if cause in self._found_before and cause not in self._told:
+                self._told.add(cause)
+                self._warn(sentence)
+        self._found_before = set(found)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._seconds):
+            self.look()
+
+    def _causes(self) -> Iterator[tuple[str, str]]:
+        """What is wrong now: what tells a cause from others, and a sentence with the figures."""
+        yield from _processes()
+        yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())})
+        yield from _stale(self._folder)
+        if (gpu := gpu_memory()) and gpu.used >= _GPU_SHARE * gpu.total:
+            yield "gpu", f"{_gb(gpu.used)} of the GPU's {_gb(gpu.total)} are in use: the next update may not fit"
+        url = self._server()
+        if url and urlsplit(url).hostname in _HERE and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health"):
+            yield "server", f"the policy's server at {url} does not answer within {_SERVER_SECONDS:g} s"
+
+
+def _processes() -> Iterator[tuple[str, str]]:
+    this = psutil.Process()
+    children = this.children(recursive=True)
+    if len(children) > _MOST_CHILDREN:
+        yield (
+            "children",
+            f"this run has {len(children)} child processes, {_MOST_CHILDREN} are many: something starts them and forgets",
+        )
+    resident = this.memory_info().rss
+    for child in children:
+        try:
+            resident += child.memory_info().rss
+            if child.status() == psutil.STATUS_ZOMBIE:
+                yield (
+                    f"child {child.pid}",
+                    f"child process {child.name()} ({child.pid}) has ended, and nobody asked how",
+                )
+        except psutil.Error:
+            continue  # it ended between the two looks at it
+    machine = psutil.virtual_memory()
+    total = min([machine.total, *_cgroup_limits()])
+    if resident >= _MEMORY_SHARE * total:
+        yield (
+            "memory",
+            f"this run holds {_gb(resident)} of the {_gb(total)} of memory that it may have: it may be killed",
+        )
+    elif machine.available < _FREE_SHARE * machine.total:
+        left = f"{_gb(machine.available)} of {_gb(machine.total)} of memory are left on this machine"
+        yield "memory", f"{left}, of which this run holds {_gb(resident)}: it may be killed"
+
+
+def _cgroup_limits(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
+    """Limits of memory (bytes) of the control groups that this process is in, version 1 or 2; none outside Linux."""
+    if not proc.is_file():
+        return
+    for line in proc.read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        root, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
+        own = root / group.lstrip("/")
+        for folder in (own, *own.parents):
+            if not folder.is_relative_to(root):
+                break
+            try:
+                limit = (folder / name).read_text().strip()
+            except OSError:
+                continue  # a container sees its own group as the root, whatever the path says
+            if limit.isdigit():  # version 2 writes `max` for none
+                yield int(limit)
+
+
+def _disks(places: dict[str, Path]) -> Iterator[tuple[str, str]]:
+    for what, folder in places.items():
+        free = shutil.disk_usage(folder).free if folder.is_dir() else None
+        if free is not None and free < _LEAST_DISK:
+            yield f"disk of {what}", f"{_gb(free)} are free on the disk of {what} ({folder}): a full disk ends the run"
+
+
+def _stale(folder: Path) -> Iterator[tuple[str, str]]:
+    for parent, folders, files in os.walk(folder):  # unlike rglob it takes no offence at what goes away meanwhile
+        for name in (*folders, *files):
+            if name.endswith(".partial"):
+                partial = Path(parent, name)
+                with contextlib.suppress(FileNotFoundError):
+                    age = time.time() - partial.stat().st_mtime
+                    if age > _STALE_SECONDS:
+                        yield (
+                            str(partial),
+                            f"{partial} is half-written for {age / 3600:.1f} hours: its writer hangs or was killed",
+                        )
+
+
+def _answers(url: str) -> bool:
+    try:
+        with _DIRECT.open(url, timeout=_SERVER_SECONDS) as response:
+            return bool(response.status == 200)
+    except (OSError, HTTPException):
+        return False
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.1f} GB"
