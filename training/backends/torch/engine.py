@@ -58,6 +58,7 @@ class _Request:
     params: SamplingParams
     adapter: LoraAdapter | None
     is_stop: Callable[[list[int]], bool] | None
+    on_token: Callable[[int, float], None] | None
     future: Future[Completion] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     generator: torch.Generator | None = None
@@ -116,8 +117,13 @@ class Engine:
         params: SamplingParams,
         adapter: LoraAdapter | None = None,
         is_stop: Callable[[list[int]], bool] | None = None,
+        on_token: Callable[[int, float], None] | None = None,
     ) -> Future[Completion]:
-        """Queue a prompt. Cancel the future to give its place back. Raises `BadInput` when it cannot fit."""
+        """Queue a prompt. Cancel the future to give its place back. Raises `BadInput` when it cannot fit.
+
+        `is_stop` is asked with the ids sampled so far, `on_token` is told each of them and its log-probability before
+        the future is done; all sequences wait for them.
+        """
         total = len(prompt_ids) + params.max_tokens
         if not prompt_ids:
             raise BadInput("The prompt is empty.")
@@ -126,7 +132,7 @@ class Engine:
                 f"The prompt has {len(prompt_ids)} tokens and max_tokens is {params.max_tokens}: together {total}, "
                 f"but this model can hold {self.max_tokens}. Shorten the prompt or ask for fewer tokens."
             )
-        request = _Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop)
+        request = _Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop, on_token)
         if params.seed is not None:
             request.generator = torch.Generator().manual_seed(params.seed)
         with self._wake:
@@ -266,6 +272,8 @@ class Engine:
             sequence.logprobs.append(logprob)
             sequence.ids[sequence.length] = token
             sequence.length += 1
+            if request.on_token:
+                request.on_token(token, logprob)
             if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):
                 self._finish(sequence, "stop")
             elif len(sequence.sampled) == request.params.max_tokens:
