@@ -3,6 +3,7 @@
   python -m benchmarks.backend                          the e-mail task's step: 4 questions, 6 rollouts each
   python -m benchmarks.backend --quick                  under a minute: does everything run?
   python -m benchmarks.backend --llama-python PYTHON    with llama.cpp, from an environment that has xllamacpp
+  python -m benchmarks.backend --trl-python PYTHON      with TRL's whole step, from one that has trl, peft and a CPU build of torch
 
 Conversations are oracle demonstrations of the synthetic company. All sides sample at temperature 1 as many tokens as each reply of the
 demonstration has, and go on with these and with the demonstration's tool result: ids in, ids out, the same lengths everywhere. Each side
@@ -49,7 +50,7 @@ DECODING = 16
 """Sequences that are continued at the same time."""
 DECODE_PROMPT = 128
 QUICK_REPLY = 6
-GOALS = {"static": 2.5, "continuous": 1.0, "training": 0.5, "llama": 0.6}
+GOALS = {"trl": 3.0, "static": 2.5, "continuous": 1.0, "training": 0.5, "llama": 0.6}
 LORA_RANK = TorchSettings().lora_rank
 
 
@@ -74,6 +75,7 @@ def main() -> int:
     add("--threads", type=int, default=physical_cores(), help="default: one per physical core")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the products, on all sides")
     add("--llama-python", help="a Python that has xllamacpp: llama.cpp decodes too")
+    add("--trl-python", help="a Python that has trl and peft: a whole step of its GRPOTrainer is measured too")
     add("--quick", action="store_true", help="hardly any work: one question, two rollouts, short replies")
     arguments = parser.parse_args()
     if arguments.quick:
@@ -120,6 +122,7 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         for name, side in (("transformers.generate", "static_batches"), ("continuous batching", "continuous_batching"))
     }
     llama = compared("llama.cpp", lambda: run_llama(arguments.llama_python, path, job, scratch))
+    trl = compared("TRL", lambda: run_trl(arguments.trl_python, path, job))
     figures["limits"] = limits
     show(
         f"Limits, --threads {job.threads}",
@@ -132,6 +135,7 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     figures["rollouts"] = rollout_figures(job, size, work, ours["rollouts"], others, gflops, limits, bytes_per_number)
     figures["decode"] = decode_figures(job, size, ours["decode"], llama, gflops, limits, bytes_per_number)
     figures["training"] = training_figures(ours["training"], limits)
+    figures["step"] = step_figures(ours, trl)
     figures["peak_memory_gb"] = round(ours["peak_memory_gb"], 2)
     return figures
 
@@ -228,6 +232,7 @@ def compared(name: str, side: Any) -> dict[str, Any] | str:
     try:
         return side()
     except (SideFailed, OSError) as error:
+        progress(f"{name}: not compared: {error}")
         return f"not compared: {error}"
 
 
@@ -240,6 +245,13 @@ def run_llama(python: str | None, job_file: Path, job: Job, scratch: Path) -> di
     except BadInput as error:
         raise SideFailed(str(error)) from error
     return run_side("llama_cpp", job_file, job, python, str(scratch / "model.gguf"))
+
+
+def run_trl(python: str | None, job_file: Path, job: Job) -> dict[str, Any]:
+    """Raises `SideFailed`, also when there is no such side."""
+    if python is None:
+        raise SideFailed("--trl-python was not given")
+    return run_side("trl_step", job_file, job, python)
 
 
 # The figures
@@ -264,7 +276,7 @@ def rollout_figures(
     for name, side in {"ours": ours, **others}.items():
         if isinstance(side, str):
             figures[name] = side
-            rows.append((name, side, None, None, None, None))
+            rows.append((name, "not compared", None, None, None, None))
             continue
         figures[name] = {
             "seconds": round(side["seconds"], 2),
@@ -307,7 +319,7 @@ def decode_figures(
     for name, side in (("ours", ours), ("llama.cpp", llama)):
         if isinstance(side, str):
             figures[name] = side
-            rows.append((name, side, None, None, None))
+            rows.append((name, "not compared", None, None, None))
             continue
         figures[name] = {
             "tokens_per_second": round(side["sampled_tokens"] / side["seconds"], 1),
@@ -350,6 +362,27 @@ def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]
         ("", *(name.upper() for name in figures)),
         rows,
     )
+    return figures
+
+
+def step_figures(ours: dict[str, Any], trl: dict[str, Any] | str) -> dict[str, Any]:
+    """Rollouts and GRPO update together; without HTTP, ART's tokenizing and the checkpoint, which TRL's step has not either."""
+    rollouts, update = ours["rollouts"], ours["training"]["grpo"]
+    seconds = rollouts["seconds"] + update["seconds"]
+    figures: dict[str, Any] = {"ours": {"seconds": round(seconds, 2), "sampled_tokens": rollouts["sampled_tokens"]}}
+    rows: list[tuple[Any, ...]] = [("ours", *figures["ours"].values(), 1.0)]
+    if isinstance(trl, str):
+        figures["trl"] = trl
+        rows.append(("TRL", "not compared", None, None))
+    else:
+        figures["trl"] = {
+            "seconds": round(trl["seconds"], 2),
+            "sampled_tokens": trl["sampled_tokens"],
+            "times_ours": round(trl["seconds"] / seconds, 2),
+            "batch": trl["batch"],
+        }
+        rows.append((f"TRL, batches of {trl['batch']}", *list(figures["trl"].values())[:3]))
+    show(f"A whole GRPO step (goal: {GOALS['trl']} times ours)", ("", "seconds", "sampled tokens", "times ours"), rows)
     return figures
 
 

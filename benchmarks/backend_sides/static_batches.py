@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteri
 from benchmarks.backend_sides.job import Job, fastest, job_of_command
 
 
-class _OwnLimits(StoppingCriteria):
+class OwnLimits(StoppingCriteria):
     """Ends each row after its own number of new tokens."""
 
     def __init__(self, prompt: int, limits: list[int]) -> None:
@@ -65,7 +65,7 @@ def generate(model: Any, prompts: list[list[int]], limits: list[int]) -> list[li
         top_p=1.0,
         eos_token_id=-1,
         pad_token_id=padding,
-        stopping_criteria=StoppingCriteriaList([_OwnLimits(width, limits)]),
+        stopping_criteria=StoppingCriteriaList([OwnLimits(width, limits)]),
     )
     return [row[width : width + limit].tolist() for row, limit in zip(out, limits, strict=True)]
 
