@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import LoraAdapter
+from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
+from training.errors import BadInput
 
 _DEFAULT_MAX_TOKENS = 256
 Stop = Annotated[str, Field(min_length=1)]
@@ -65,8 +67,15 @@ class _Streamed:
 class ChatCompletion:
     """The replies to `request`, which are being sampled from the moment that this is made."""
 
-    def __init__(self, request: ChatRequest, engine: Engine, chat: ChatFormat, adapter: LoraAdapter | None) -> None:
-        """To be made in a running event loop. Raises `BadInput` when prompt and reply cannot fit."""
+    def __init__(
+        self,
+        request: ChatRequest,
+        engine: Engine,
+        chat: ChatFormat,
+        grammar: ToolGrammar,
+        adapter: LoraAdapter | None,
+    ) -> None:
+        """To be made in a running event loop. Raises `BadInput` when prompt and reply cannot fit, or no call can be required."""
         self._request = request
         self._chat = chat
         self._tools = request.tools if request.tool_choice != "none" else None
@@ -85,6 +94,7 @@ class ChatCompletion:
             loop.call_soon_threadsafe(self._sampled.put_nowait, (index, None))
 
         self._futures: list[Future[Completion]] = []
+        name = _required_call(request.tool_choice)
         for index in range(request.n or 1):
             future = engine.submit(
                 self._prompt_ids,
@@ -92,6 +102,8 @@ class ChatCompletion:
                 adapter,
                 self._stops_here if self._stops else None,
                 partial(sampled, index) if request.stream else None,
+                # Each reply has a state of its own in its grammar.
+                None if name is None else grammar.one_call(self._tools or [], name),
             )
             self._futures.append(future)
             if request.stream:
@@ -221,6 +233,18 @@ class ChatCompletion:
         if not self._request.logprobs or first == reply.tokens_sent:
             return None
         return _logprobs(self._chat, reply.token_ids, reply.logprobs, first)
+
+
+def _required_call(tool_choice: str | dict[str, Any]) -> str | None:
+    """The name of the tool that has to be called, `ANY_TOOL`, or `None` when there need not be a call."""
+    if isinstance(tool_choice, dict):
+        name = (tool_choice.get("function") or {}).get("name")
+        if not isinstance(name, str) or not name:
+            raise BadInput('tool_choice: expected {"type": "function", "function": {"name": NAME}}.')
+        return name
+    if tool_choice not in ("none", "auto", "required"):
+        raise BadInput(f"tool_choice: expected none, auto, required or a function, not {tool_choice!r}.")
+    return ANY_TOOL if tool_choice == "required" else None
 
 
 def _logprobs(chat: ChatFormat, token_ids: list[int], logprobs: list[float], first: int = 0) -> dict[str, Any]:

@@ -5,6 +5,9 @@ sampled tokens) and log-probabilities are those of the plain distribution at tem
 was, as vLLM reports them. `prompt_cache_key` names a conversation: send one per rollout to keep apart conversations
 whose texts are equal but whose sampled ids differ. `return_token_ids` adds `prompt_token_ids` to the response (to the
 first chunk of a streamed one). With a seed, reply i of `n` is that of `seed + i`.
+
+`tool_choice` `required`, or the name of a function, leaves only tokens that make one valid call. Log-probabilities are then those
+among the tokens that were allowed: what was sampled from, but not what an update computes, so do not train on such replies.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.engine import Engine
 from training.backends.torch.network import LoraAdapter, PolicyNetwork
 from training.backends.torch.settings import TorchSettings
+from training.backends.torch.tool_grammar import ToolGrammar
 from training.errors import BadInput
 
 BASE = "base"
@@ -47,6 +51,7 @@ def create_app(
     engine: Engine, chat: ChatFormat, resolve: ResolveModel, model_names: Callable[[], list[str]]
 ) -> FastAPI:
     """The HTTP application. `model_names` is what `/v1/models` lists."""
+    grammar = ToolGrammar(chat.tokenizer, engine.network.head.shape[0])
     app = FastAPI(title="policy server", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(BadInput)
@@ -81,7 +86,7 @@ def create_app(
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        completion = ChatCompletion(body, engine, chat, resolve(body.model))
+        completion = ChatCompletion(body, engine, chat, grammar, resolve(body.model))
         gone = asyncio.ensure_future(_disconnected(request))
         gone.add_done_callback(lambda _: completion.cancel())  # when it has all been sampled nothing is left to cancel
         if body.stream:
