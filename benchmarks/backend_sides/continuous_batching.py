@@ -17,7 +17,7 @@ _PAGE_TOKENS = 32
 """Beginnings are shared in whole pages: smaller ones share more."""
 _STEP_TOKENS = 512
 """As many as in a step of ours; the default follows from a GPU's memory."""
-_SILENT_SECONDS = 120
+_SILENT_SECONDS = 600
 
 
 def main() -> None:
