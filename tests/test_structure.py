@@ -27,8 +27,8 @@ ROOMS = {
 
 LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
-    "torch": {"training/backends"},
-    "art": {"agent", "benchmarks/ruler.py", "training"},
+    "torch": {"training/backends", "benchmarks/backend"},
+    "art": {"agent", "benchmarks/backend", "benchmarks/ruler.py", "training"},
     "langchain_core": {"agent", "environment/tools.py"},
     "langchain_openai": {"agent"},
     "langgraph": {"agent"},

@@ -21,7 +21,8 @@ from transformers import PreTrainedTokenizerBase
 
 from training.errors import BadInput
 
-_TOOL_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_CALL_BEGINS = "<tool_call>"
+_TOOL_CALL = re.compile(rf"{_CALL_BEGINS}(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _REMEMBERED = 4_096
 
 
@@ -113,7 +114,7 @@ class ChatFormat:
 
     def parse(self, text: str, with_tools: bool) -> ParsedReply:
         """Split Hermes-style tool calls from a reply. A call that is not valid JSON leaves the reply plain text."""
-        if not with_tools or "<tool_call>" not in text:
+        if not with_tools or _CALL_BEGINS not in text:
             return ParsedReply(text, [])
         calls = []
         for block in _TOOL_CALL.finditer(text):
@@ -121,7 +122,17 @@ class ChatFormat:
             if call is None:
                 return ParsedReply(text, [])
             calls.append(call)
-        return ParsedReply(text[: text.index("<tool_call>")].strip() or None, calls)
+        return ParsedReply(text[: text.index(_CALL_BEGINS)].rstrip() or None, calls)
+
+    def settled(self, text: str, stops: Sequence[str], with_tools: bool) -> str:
+        """The part of an unfinished reply that stays its content whatever is sampled next.
+
+        Left out are the end that may be half a character, the beginning of a stop sequence or, `with_tools`, of a call.
+        """
+        text = text.rstrip("\N{REPLACEMENT CHARACTER}")
+        marks = [*stops, _CALL_BEGINS] if with_tools else stops
+        end = min((_open_end(text, mark) for mark in marks), default=len(text))
+        return text[:end].rstrip() if with_tools else text[:end]  # `parse` drops the space before a call
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -143,6 +154,15 @@ class ChatFormat:
         ids = self.tokenize(text[-32:])
         special = [i for i, token in enumerate(ids) if token in self.special_ids]
         return ids[special[-1] :] if special else []
+
+
+def _open_end(text: str, mark: str) -> int:
+    """Where `mark` stands in `text`, or where one begins that the end of `text` leaves open, or the length of `text`."""
+    found = text.find(mark)
+    if found >= 0:
+        return found
+    longest = min(len(mark) - 1, len(text))
+    return len(text) - next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 def template_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

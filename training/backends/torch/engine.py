@@ -24,6 +24,7 @@ from training.backends.torch.network import LoraAdapter, PolicyNetwork
 from training.backends.torch.sampling import sample
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import common_prefix
+from training.backends.torch.tool_grammar import AllowedTokens
 from training.errors import BadInput
 
 _WORTH_WAITING = 16
@@ -58,6 +59,8 @@ class _Request:
     params: SamplingParams
     adapter: LoraAdapter | None
     is_stop: Callable[[list[int]], bool] | None
+    on_token: Callable[[int, float], None] | None
+    allowed: AllowedTokens | None
     future: Future[Completion] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
     generator: torch.Generator | None = None
@@ -116,8 +119,15 @@ class Engine:
         params: SamplingParams,
         adapter: LoraAdapter | None = None,
         is_stop: Callable[[list[int]], bool] | None = None,
+        on_token: Callable[[int, float], None] | None = None,
+        allowed: AllowedTokens | None = None,
     ) -> Future[Completion]:
-        """Queue a prompt. Cancel the future to give its place back. Raises `BadInput` when it cannot fit."""
+        """Queue a prompt. Cancel the future to give its place back. Raises `BadInput` when it cannot fit.
+
+        `is_stop` is asked with the ids sampled so far, `on_token` is told each of them and its log-probability before
+        the future is done; all sequences wait for them. `allowed` restricts what is sampled, and the log-probabilities
+        are then those among the tokens that it allows.
+        """
         total = len(prompt_ids) + params.max_tokens
         if not prompt_ids:
             raise BadInput("The prompt is empty.")
@@ -126,7 +136,7 @@ class Engine:
                 f"The prompt has {len(prompt_ids)} tokens and max_tokens is {params.max_tokens}: together {total}, "
                 f"but this model can hold {self.max_tokens}. Shorten the prompt or ask for fewer tokens."
             )
-        request = _Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop)
+        request = _Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop, on_token, allowed)
         if params.seed is not None:
             request.generator = torch.Generator().manual_seed(params.seed)
         with self._wake:
@@ -257,6 +267,10 @@ class Engine:
         uniforms = torch.tensor(
             [torch.rand((), dtype=torch.float64, generator=r.generator or self._generator) for r in requests]
         )
+        for row, (sequence, request) in enumerate(zip(sequences, requests, strict=True)):
+            if request.allowed:
+                forbidden = torch.from_numpy(~request.allowed(sequence.sampled))
+                logits[row].masked_fill_(forbidden.to(logits.device), float("-inf"))
         tokens, logprobs = sample(
             logits, [r.params.temperature for r in requests], [r.params.top_p for r in requests], uniforms
         )
@@ -266,6 +280,8 @@ class Engine:
             sequence.logprobs.append(logprob)
             sequence.ids[sequence.length] = token
             sequence.length += 1
+            if request.on_token:
+                request.on_token(token, logprob)
             if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):
                 self._finish(sequence, "stop")
             elif len(sequence.sampled) == request.params.max_tokens:

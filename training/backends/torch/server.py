@@ -3,62 +3,44 @@
 Differences from the hosted API: `logprobs.content[].token` is `token_id:<n>` (what ART needs to train on exactly the
 sampled tokens) and log-probabilities are those of the plain distribution at temperature 1 whatever the temperature
 was, as vLLM reports them. `prompt_cache_key` names a conversation: send one per rollout to keep apart conversations
-whose texts are equal but whose sampled ids differ. `return_token_ids` adds `prompt_token_ids` to the response.
+whose texts are equal but whose sampled ids differ. `return_token_ids` adds `prompt_token_ids` to the response (to the
+first chunk of a streamed one). With a seed, reply i of `n` is that of `seed + i`.
+
+`tool_choice` `required`, or the name of a function, leaves only tokens that make one valid call. Log-probabilities are then those
+among the tokens that were allowed: what was sampled from, but not what an update computes, so do not train on such replies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.responses import JSONResponse, StreamingResponse
 from transformers import AutoTokenizer
 
+from training.backends.torch.chat_completion import ChatCompletion, ChatRequest
 from training.backends.torch.conversation import ChatFormat
-from training.backends.torch.engine import Completion, Engine, SamplingParams
+from training.backends.torch.engine import Engine
 from training.backends.torch.network import LoraAdapter, PolicyNetwork
 from training.backends.torch.settings import TorchSettings
+from training.backends.torch.tool_grammar import ToolGrammar
 from training.errors import BadInput
 
 BASE = "base"
-_DEFAULT_MAX_TOKENS = 256
 
 
 class UnknownModel(BadInput):
     """A request named a model that is not served."""
-
-
-class ChatRequest(BaseModel):
-    """The part of OpenAI's chat completion request that is understood; other fields are ignored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    model: str
-    messages: list[dict[str, Any]] = Field(min_length=1)
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] = "auto"
-    temperature: float | None = Field(default=None, ge=0, le=10)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
-    stop: str | list[str] | None = None
-    seed: int | None = None
-    n: Literal[1] | None = None
-    stream: bool | None = None
-    logprobs: bool | None = None
-    prompt_cache_key: str | None = None
-    return_token_ids: bool | None = None
 
 
 ResolveModel = Callable[[str], LoraAdapter | None]
@@ -69,6 +51,7 @@ def create_app(
     engine: Engine, chat: ChatFormat, resolve: ResolveModel, model_names: Callable[[], list[str]]
 ) -> FastAPI:
     """The HTTP application. `model_names` is what `/v1/models` lists."""
+    grammar = ToolGrammar(chat.tokenizer, engine.network.head.shape[0])
     app = FastAPI(title="policy server", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(BadInput)
@@ -101,95 +84,42 @@ def create_app(
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "local"} for name in model_names()],
         }
 
-    @app.post("/v1/chat/completions")
-    async def chat_completions(body: ChatRequest, request: Request) -> JSONResponse:
-        if body.stream:
-            raise BadInput("stream: streaming is not supported; send the request without it.")
-        adapter = resolve(body.model)
-        tools = body.tools if body.tool_choice != "none" else None
-        stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
-        prompt_ids = chat.encode(body.messages, tools, body.prompt_cache_key)
-        future = engine.submit(
-            prompt_ids,
-            SamplingParams(
-                max_tokens=_max_tokens(body, len(prompt_ids), engine.max_tokens),
-                temperature=1.0 if body.temperature is None else body.temperature,
-                top_p=1.0 if body.top_p is None else body.top_p,
-                seed=body.seed,
-            ),
-            adapter,
-            (lambda ids: any(stop in chat.decode(ids) for stop in stops)) if stops else None,
-        )
-        answer = asyncio.ensure_future(asyncio.wrap_future(future))
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        completion = ChatCompletion(body, engine, chat, grammar, resolve(body.model))
         gone = asyncio.ensure_future(_disconnected(request))
+        gone.add_done_callback(lambda _: completion.cancel())  # when it has all been sampled nothing is left to cancel
+        if body.stream:
+            return StreamingResponse(_events(completion, gone), media_type="text/event-stream")
         try:
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            response = await completion.response()
         finally:
             gone.cancel()
-            if not answer.done():
-                future.cancel()
-        if not answer.done():
-            return _error(499, "the client went away")
-        completion = await answer
-        text = chat.decode(completion.token_ids)
-        for stop in stops:
-            text = text.split(stop, 1)[0]
-        reply = chat.parse(text, with_tools=bool(tools))
-        chat.remember(body.messages, tools, prompt_ids, reply, completion.token_ids, body.prompt_cache_key)
-        finish = "tool_calls" if reply.tool_calls else completion.finish_reason
-        response = {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": body.model,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {**reply.message(), "refusal": None},
-                    "finish_reason": finish,
-                    "logprobs": _logprobs(chat, completion) if body.logprobs else None,
-                }
-            ],
-            "usage": {
-                "prompt_tokens": len(prompt_ids),
-                "completion_tokens": len(completion.token_ids),
-                "total_tokens": len(prompt_ids) + len(completion.token_ids),
-                "prompt_tokens_details": {"cached_tokens": completion.cached_tokens},
-            },
-        }
-        if body.return_token_ids:
-            response["prompt_token_ids"] = prompt_ids
-        return JSONResponse(response)
+        return _error(499, "the client went away") if response is None else JSONResponse(response)
 
     return app
 
 
-def _max_tokens(body: ChatRequest, prompt_tokens: int, context: int) -> int:
-    asked = body.max_completion_tokens or body.max_tokens
-    return asked or max(1, min(_DEFAULT_MAX_TOKENS, context - prompt_tokens))
-
-
-def _logprobs(chat: ChatFormat, completion: Completion) -> dict[str, Any]:
-    content = []
-    for index, (token, logprob) in enumerate(zip(completion.token_ids, completion.logprobs, strict=True)):
-        data: list[int] | None = chat.token_bytes(token)
-        if index == 0 and not _is_text(data):
-            data = None  # ART decodes the first token of a reply on its own and would fail on half a character
-        content.append({"token": f"token_id:{token}", "logprob": logprob, "bytes": data, "top_logprobs": []})
-    return {"content": content, "refusal": None}
-
-
-def _is_text(data: list[int] | None) -> bool:
+async def _events(completion: ChatCompletion, gone: asyncio.Future[None]) -> AsyncIterator[str]:
+    """Server-sent events; `gone` ends when the client goes away, and is ended here."""
     try:
-        bytes(data or []).decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        async for chunk in completion.chunks():
+            yield f"data: {json.dumps(chunk)}\n\n"
+        yield "data: [DONE]\n\n"
+    except Exception as error:  # the status has been sent, so the client learns of it in the only way left
+        yield f"data: {json.dumps(_error_body(500, str(error)))}\n\n"
+        raise
+    finally:
+        gone.cancel()
 
 
 def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse(_error_body(status, message), status)
+
+
+def _error_body(status: int, message: str) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": status}}, status)
+    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
 
 
 async def _disconnected(request: Request) -> None:

@@ -77,18 +77,37 @@ def test_models_health_and_metrics(server: PolicyServer, client: openai.OpenAI) 
     ("changes", "status", "message"),
     [
         ({"model": "nobody"}, 404, "nobody"),
-        ({"stream": True}, 400, "stream"),
         ({"max_tokens": 5000}, 400, "max_tokens is 5000"),
         ({"temperature": -1}, 400, "temperature"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "user", "content": "mails " * 2000}]}, 400, "Shorten the prompt"),
-        ({"n": 2}, 400, "n:"),
+        ({"n": 0}, 400, "n:"),
+        ({"stop": ""}, 400, "stop"),
+        ({"max_tokens": 5000, "stream": True}, 400, "max_tokens is 5000"),
     ],
 )
 def test_bad_requests_say_why(client: openai.OpenAI, changes: dict, status: int, message: str) -> None:
     with pytest.raises(openai.APIStatusError, match=message) as caught:
         ask(client, **changes)
     assert caught.value.status_code == status
+
+
+def test_n_replies_are_those_of_consecutive_seeds(client: openai.OpenAI) -> None:
+    several = ask(client, n=3, seed=5, logprobs=True)
+    assert [choice.index for choice in several.choices] == [0, 1, 2]
+    alone = [ask(client, seed=seed) for seed in (5, 6, 7)]
+    assert [choice.message.content for choice in several.choices] == [
+        reply.choices[0].message.content for reply in alone
+    ]
+    assert several.usage.prompt_tokens == alone[0].usage.prompt_tokens
+    assert several.usage.completion_tokens == sum(len(choice.logprobs.content) for choice in several.choices)
+
+
+def wait_until_nothing_runs(server: PolicyServer) -> None:
+    deadline = time.monotonic() + 10
+    while server._engine.running() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server._engine.running() == 0
 
 
 def test_a_client_that_goes_away_frees_its_place(server: PolicyServer) -> None:
@@ -100,10 +119,7 @@ def test_a_client_that_goes_away_frees_its_place(server: PolicyServer) -> None:
         await client.close()
 
     asyncio.run(leave())
-    deadline = time.monotonic() + 10
-    while server._engine.running() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server._engine.running() == 0
+    wait_until_nothing_runs(server)
 
 
 def test_an_adapter_of_another_base_is_refused(adapter_dir: Path, settings: TorchSettings, tmp_path: Path) -> None:

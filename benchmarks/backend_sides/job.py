@@ -1,0 +1,201 @@
+"""What every side is asked to do, and how much arithmetic that is at least. Standard library only: any Python reads it.
+
+A side is `python -m benchmarks.backend_sides.SIDE JOB.json`; its last line on stdout is its figures as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The ids of a reply, of which a sampling side takes the number only, and of what comes before the next one."""
+
+    reply: list[int]
+    then: list[int]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Ids of the prompt of the first reply, and the turns."""
+
+    opening: list[int]
+    turns: list[Turn]
+
+    @property
+    def ids(self) -> list[int]:
+        """All of it, up to the end of the last reply."""
+        return [*self.opening, *(id for turn in self.turns for id in (*turn.reply, *turn.then))]
+
+    @property
+    def reply_tokens(self) -> int:
+        return sum(len(turn.reply) for turn in self.turns)
+
+    @property
+    def labels(self) -> list[bool]:
+        """Which of `ids` are a reply's."""
+        marks = [False] * len(self.opening)
+        for turn in self.turns:
+            marks += [True] * len(turn.reply) + [False] * len(turn.then)
+        return marks
+
+
+@dataclass(frozen=True)
+class Job:
+    """The workload of all sides. `groups` are conversations with one opening each; `demonstrations` have different ones.
+
+    `decode_prompts` are to be continued by `decode_tokens` tokens each, at the same time. `repeats` times of a measurement are
+    taken, and the fastest counts: other work on the machine only ever makes it slower. `gemm_size` is that of the square
+    matrices whose product is the limit of the arithmetic.
+    """
+
+    model: str
+    dtype: str
+    threads: int
+    repeats: int
+    gemm_size: int
+    groups: list[list[Conversation]]
+    demonstrations: list[Conversation]
+    decode_prompts: list[list[int]]
+    decode_tokens: int
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: str) -> Job:
+        values = json.loads(Path(path).read_text())
+        values["groups"] = [[_conversation(c) for c in group] for group in values["groups"]]
+        values["demonstrations"] = [_conversation(c) for c in values["demonstrations"]]
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
+
+    @property
+    def conversations(self) -> list[Conversation]:
+        return [conversation for group in self.groups for conversation in group]
+
+
+def _conversation(values: dict[str, Any]) -> Conversation:
+    return Conversation(values["opening"], [Turn(**turn) for turn in values["turns"]])
+
+
+def job_of_command() -> Job:
+    """The job that this process was started with."""
+    return Job.read(sys.argv[1])
+
+
+def fastest(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
+    """Seconds of the fastest of `repeats` times that `work` is done, and what it returned then."""
+    best: tuple[float, Result] | None = None
+    for _ in range(repeats):
+        started = time.perf_counter()
+        result = work()
+        seconds = time.perf_counter() - started
+        if best is None or seconds < best[0]:
+            best = seconds, result
+    assert best is not None, "repeats is at least 1"
+    return best
+
+
+# Arithmetic
+
+
+@dataclass(frozen=True)
+class Work:
+    """Tokens that are computed, the keys that each of them sees (summed up), and positions that need the language model's head."""
+
+    tokens: int
+    pairs: int
+    head_rows: int
+
+    @classmethod
+    def of_positions(cls, positions: Iterable[int], head_rows: int) -> Work:
+        seen = [position + 1 for position in positions]
+        return cls(len(seen), sum(seen), head_rows)
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.tokens + other.tokens, self.pairs + other.pairs, self.head_rows + other.head_rows)
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The sizes of a Llama-like model that its arithmetic follows from."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+
+    @classmethod
+    def of(cls, model: str | Path) -> ModelSize:
+        config = json.loads((Path(model) / "config.json").read_text())
+        heads = config["num_attention_heads"]
+        return cls(
+            layers=config["num_hidden_layers"],
+            hidden=config["hidden_size"],
+            intermediate=config["intermediate_size"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads", heads),
+            head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+            vocabulary=config["vocab_size"],
+        )
+
+    @property
+    def projections(self) -> list[tuple[int, int]]:
+        """(in, out) of a layer's matrices."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        attention = [(self.hidden, queries), (self.hidden, keys), (self.hidden, keys), (queries, self.hidden)]
+        return [*attention, *[(self.hidden, self.intermediate)] * 2, (self.intermediate, self.hidden)]
+
+    @property
+    def layer_weights(self) -> int:
+        return sum(a * b for a, b in self.projections)
+
+    @property
+    def weights(self) -> int:
+        """Read for every step of decoding: the layers and the head."""
+        return self.layers * self.layer_weights + self.hidden * self.vocabulary
+
+    @property
+    def cached_numbers(self) -> int:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def forward_flops(self, work: Work) -> int:
+        """A multiplication and an addition are two."""
+        products = 2 * work.tokens * self.layers * self.layer_weights
+        attention = 4 * work.pairs * self.layers * self.heads * self.head_dim
+        return products + attention + 2 * work.head_rows * self.hidden * self.vocabulary
+
+    def update_flops(self, work: Work, lora_rank: int) -> int:
+        """Forward and backward for an adapter on all projections of all layers; base weights have no gradient.
+
+        Back-propagation through a frozen product costs another one, through an attention two more; an adapter's own products
+        come three times: forward, for its input's gradient and for its own.
+        """
+        adapter = self.layers * lora_rank * sum(a + b for a, b in self.projections)
+        attention = 4 * work.pairs * self.layers * self.heads * self.head_dim
+        return 2 * self.forward_flops(work) + attention + 6 * work.tokens * adapter
+
+
+def least_rollout_work(groups: list[list[Conversation]]) -> Work:
+    """What no server can avoid: a group's opening once, everything after it once, the head for each sampled token."""
+    total = Work(0, 0, 0)
+    for group in groups:
+        opening = len(group[0].opening)
+        total += Work.of_positions(range(opening), 0)
+        for conversation in group:
+            # The last token that is sampled is not computed again.
+            total += Work.of_positions(range(opening, len(conversation.ids) - 1), conversation.reply_tokens)
+    return total

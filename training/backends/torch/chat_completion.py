@@ -1,0 +1,267 @@
+"""One chat completion request: its prompt goes to the engine `n` times, its replies come back whole or in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.engine import Completion, Engine, SamplingParams
+from training.backends.torch.network import LoraAdapter
+from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
+from training.errors import BadInput
+
+_DEFAULT_MAX_TOKENS = 256
+Stop = Annotated[str, Field(min_length=1)]
+
+
+class StreamOptions(BaseModel):
+    """`include_usage` adds a last chunk that has the usage and no choices."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
+
+
+class ChatRequest(BaseModel):
+    """The part of OpenAI's chat completion request that is understood; other fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] = "auto"
+    temperature: float | None = Field(default=None, ge=0, le=10)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    stop: Stop | list[Stop] | None = None
+    seed: int | None = None
+    n: int | None = Field(default=None, ge=1, le=128)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    prompt_cache_key: str | None = None
+    return_token_ids: bool | None = None
+
+
+@dataclass
+class _Streamed:
+    """What has been sampled of a reply, and how much of it the client has."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text_sent: int = 0
+    tokens_sent: int = 0
+
+
+class ChatCompletion:
+    """The replies to `request`, which are being sampled from the moment that this is made."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        engine: Engine,
+        chat: ChatFormat,
+        grammar: ToolGrammar,
+        adapter: LoraAdapter | None,
+    ) -> None:
+        """To be made in a running event loop. Raises `BadInput` when prompt and reply cannot fit, or no call can be required."""
+        self._request = request
+        self._chat = chat
+        self._tools = request.tools if request.tool_choice != "none" else None
+        self._stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+        self._prompt_ids = chat.encode(request.messages, self._tools, request.prompt_cache_key)
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        loop = asyncio.get_running_loop()
+        # Which reply, and a token of it with its log-probability, or `None` when it has ended.
+        self._sampled: asyncio.Queue[tuple[int, tuple[int, float] | None]] = asyncio.Queue()
+
+        def sampled(index: int, token: int, logprob: float) -> None:  # on the engine's thread, as is `ended`
+            loop.call_soon_threadsafe(self._sampled.put_nowait, (index, (token, logprob)))
+
+        def ended(index: int, _: Future[Completion]) -> None:
+            loop.call_soon_threadsafe(self._sampled.put_nowait, (index, None))
+
+        self._futures: list[Future[Completion]] = []
+        name = _required_call(request.tool_choice)
+        for index in range(request.n or 1):
+            future = engine.submit(
+                self._prompt_ids,
+                self._sampling_params(index, engine.max_tokens),
+                adapter,
+                self._stops_here if self._stops else None,
+                partial(sampled, index) if request.stream else None,
+                # Each reply has a state of its own in its grammar.
+                None if name is None else grammar.one_call(self._tools or [], name),
+            )
+            self._futures.append(future)
+            if request.stream:
+                future.add_done_callback(partial(ended, index))
+
+    def cancel(self) -> None:
+        """Give up the replies that are not complete: their places are free again."""
+        for future in self._futures:
+            future.cancel()
+
+    async def response(self) -> dict[str, Any] | None:
+        """The whole response; `None` when it was cancelled."""
+        outcomes = await asyncio.gather(*map(asyncio.wrap_future, self._futures), return_exceptions=True)
+        if any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes):
+            return None
+        choices = [self._choice(index, future.result()) for index, future in enumerate(self._futures)]
+        return {**self._envelope("chat.completion", choices), "usage": self._usage(), **self._prompt_token_ids()}
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """The response in pieces, as OpenAI streams it; ends early when it is cancelled. Needs `request.stream`.
+
+        Put together they are the whole response. So text is held back as long as a stop sequence or a tool call may be beginning, and tool
+        calls come when the reply is complete: one malformed call makes all of them text.
+        """
+        streamed = [_Streamed() for _ in self._futures]
+        for index in range(len(streamed)):
+            yield {**self._chunk(index, {"role": "assistant", "content": None}), **self._prompt_token_ids()}
+        unfinished = len(streamed)
+        while unfinished:
+            index, sampled = await self._sampled.get()
+            reply = streamed[index]
+            if sampled is not None:
+                reply.token_ids.append(sampled[0])
+                reply.logprobs.append(sampled[1])
+                text = self._chat.settled(self._chat.decode(reply.token_ids), self._stops, bool(self._tools))
+                if len(text) > reply.text_sent:
+                    delta = {"content": text[reply.text_sent :]}
+                    reply.text_sent = len(text)
+                    yield self._chunk(index, delta, logprobs=self._unsent_logprobs(reply))
+                continue
+            if self._futures[index].cancelled():
+                return
+            unfinished -= 1
+            choice = self._choice(index, self._futures[index].result())
+            content = choice["message"]["content"]
+            if content is not None and (len(content) > reply.text_sent or not content):
+                yield self._chunk(index, {"content": content[reply.text_sent :]}, logprobs=self._unsent_logprobs(reply))
+            for position, call in enumerate(choice["message"].get("tool_calls", [])):
+                delta = {"tool_calls": [{"index": position, **call}]}
+                yield self._chunk(index, delta, logprobs=self._unsent_logprobs(reply))
+            yield self._chunk(index, {}, choice["finish_reason"], self._unsent_logprobs(reply))
+        if self._includes_usage:
+            yield {**self._envelope("chat.completion.chunk", []), "usage": self._usage()}
+
+    def _sampling_params(self, index: int, context: int) -> SamplingParams:
+        request = self._request
+        default = max(1, min(_DEFAULT_MAX_TOKENS, context - len(self._prompt_ids)))
+        return SamplingParams(
+            max_tokens=request.max_completion_tokens or request.max_tokens or default,
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            seed=None if request.seed is None else request.seed + index,
+        )
+
+    def _stops_here(self, token_ids: list[int]) -> bool:
+        text = self._chat.decode(token_ids)
+        return any(stop in text for stop in self._stops)
+
+    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+        """A complete reply, whose ids are remembered for the next turn."""
+        request = self._request
+        text = self._chat.decode(completion.token_ids)
+        for stop in self._stops:
+            text = text.split(stop, 1)[0]
+        reply = self._chat.parse(text, with_tools=bool(self._tools))
+        self._chat.remember(
+            request.messages, self._tools, self._prompt_ids, reply, completion.token_ids, request.prompt_cache_key
+        )
+        logprobs = _logprobs(self._chat, completion.token_ids, completion.logprobs) if request.logprobs else None
+        return {
+            "index": index,
+            "message": {**reply.message(), "refusal": None},
+            "finish_reason": "tool_calls" if reply.tool_calls else completion.finish_reason,
+            "logprobs": logprobs,
+        }
+
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        finish_reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
+        chunk = self._envelope("chat.completion.chunk", [choice])
+        return {**chunk, "usage": None} if self._includes_usage else chunk
+
+    def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self._request.model,
+            "choices": choices,
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        completions = [future.result() for future in self._futures]
+        prompt, sampled = len(self._prompt_ids), sum(len(completion.token_ids) for completion in completions)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": sampled,
+            "total_tokens": prompt + sampled,
+            # The further replies find the prompt that the first one had computed.
+            "prompt_tokens_details": {"cached_tokens": completions[0].cached_tokens},
+        }
+
+    def _prompt_token_ids(self) -> dict[str, list[int]]:
+        return {"prompt_token_ids": self._prompt_ids} if self._request.return_token_ids else {}
+
+    @property
+    def _includes_usage(self) -> bool:
+        return bool(self._request.stream_options and self._request.stream_options.include_usage)
+
+    def _unsent_logprobs(self, reply: _Streamed) -> dict[str, Any] | None:
+        first, reply.tokens_sent = reply.tokens_sent, len(reply.token_ids)
+        if not self._request.logprobs or first == reply.tokens_sent:
+            return None
+        return _logprobs(self._chat, reply.token_ids, reply.logprobs, first)
+
+
+def _required_call(tool_choice: str | dict[str, Any]) -> str | None:
+    """The name of the tool that has to be called, `ANY_TOOL`, or `None` when there need not be a call."""
+    if isinstance(tool_choice, dict):
+        name = (tool_choice.get("function") or {}).get("name")
+        if not isinstance(name, str) or not name:
+            raise BadInput('tool_choice: expected {"type": "function", "function": {"name": NAME}}.')
+        return name
+    if tool_choice not in ("none", "auto", "required"):
+        raise BadInput(f"tool_choice: expected none, auto, required or a function, not {tool_choice!r}.")
+    return ANY_TOOL if tool_choice == "required" else None
+
+
+def _logprobs(chat: ChatFormat, token_ids: list[int], logprobs: list[float], first: int = 0) -> dict[str, Any]:
+    """OpenAI's entries for the tokens of a reply from `first` on."""
+    content = []
+    for index in range(first, len(token_ids)):
+        data: list[int] | None = chat.token_bytes(token_ids[index])
+        if index == 0 and not _is_text(data):
+            data = None  # ART decodes the first token of a reply on its own and would fail on half a character
+        token = f"token_id:{token_ids[index]}"
+        content.append({"token": token, "logprob": logprobs[index], "bytes": data, "top_logprobs": []})
+    return {"content": content, "refusal": None}
+
+
+def _is_text(data: list[int] | None) -> bool:
+    try:
+        bytes(data or []).decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Which tokens may come next in a reply that has to be a call of one of the request's tools (llguidance).
+
+Where the text is certain, only the tokens that the tokenizer would make of it are allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from training.errors import BadInput
+
+AllowedTokens = Callable[[Sequence[int]], np.ndarray]
+"""Ids sampled so far -> bool [vocabulary]. To be asked in the order of sampling."""
+ANY_TOOL = ""
+_AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class ToolGrammar:
+    """Grammars of tool calls for one tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
+        """`vocabulary` is the number of the model's logits, which may be more than the tokenizer has tokens."""
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+
+    def one_call(self, tools: Sequence[Mapping[str, Any]], name: str) -> AllowedTokens:
+        """The tokens of a single call of the tool with `name` (or `ANY_TOOL`), and then of the end of the reply.
+
+        Raises `BadInput` when there is no such tool or its parameters are no JSON schema that can be followed.
+        """
+        functions = [tool.get("function") or {} for tool in tools]
+        chosen = [f for f in functions if f.get("name") and name in (ANY_TOOL, f["name"])]
+        if not chosen:
+            known = ", ".join(str(f.get("name")) for f in functions) or "none"
+            raise BadInput(
+                f"tool_choice: a call of {name or 'a tool'} is required, but the request's tools are: {known}."
+            )
+        rules = [f"start: {' | '.join(f'call{i}' for i in range(len(chosen)))}"]
+        for i, function in enumerate(chosen):
+            opening = f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": '
+            parameters = function.get("parameters") or {"properties": {}, "additionalProperties": False}
+            if not isinstance(parameters, Mapping):
+                raise BadInput(f"tools: the parameters of {function['name']} are not a JSON schema.")
+            schema = {"type": "object", **parameters, "x-guidance": _AS_TEMPLATES_WRITE}
+            rules.append(f"call{i}: {json.dumps(opening)} arguments{i} {json.dumps('}' + chr(10) + '</tool_call>')}")
+            rules.append(f"arguments{i}: %json {json.dumps(schema)}")
+        return self._allowed("\n".join(rules))
+
+    def _allowed(self, grammar: str) -> AllowedTokens:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._llguidance_tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            reason = " ".join(matcher.get_error().split())
+            raise BadInput(f"tools: their parameters cannot be followed: {reason[:200]}")
+        consumed = 0
+
+        def allowed(sampled: Sequence[int]) -> np.ndarray:
+            nonlocal consumed
+            matcher.consume_tokens(list(sampled[consumed:]))
+            consumed = len(sampled)
+            if matcher.is_error():  # a schema beyond its limits: the reply ends, as text
+                mask = np.zeros(self._vocabulary, bool)
+                mask[self._tokenizer.eos_token_id] = True
+                return mask
+            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+            return np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(bool)
+
+        return allowed
+
+    @cached_property
+    def _llguidance_tokenizer(self) -> Any:
+        from llguidance.hf import from_tokenizer
+
+        return from_tokenizer(self._tokenizer, n_vocab=self._vocabulary)
