@@ -13,12 +13,13 @@ import shutil
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import art
-from art.utils.iterate_dataset import iterate_dataset
+from art.utils.iterate_dataset import DatasetBatch, iterate_dataset
 from art.utils.output_dirs import get_model_dir
 from openai import OpenAIError
 from pydantic import BaseModel
@@ -172,19 +173,11 @@ class Trainer:
             self.progress.step(row)
             self._prune(rows)
 
-        if not rows and self.settings.demonstrations:
-            await finish(await self._warm_start(scenarios))
-        first = rows[-1].step + 1 if rows else 1
         # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
         random.Random(self.settings.seed).shuffle(scenarios)
-        steps_per_epoch = math.ceil(len(scenarios) / self.settings.groups_per_step) if scenarios else 1
-        for batch in iterate_dataset(
-            scenarios,
-            groups_per_step=self.settings.groups_per_step,
-            num_epochs=math.ceil(self.settings.max_steps / steps_per_epoch),
-            initial_step=first - 1,
-            use_tqdm=False,
-        ):
+        if not rows and self.settings.demonstrations:
+            await finish(await self._warm_start(self._not_asked(scenarios)))
+        for batch in self._batches(scenarios, after=rows[-1].step if rows else 0):
             if stop_reason(rows, self.settings):
                 break
             await finish(await self._grpo_step(batch.step + 1, batch.items, rows, scorer))
@@ -210,6 +203,27 @@ class Trainer:
             stopped=stopped,
             folder=self._model_dir,
         )
+
+    def _batches(self, scenarios: Sequence[Any], after: int) -> Iterator[DatasetBatch[Any]]:
+        """What the GRPO steps after step `after` ask, up to the last."""
+        steps_per_epoch = math.ceil(len(scenarios) / self.settings.groups_per_step) if scenarios else 1
+        batches = iterate_dataset(
+            list(scenarios),
+            groups_per_step=self.settings.groups_per_step,
+            num_epochs=math.ceil(self.settings.max_steps / steps_per_epoch),
+            initial_step=after,
+            use_tqdm=False,
+        )
+        return islice(batches, max(0, self.settings.max_steps - after))
+
+    def _not_asked(self, scenarios: Sequence[Any]) -> Sequence[Any]:
+        """The scenarios that no GRPO step is going to ask, if they are enough for the demonstrations, else all.
+
+        What has been demonstrated is known: a group of it is right throughout and teaches nothing.
+        """
+        asked = {index for batch in self._batches(range(len(scenarios)), after=0) for index in batch.items}
+        rest = [scenario for index, scenario in enumerate(scenarios) if index not in asked]
+        return rest if len(rest) >= self.settings.demonstrations else scenarios
 
     def _finished_rows(self, history_path: Path) -> list[StepRecord]:
         """The rows to go on after; everything later is removed."""

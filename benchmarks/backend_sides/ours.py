@@ -19,7 +19,7 @@ from art.types import TrainConfig
 
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Work, fastest, job_of_command
 from training.backends.torch.engine import Completion, Engine, SamplingParams
-from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
 from training.backends.torch.update import AdapterTrainer, unpack
@@ -28,7 +28,7 @@ from training.backends.torch.update import AdapterTrainer, unpack
 def main() -> None:
     job = job_of_command()
     settings = TorchSettings(device="cpu", threads=job.threads, matmul_dtype=job.dtype)
-    network = PolicyNetwork(job.model, settings)
+    network = load_network(job.model, settings)
     end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the number of tokens that it is told
     engine = Engine(network, settings)
     engine.submit(job.decode_prompts[0][:32], SamplingParams(max_tokens=2)).result()
@@ -44,8 +44,7 @@ def measure_rollouts(engine: Engine, job: Job) -> dict[str, float]:
     """All conversations at once, each going on as soon as its reply is there; nothing is cached before."""
 
     def roll_out() -> dict[str, int]:
-        with engine.paused():
-            pass  # forgets the finished conversations of the time before
+        engine.alone(lambda: None)  # forgets the finished conversations of the time before
         before = dict(engine.counters)
         threads = [threading.Thread(target=converse, args=(engine, c)) for c in job.conversations]
         for thread in threads:

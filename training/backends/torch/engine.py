@@ -11,10 +11,10 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from training.backends.torch.token_tree import common_prefix
 from training.backends.torch.tool_grammar import AllowedTokens
 from training.errors import BadInput
 
+Result = TypeVar("Result")
 _WORTH_WAITING = 16
 """Hold a prompt back when a running prefill will spare it at least this many tokens."""
 _PATIENCE_S = 2.0
@@ -89,7 +90,11 @@ class _Sequence:
 
 
 class Engine:
-    """Owns the model while it serves; `submit` from any thread, `paused` to use the model for something else."""
+    """Owns the model; `submit` from any thread, `alone` to do something else with it.
+
+    All of it is computed in one thread. OpenMP has a team of threads for each that computes, and once there are more of them
+    than processors they no longer spin at a barrier but sleep: everything takes half as long again.
+    """
 
     def __init__(self, network: PolicyNetwork, settings: TorchSettings) -> None:
         self.network = network
@@ -99,7 +104,7 @@ class Engine:
         self._running: list[_Sequence] = []
         self._finished: list[_Sequence] = []
         self._wake = threading.Condition()
-        self._model_lock = threading.Lock()
+        self._work: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._closed = False
         self._clock = itertools.count()
         self._generator = torch.Generator().manual_seed(settings.seed)
@@ -147,19 +152,19 @@ class Engine:
             self._wake.notify()
         return request.future
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """The model to oneself: no step runs inside. Waiting and running requests go on afterwards.
+    def alone(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns, done by the engine's thread with the model to itself: no step runs meanwhile.
 
-        The finished conversations leave the cache, afterwards at the latest, and its memory is free when nothing is running.
+        Waiting and running requests go on afterwards. The finished conversations leave the cache, afterwards at the latest,
+        and its memory is free when nothing is running.
         """
-        with self._model_lock:
-            try:
-                if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
-                    self._forget()
-                yield
-            finally:
-                self._forget()
+        future: Future[Result] = Future()
+        with self._wake:
+            if self._closed:
+                raise RuntimeError("the engine is closed")
+            self._work.append((work, future))
+            self._wake.notify()
+        return future.result()
 
     def _forget(self) -> None:
         for sequence in list(self._finished):
@@ -170,7 +175,7 @@ class Engine:
     def trunk_states(self, ids: np.ndarray) -> torch.Tensor | None:
         """What left the trunk of the network for each of `ids`, if a cached conversation begins with them.
 
-        To be called while paused. The states hold whatever adapter was served, since none of ours reaches the trunk.
+        To be called within `alone`. The states hold whatever adapter was served, since none of ours reaches the trunk.
         """
         for sequence in self._finished:
             if sequence.trunk_is_base and common_prefix(sequence.ids[: sequence.computed], ids) == len(ids):
@@ -192,21 +197,39 @@ class Engine:
         for request in [*self._waiting, *(s.request for s in self._running)]:
             if request is not None and not request.future.done():
                 request.future.set_exception(RuntimeError("the engine was closed"))
+        for _, future in self._work:
+            future.set_exception(RuntimeError("the engine was closed"))
 
     def _loop(self) -> None:
         while True:
             with self._wake:
-                while not self._closed and not self._waiting and not self._running:
+                while not (self._closed or self._waiting or self._running or self._work):
                     self._wake.wait()
                 if self._closed:
                     return
-            with self._model_lock, torch.inference_mode():
+                work = self._work.popleft() if self._work else None
+            if work is not None:
+                self._do(*work)
+                continue
+            with torch.inference_mode():
                 started = time.monotonic()
                 try:
                     self._step()
                 except Exception as error:
                     self._fail_all(error)
                 self.busy_seconds += time.monotonic() - started
+
+    def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
+                self._forget()
+            result = work()
+        except BaseException as error:
+            self._forget()
+            future.set_exception(error)
+        else:
+            self._forget()
+            future.set_result(result)
 
     def _fail_all(self, error: Exception) -> None:
         """A step that cannot be computed fails its requests, not the engine."""

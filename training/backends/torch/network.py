@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -331,6 +332,12 @@ class PolicyNetwork:
             tensors[f"{_PREFIX}{name}.lora_A.weight"] = a.detach().cpu().contiguous()
             tensors[f"{_PREFIX}{name}.lora_B.weight"] = b.detach().cpu().contiguous()
         save_file(tensors, folder / ADAPTER_WEIGHTS)
+
+
+def load_network(model_dir: str | os.PathLike[str], settings: TorchSettings) -> PolicyNetwork:
+    """A `PolicyNetwork`, made by a thread that ends with it and takes its team of OpenMP threads along (see `Engine`)."""
+    with ThreadPoolExecutor(1) as maker:
+        return maker.submit(PolicyNetwork, model_dir, settings).result()
 
 
 def physical_cores() -> int:

@@ -31,7 +31,7 @@ from transformers import AutoTokenizer
 from training.backends.torch.chat_completion import ChatCompletion, ChatRequest
 from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import LoraAdapter, PolicyNetwork
+from training.backends.torch.network import LoraAdapter, load_network
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.tool_grammar import ToolGrammar
 from training.errors import BadInput
@@ -176,7 +176,7 @@ class PolicyServer:
         settings = settings or TorchSettings()
         if BASE in (adapters or {}):
             raise BadInput(f"{BASE!r} names the untouched base model: give the adapter another name.")
-        network = PolicyNetwork(model_dir, settings)
+        network = load_network(model_dir, settings)
         self._adapters = {name: network.load_adapter(path) for name, path in (adapters or {}).items()}
         self._base_names = {BASE, str(model_dir), Path(model_dir).name}
         chat = ChatFormat(AutoTokenizer.from_pretrained(model_dir))

@@ -6,11 +6,9 @@ import asyncio
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from art import dev, types
 from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
@@ -22,14 +20,13 @@ from transformers import AutoTokenizer
 
 from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork, give_back_memory
+from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork, give_back_memory, load_network
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.update import AdapterTrainer
 
 _LOADED_ADAPTERS = 4
 _BATCHES_PER_TRIM = 8  # what a batch frees is used again by the next, but less and less of it as the heap frays
-Result = TypeVar("Result")
 
 
 class TorchService:
@@ -49,8 +46,6 @@ class TorchService:
         self._http: HttpThread | None = None
         self._trainer: tuple[int, AdapterTrainer] | None = None
         self._adapters: OrderedDict[tuple[Path, int], LoraAdapter] = OrderedDict()
-        # One thread for all updates: the allocator keeps what an update took, a share for each thread that made one.
-        self._updates = ThreadPoolExecutor(1, "updates")
 
     async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
         """Start serving (once) and return where."""
@@ -73,14 +68,13 @@ class TorchService:
 
         def update() -> dict[str, float]:
             packed = packed_tensors_from_dir(**disk_packed_tensors)
-            with engine.paused():
-                step, trainer = self._current_trainer()
-                metrics = trainer.policy_step(packed, config, _config, engine.trunk_states)
-                self._save(step + 1, trainer)
-            give_back_memory()
+            step, trainer = self._current_trainer()
+            metrics = trainer.policy_step(packed, config, _config, engine.trunk_states)
+            self._save(step + 1, trainer)
             return metrics
 
-        metrics = await self._in_updates(update)
+        metrics = await asyncio.to_thread(engine.alone, update)
+        give_back_memory()
         yield {**metrics, TRAIN_GRADIENT_STEPS_KEY: 1.0}
 
     async def train_sft(
@@ -90,21 +84,18 @@ class TorchService:
         engine = await self._ready()
 
         def update(batch: SFTBatch) -> dict[str, float]:
-            with engine.paused():
-                return self._current_trainer()[1].sft_step(batch)
+            return self._current_trainer()[1].sft_step(batch)
 
         def save() -> None:
-            with engine.paused():
-                step, trainer = self._current_trainer()
-                self._save(step + 1, trainer)
-            give_back_memory()
+            step, trainer = self._current_trainer()
+            self._save(step + 1, trainer)
 
         for index, batch in enumerate(batches):
-            metrics = await self._in_updates(partial(update, batch))
-            if index % _BATCHES_PER_TRIM == 0:
-                await self._in_updates(give_back_memory)
+            metrics = await asyncio.to_thread(engine.alone, partial(update, batch))
             if index == len(batches) - 1:
-                await self._in_updates(save)
+                await asyncio.to_thread(engine.alone, save)
+            if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
+                give_back_memory()
             yield metrics
 
     def close(self) -> None:
@@ -117,9 +108,6 @@ class TorchService:
             self._http = self._engine = self._network = self._trainer = None
             self._adapters.clear()
 
-    async def _in_updates(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._updates, work)
-
     async def _ready(self) -> Engine:
         await asyncio.to_thread(self._start, 0)
         assert self._engine is not None
@@ -128,7 +116,7 @@ class TorchService:
     def _start(self, port: int) -> HttpThread:
         with self._start_lock:
             if self._http is None:
-                self._network = PolicyNetwork(self._base_model, self._settings)
+                self._network = load_network(self._base_model, self._settings)
                 chat = ChatFormat(AutoTokenizer.from_pretrained(self._base_model))
                 self._engine = Engine(self._network, self._settings)
                 app = create_app(self._engine, chat, self._resolve, self._model_names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,8 +91,12 @@ def test_in_bfloat16_sampling_and_training_see_nearly_the_same_policy(llama_dir:
         completion = engine.submit(prompt, SamplingParams(max_tokens=40, seed=0), adapter).result(60)
         ids = np.asarray(prompt + completion.token_ids)
         targets = np.arange(len(prompt), len(ids))
-        with engine.paused(), network.explicit(adapter):
-            trained, _ = target_logprobs(network, [Sample(ids, targets)], grad_from=0)
+
+        def train() -> torch.Tensor:
+            with network.explicit(adapter):
+                return target_logprobs(network, [Sample(ids, targets)], grad_from=0)[0]
+
+        trained = engine.alone(train)
     finally:
         engine.close()
     assert {linear.weight.dtype for linear in network.linears.values()} == {torch.bfloat16}
@@ -151,8 +156,10 @@ def test_the_trunk_of_a_finished_conversation_is_kept_for_the_update(engine: Eng
         completion = engine.submit(ids, SamplingParams(max_tokens=7, seed=turn), adapter).result(60)
         ids = ids + completion.token_ids + [8, 9]
     known = np.asarray(ids[:-3])
-    kept = []
-    with engine.paused(), torch.no_grad():
+
+    @torch.no_grad()
+    def compare() -> None:
+        kept: list[torch.Tensor] = []
         states = engine.trunk_states(known)
         assert engine.trunk_states(np.asarray([*known, 5])) is None
         plan = TreeAttention([len(known)], [[0]], engine.network.head)
@@ -163,8 +170,9 @@ def test_the_trunk_of_a_finished_conversation_is_kept_for_the_update(engine: Eng
         torch.testing.assert_close(
             from_trunk, engine.network.hidden(torch.from_numpy(known), positions, plan), atol=1e-4, rtol=1e-4
         )
-    with engine.paused():
-        assert engine.trunk_states(known) is None
+
+    engine.alone(compare)
+    assert engine.alone(lambda: engine.trunk_states(known)) is None
 
 
 def test_an_update_of_all_layers_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings) -> None:
@@ -172,8 +180,7 @@ def test_an_update_of_all_layers_has_the_memory_of_the_cache(model_dir: Path, se
     engine = Engine(PolicyNetwork(model_dir, every_layer), every_layer)
     store = weakref.ref(engine._pool.store)
     engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60)
-    with engine.paused():
-        assert store() is None
+    assert engine.alone(store) is None
     again = engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3, temperature=0)).result(60)
     engine.close()
     assert again.token_ids
@@ -201,3 +208,21 @@ def test_prompts_that_cannot_fit_are_refused(engine: Engine) -> None:
         engine.submit([5] * 1000, SamplingParams(max_tokens=25))
     with pytest.raises(BadInput, match="empty"):
         engine.submit([], SamplingParams(max_tokens=25))
+
+
+def test_work_that_fails_is_told_and_the_engine_goes_on(engine: Engine) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("work")
+
+    with pytest.raises(ZeroDivisionError, match="work"):
+        engine.alone(fail)
+    assert engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60).token_ids
+
+
+def test_everything_is_computed_in_one_thread(engine: Engine) -> None:
+    """Two threads that compute have two teams of OpenMP threads, which stop spinning for each other's sake."""
+    threads = set()
+    hidden = engine.network.hidden
+    engine.network.hidden = lambda *args, **more: threads.add(threading.get_ident()) or hidden(*args, **more)
+    engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60)
+    assert threads == {engine.alone(threading.get_ident)}
