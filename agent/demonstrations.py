@@ -59,14 +59,10 @@ def _queries(question: str, target: EmailView, known: list[EmailView]) -> list[s
     return [_as_written(plan, [question, *map(_text, known), _text(target)]) for plan in plans if plan]
 
 
-def play_oracle(
-    scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings, *, detour: bool = False
-) -> AgentRun:
+def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings) -> AgentRun:
     """Search for each gold mail in order, read it, answer with the reference. `gold_ids` are the short ids of the gold mails.
 
-    A gold mail that no plan finds is left out; without any, the episode ends without an answer. With `detour` another of the
-    first search's hits is read in vain first, if one is later than the gold mail: an earlier one might be right until then.
-    The call for it has weight 0: what is to be learnt is what to do afterwards, not to make it.
+    A gold mail that no plan finds is left out; without any, the episode ends without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -76,11 +72,11 @@ def play_oracle(
     known: list[EmailView] = []
     answer: FinalAnswer | None = None
 
-    def act(name: str, arguments: dict[str, Any], weight: int = 1) -> None:
+    def act(name: str, arguments: dict[str, Any]) -> None:
         nonlocal answer
         result = tools.call(name, arguments)
         text = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-        record.append({"role": "assistant", "content": text} | ({} if weight else {"weight": 0}))
+        record.append({"role": "assistant", "content": text})
         calls.append(
             ToolCallRecord(name=name, arguments=arguments, observation=result.observation, email_ids=result.email_ids)
         )
@@ -100,9 +96,6 @@ def play_oracle(
                 found = mailbox.search([query], max_results=settings.max_results)
                 if gold_id in {hit.id for hit in found}:
                     act("search_inbox_tool", {"keywords": [query]})
-                    in_vain = [hit.id for hit in found if hit.id not in gold_ids and hit.date > target.date]
-                    if detour and in_vain and not known:
-                        act("read_email_tool", {"email_id": in_vain[0]}, weight=0)
                     break
             else:
                 continue

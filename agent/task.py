@@ -50,18 +50,16 @@ class EmailSearchTask:
         ids = [self.database.resolve(message_id) for message_id in scenario.message_ids]
         return [id for id in ids if id is not None]
 
-    def oracle(self, scenario: Scenario, *, detour: bool = False) -> AgentRun:
-        """The episode of an agent that knows the gold mails, and reads another one first with `detour`."""
+    def oracle(self, scenario: Scenario) -> AgentRun:
+        """The episode of an agent that knows the gold mails."""
         mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
-        return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings, detour=detour)
+        return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
         """Oracle episodes of randomly selected scenarios, of one mail and of several by turns as far as there are enough.
 
-        Those that the oracle fails are no example to follow. In every other pair the first mail that is read is the wrong
-        one, as it will be for an agent that has to guess from what a search shows. Whether to answer or to search again is
-        what is learnt last, and side by side in a batch the two kinds teach what tells them apart; apart, they pull the
-        policy to and fro.
+        Those that the oracle fails are no example to follow. Whether to answer or to search again is what is learnt last,
+        and side by side in a batch the two kinds teach what tells them apart; apart, they pull the policy to and fro.
         """
         scenarios = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
@@ -73,7 +71,7 @@ class EmailSearchTask:
         for scenario in filter(None, chain.from_iterable(in_turn)):
             if len(examples) == limit:
                 break
-            run = self.oracle(scenario, detour=len(examples) % 4 >= 2)
+            run = self.oracle(scenario)
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
                 examples.append(demonstration(run, scenario, self.settings))
         return examples

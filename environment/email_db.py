@@ -39,6 +39,8 @@ _QUERY_SECONDS = 10.0
 _STEPS_PER_TIME_CHECK = 10_000
 _SUBJECT_BONUS = 0.5
 """What a word in the subject adds to its weight: it says more about a mail than one in the body."""
+_BOTH_BONUS = 0.05
+"""What it adds in the body as well: too little to matter but between a mail on something and a line of thanks for it."""
 _FIRST_BATCH = 50
 
 _HOLDING = "SELECT {number}, json_group_array(rowid) FROM email_fts WHERE email_fts MATCH ?"
@@ -295,21 +297,24 @@ class Mailbox:
         """Of every mail of this inbox, at whatever date, that holds any of the words: the weights of those that it holds.
 
         A word weighs its inverse document frequency within the inbox (that of BM25, Robertson and Zaragoza 2009), and
-        its bonus if it is in the subject. How often a mail holds it and how long the mail is made the ranking of real
+        its bonuses if it is in the subject. How often a mail holds it and how long the mail is made the ranking of real
         questions no better, and SQLite's bm25 visits every mail of the database for them.
         """
-        columns = ("{subject body}", "subject")
+        columns = ("body", "subject")
         matches = [f'inbox : "i{self._address_id}" AND {of} : "{word}"' for word in query_words for of in columns]
         query = " UNION ALL ".join(_HOLDING.format(number=number) for number in range(len(matches)))
         holding = dict(self._database.rows(query, *matches))
         scores: dict[int, float] = {}
         for number in range(0, len(matches), 2):
-            anywhere, in_subject = json.loads(holding[number]), json.loads(holding[number + 1])
-            weight = math.log(1 + (self._email_count - len(anywhere) + 0.5) / (len(anywhere) + 0.5))
-            for email_id in anywhere:
+            in_body, in_subject = json.loads(holding[number]), json.loads(holding[number + 1])
+            both = set(in_body).intersection(in_subject)
+            count = len(in_body) + len(in_subject) - len(both)
+            weight = math.log(1 + (self._email_count - count + 0.5) / (count + 0.5))
+            for email_id in in_body:
                 scores[email_id] = scores.get(email_id, 0.0) + weight
             for email_id in in_subject:
-                scores[email_id] += weight * _SUBJECT_BONUS
+                bonus = _SUBJECT_BONUS + (_BOTH_BONUS if email_id in both else 1.0)
+                scores[email_id] = scores.get(email_id, 0.0) + weight * bonus
         return scores
 
     @cached_property

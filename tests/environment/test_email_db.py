@@ -274,6 +274,15 @@ def test_one_missing_word_does_not_hide_the_mail(database_of: Build) -> None:
     assert "Room 4B" in hits[0].snippet
 
 
+def test_a_mail_about_something_ranks_above_the_newer_thanks_for_it(database_of: Build) -> None:
+    mails = [
+        mail(1, subject="Heron budget", body="The Heron budget is signed off."),
+        mail(2, subject="Re: Heron budget", body="Noted, thank you."),
+    ]
+    hits = database_of(mails + [mail(n) for n in range(3, 20)]).mailbox(OWNER, LATE).search(["heron budget"])
+    assert [hit.message_id for hit in hits] == ["<1@example.com>", "<2@example.com>"]
+
+
 def test_a_word_in_the_subject_counts_more(database_of: Build) -> None:
     mails = [
         mail(1, subject="Things", body="The budget and so on."),

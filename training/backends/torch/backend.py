@@ -155,7 +155,7 @@ class TorchBackend(LocalBackend):
 def tokenize_demonstrations(
     chat: ChatFormat, trajectories: list[Trajectory], learning_rate: float, max_length: int
 ) -> SFTBatch:
-    """ART's SFT batch: the labelled tokens are each assistant message with the end token that closes it, unless it has `weight` 0.
+    """ART's SFT batch: the labelled tokens are each assistant message with the end token that closes it.
 
     Prompt and reply are tokenized apart, as they are when the model replies to a prompt. Trajectories longer than
     `max_length` tokens are dropped and counted.
@@ -199,8 +199,7 @@ def _labelled_ids(chat: ChatFormat, trajectory: Trajectory) -> tuple[list[int], 
         # What follows the end token is the template's, not the model's.
         end = max((i + 1 for i, token in enumerate(reply) if token in chat.special_ids), default=len(reply))
         ids += context + reply
-        trained = reply[:end] if message.get("weight", 1) else [-100] * end
-        labels += [-100] * len(context) + trained + [-100] * (len(reply) - end)
+        labels += [-100] * len(context) + reply[:end] + [-100] * (len(reply) - end)
         done = closed
     return ids, labels
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import art
 import openai
@@ -181,19 +181,6 @@ def test_demonstrations_train_replies_and_their_end_tokens(llama_dir: Path) -> N
     prompt = chat.encode(messages[:2], TOOLS)
     assert tensors["input_ids"][0][: len(prompt)].tolist() == prompt
     assert tokenize_demonstrations(chat, [demonstration("x")] * 2, 1e-3, 10).num_dropped_trajectories == 2
-
-
-def test_a_reply_of_weight_zero_is_context_only(llama_dir: Path) -> None:
-    chat = ChatFormat(AutoTokenizer.from_pretrained(llama_dir))
-    detour = demonstration("the assistant")
-    cast(dict[str, Any], detour.messages_and_choices[2])["weight"] = 0
-    plain, spared = (
-        tokenize_demonstrations(chat, [example], 1e-3, 1024).trajectory_tensors[0]
-        for example in (demonstration("the assistant"), detour)
-    )
-    assert spared["input_ids"].tolist() == plain["input_ids"].tolist()
-    labels = spared["labels"][0]
-    assert chat.tokenizer.decode(labels[labels != -100]) == "the assistant<|im_end|>"
 
 
 def test_fine_tuning_teaches_and_survives_a_restart(llama_dir: Path, tmp_path: Path) -> None:
