@@ -138,8 +138,20 @@ def test_the_warm_start_keeps_the_order_of_the_task(tmp_path: Path) -> None:
     model = CountingModel(tmp_path)
     backend = CountingBackend(model)
     rules = settings(max_steps=0, warm_start_epochs=2)
-    asyncio.run(Trainer(ToyTask(), model, backend, rules, max_tokens=8).run())
-    assert [trajectory.metadata["of"] for trajectory in backend.learnt_from] == list("0123401234")
+    task = ToyTask()
+    asyncio.run(Trainer(task, model, backend, rules, max_tokens=8).run())
+    assert [trajectory.metadata["of"] for trajectory in backend.learnt_from] == [str(n) for n in task.demonstrated * 2]
+
+
+@pytest.mark.parametrize(("demonstrations", "apart"), [(22, True), (23, False)])
+def test_what_the_steps_ask_is_not_demonstrated_as_far_as_there_is_enough_else(
+    tmp_path: Path, demonstrations: int, apart: bool
+) -> None:
+    task = ToyTask()
+    train(tmp_path, settings(demonstrations=demonstrations), task)
+    asked = {scenario for _, _, scenario in task.asked}
+    assert len(asked) == 18 and len(set(task.demonstrated)) == demonstrations
+    assert asked.isdisjoint(task.demonstrated) == apart
 
 
 def decisions(run: TrainingRun) -> Any:
@@ -153,7 +165,6 @@ def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_retur
     task, told = ToyTask(), Told()
     run = train(tmp_path, settings(), task, told)
     assert {temperature for _, temperature, _ in task.asked} == {1.0}
-    assert task.demonstrated == [0, 1, 2, 3, 4]
     assert all(row.validation_reward is None for row in run.history)
     assert (run.checkpoint_of, run.checkpoint and run.checkpoint.name, run.stopped) == (6, "0007", "max_steps=6 reached")
     assert told.reasons == []
