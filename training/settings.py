@@ -17,7 +17,7 @@ class TrainerSettings(BaseModel):
         default="torch",
         description="who serves tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless",
     )
-    max_steps: int = Field(default=12, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=6, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
     learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
