@@ -91,6 +91,7 @@ class Evaluation:
             "question": scenario.question,
             "reference": scenario.answer,
             "inbox_address": scenario.inbox_address,
+            "query_date": f"{scenario.query_date:%Y-%m-%d}",
             "gold_ids": list(scenario.message_ids),
         }
         started = time.monotonic()

@@ -25,6 +25,8 @@ class Prediction(BaseModel):
     question: str
     reference: str
     inbox_address: str = ""
+    query_date: str = ""
+    """The day on which it was asked, as the service takes it."""
     answer: str | None = None
     source_ids: tuple[str, ...] = ()
     gold_ids: tuple[str, ...] = ()

@@ -37,6 +37,7 @@ PREDICTION: dict[str, Any] = {
     "question": "When is the review?",
     "reference": "14:30",
     "inbox_address": "me@kestrel.example",
+    "query_date": "2024-04-25",
     "answer": "2:30 pm",
     "source_ids": ["<a@kestrel.example>"],
     "gold_ids": ["<a@kestrel.example>"],
@@ -68,7 +69,7 @@ def test_every_policy_is_in_the_table_with_its_interval() -> None:
     ):
         assert expected in text
     assert "177 only the first got right" in text
-    assert "p &lt; 0.0001" in text or "p < 0.0001" in text
+    assert "p &lt; 0.0001" in text
 
 
 def test_questions_hold_each_policys_run() -> None:
@@ -79,6 +80,7 @@ def test_questions_hold_each_policys_run() -> None:
         ("q1", ["base", "trained"]),
         ("q2", ["trained"]),
     ]
+    assert data["questions"][0]["inbox"] == "me@kestrel.example · 2024-04-25"  # what the service wants to be told
     assert data["questions"][0]["runs"]["base"]["error"] == "TimeoutError"
     assert data["questions"][0]["runs"]["trained"]["transcript"] == PREDICTION["transcript"]
 
