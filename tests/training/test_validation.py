@@ -165,6 +165,7 @@ def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_retur
     task, told = ToyTask(), Told()
     run = train(tmp_path, settings(), task, told)
     assert {temperature for _, temperature, _ in task.asked} == {1.0}
+    assert len(set(task.demonstrated)) == 5
     assert all(row.validation_reward is None for row in run.history)
     assert (run.checkpoint_of, run.checkpoint and run.checkpoint.name, run.stopped) == (6, "0007", "max_steps=6 reached")
     assert told.reasons == []

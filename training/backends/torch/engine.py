@@ -93,7 +93,7 @@ class Engine:
     """Owns the model; `submit` from any thread, `alone` to do something else with it.
 
     All of it is computed in one thread. OpenMP has a team of threads for each that computes, and once there are more of them
-    than processors they no longer spin at a barrier but sleep: everything takes half as long again.
+    than processors they no longer spin at a barrier but sleep, which costs a tenth.
     """
 
     def __init__(self, network: PolicyNetwork, settings: TorchSettings) -> None:

@@ -74,7 +74,7 @@ class TorchService:
             return metrics
 
         metrics = await asyncio.to_thread(engine.alone, update)
-        give_back_memory()
+        await asyncio.to_thread(give_back_memory)
         yield {**metrics, TRAIN_GRADIENT_STEPS_KEY: 1.0}
 
     async def train_sft(
@@ -95,7 +95,7 @@ class TorchService:
             if index == len(batches) - 1:
                 await asyncio.to_thread(engine.alone, save)
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
-                give_back_memory()
+                await asyncio.to_thread(give_back_memory)
             yield metrics
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from training.backends.torch.token_tree import Sample, TokenTree, build_tree, mi
 
 TrunkStates = Callable[[np.ndarray], torch.Tensor | None]
 Mode = Literal["rl", "sft"]
-_HEAD_ROWS = 64
+_HEAD_ROWS = 64  # their logits are small enough for the heap: larger ones would be mapped anew each time
 _WEIGHT_DECAY: dict[Mode, float] = {"rl": 0.1, "sft": 0.0}  # as in ART's own trainer
 OPTIMIZER_FILE = "optimizer.pt"
 
@@ -207,7 +207,8 @@ class AdapterTrainer:
                 of_batch = _join([targets[i] for i in batch], self._network.device)
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)
                 (loss.policy_loss / count).backward()
-                give_back_memory()  # otherwise the heap frays from one micro-batch to the next, to half a gigabyte more
+                if self._network.device.type == "cpu":
+                    give_back_memory()  # otherwise the heap frays from one micro-batch to the next, to half a gigabyte more
                 logprobs = logprobs.detach()
                 change = torch.where(of_batch.logprobs.isnan(), 0.0, logprobs - of_batch.logprobs)
                 ratio = change.exp()

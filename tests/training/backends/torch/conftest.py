@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 from tiny_models import save_tiny_model
 
-from training.backends.torch import TorchSettings
+from training.backends.torch import PolicyServer, TorchSettings
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +27,17 @@ def settings() -> TorchSettings:
     return TorchSettings(
         device="cpu", threads=1, matmul_dtype="float32", lora_rank=4, lora_alpha=8, lora_layers=2, kv_cache_tokens=2048
     )
+
+
+@pytest.fixture(scope="module")
+def server(llama_dir: Path, settings: TorchSettings) -> Iterator[PolicyServer]:
+    with PolicyServer(llama_dir, {}, settings) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: PolicyServer) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import openai
 import pytest
 from transformers import AutoTokenizer
 
-from training.backends.torch import PolicyServer, TorchSettings
+from training.backends.torch import PolicyServer
 from training.backends.torch.conversation import ChatFormat
 
 USER = [{"role": "user", "content": "read the mails"}]
@@ -25,17 +25,6 @@ SEARCH = {
     },
 }
 CALL = '<tool_call>\n{"name": "search", "arguments": {"keywords": ["%s"]}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def server(llama_dir: Path, settings: TorchSettings) -> Iterator[PolicyServer]:
-    with PolicyServer(llama_dir, {}, settings) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: PolicyServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
 
 @pytest.fixture

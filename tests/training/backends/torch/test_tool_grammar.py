@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from training.backends.torch import PolicyServer, TorchSettings
 from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.tool_grammar import ToolGrammar
 
@@ -37,17 +35,6 @@ TOOLS = [
     tool("count", number={"type": "integer", "minimum": 0, "maximum": 99}),
 ]
 PAINT = {"type": "function", "function": {"name": "paint"}}
-
-
-@pytest.fixture(scope="module")
-def server(llama_dir: Path, settings: TorchSettings) -> Iterator[PolicyServer]:
-    with PolicyServer(llama_dir, {}, settings) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: PolicyServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
 
 
 def ask(client: openai.OpenAI, **changes: Any) -> Any:
