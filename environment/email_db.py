@@ -214,9 +214,9 @@ class Mailbox:
         Any of the words may match (in any inflection): a word that a mail lacks ranks it lower but does not hide it.
         A word counts the more the fewer mails of the inbox hold it, half as much again in the subject, a little more in
         both, and however often a mail holds it. At most 20 words count, stop words only where there are no others; all
-        characters are data, none an operator. `max_results` is clamped to 1..20; `sent_before` and `sent_after` are inclusive. `from_addr` and
-        `to_addr` (to or cc) are addresses or their part before the @; empty means anyone. With any of these four but
-        without keywords, all mails that they leave match.
+        characters are data, none an operator. `max_results` is clamped to 1..20; `sent_before` and `sent_after` are
+        inclusive. `from_addr` and `to_addr` (to or cc) are addresses or their part before the @; empty means anyone.
+        With any of these four but without keywords, all mails that they leave match.
         """
         query_words = _query_words(keywords)
         if not query_words and not (sent_before or sent_after or from_addr or to_addr):
