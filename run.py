@@ -17,13 +17,20 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "compare", "all")
 
 
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, without the usage before it."""
+        self.exit(2, f"error: {message}; `python run.py --help` explains every option\n")
+
+
 def parse_arguments(words: list[str]) -> argparse.Namespace:
     """The command line. Nothing heavy is imported before this returns."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")

@@ -15,7 +15,7 @@ from zenml.integrations.kubernetes.flavors import KubernetesOrchestratorFlavor, 
 from zenml.integrations.kubernetes.orchestrators import KubernetesOrchestrator
 from zenml.integrations.kubernetes.step_operators import KubernetesStepOperator
 from zenml.logger import get_logger
-from zenml.models import StepRunResponse
+from zenml.models import ScheduleResponse, ScheduleUpdate, StepRunResponse
 
 FLAVOR = "resilient_kubernetes"
 REQUEST_SECONDS = 30
@@ -28,18 +28,28 @@ PENDING = "pending"
 logger = get_logger(__name__)
 
 
-def _patient(client: ApiClient) -> ApiClient:
-    """The client, which waits for an API server that is away; so does every client that is made of its configuration."""
-    client.configuration.retries = PATIENCE
-    client.rest_client.pool_manager.connection_pool_kw["retries"] = PATIENCE
+def with_retries(client: ApiClient, retries: Retry | bool) -> ApiClient:
+    """The client, whose requests are repeated so; so are those of every client that is made of its configuration."""
+    client.configuration.retries = retries
+    client.rest_client.pool_manager.connection_pool_kw["retries"] = retries
     return client
 
 
 class ResilientOrchestrator(KubernetesOrchestrator):
-    """ZenML's Kubernetes orchestrator with patience."""
+    """ZenML's Kubernetes orchestrator with patience, but not where somebody waits at a terminal: with schedules."""
+
+    _patient = True
 
     def get_kube_client(self, incluster: bool | None = None) -> ApiClient:
-        return _patient(super().get_kube_client(incluster))
+        return with_retries(super().get_kube_client(incluster), PATIENCE if self._patient else False)
+
+    def update_schedule(self, schedule: ScheduleResponse, update: ScheduleUpdate) -> None:
+        self._patient = False
+        super().update_schedule(schedule, update)
+
+    def delete_schedule(self, schedule: ScheduleResponse) -> None:
+        self._patient = False
+        super().delete_schedule(schedule)
 
 
 class ResilientStepOperator(KubernetesStepOperator):
@@ -48,7 +58,7 @@ class ResilientStepOperator(KubernetesStepOperator):
     _said = ""
 
     def get_kube_client(self) -> ApiClient:
-        return _patient(super().get_kube_client())
+        return with_retries(super().get_kube_client(), PATIENCE)
 
     def get_status(self, step_run: StepRunResponse) -> ExecutionStatus:
         """Status of the step's job; why it is pending goes to the step's log and metadata.

@@ -17,6 +17,7 @@ from zenml.client import Client
 from zenml.container_engines.factory import get_container_engine
 from zenml.enums import StackComponentType, StoreType
 
+from cluster.flavors import with_retries
 from cluster.settings import StackSettings
 from cluster.stack import Component, components_of
 
@@ -109,8 +110,7 @@ def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | Non
         return Check(
             name, False, f"no usable kubeconfig ({_one_line(error)})", "set KUBECONFIG to the cluster's file"
         ), None
-    api.configuration.retries = False
-    api.rest_client.pool_manager.connection_pool_kw["retries"] = False
+    with_retries(api, False)
     try:
         version = k8s.VersionApi(api).get_code(_request_timeout=SECONDS)
     except ApiException as error:

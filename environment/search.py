@@ -10,6 +10,7 @@ import argparse
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import NoReturn
 
 from rich import box
 from rich.console import Console
@@ -25,9 +26,14 @@ NEWEST_DATABASE = Path(__file__).resolve().parents[1] / "data" / "mail_database.
 """Where the data pipeline builds; what it stored in the artifact store is a copy of this file."""
 
 
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; `{self.prog} --help` explains every option")
+
+
 def parse_arguments(words: list[str]) -> argparse.Namespace:
     """The command line. Raises BadInput when it asks for nothing or for too much."""
-    parser = argparse.ArgumentParser(
+    parser = _Arguments(
         prog="python -m environment.search", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument

@@ -7,7 +7,7 @@ import os
 
 from reports.comparison import ComparedRun, comparison_html, comparison_table
 from reports.console import console, say
-from reports.page import write_page
+from reports.page import write_text
 from steps.project import OUTPUTS, RUNS
 from training.errors import BadInput
 from training.experiment import find_runs, known_runs
@@ -28,5 +28,5 @@ def run_compare(names: list[str]) -> None:
         runs = [ComparedRun(f"{run.label} ({run.experiment['run']})", run.experiment, run.rows) for run in runs]
     console.print(comparison_table(runs))
     digest = hashlib.sha256(" ".join(run.experiment["run"] for run in runs).encode()).hexdigest()[:8]
-    report = write_page(OUTPUTS / "reports" / f"compare-{digest}.html", comparison_html(runs))
+    report = write_text(OUTPUTS / "reports" / f"compare-{digest}.html", comparison_html(runs))
     say(f"report: {os.path.relpath(report)}")

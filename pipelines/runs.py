@@ -29,7 +29,7 @@ from pipelines.retraining import retraining_pipeline
 from pipelines.running import run_pipeline
 from pipelines.training import training_pipeline
 from reports.console import console, say
-from reports.page import write_page
+from reports.page import write_text
 from reports.tables import closing_table
 from steps.artifact_names import (
     CHECKPOINT,
@@ -40,6 +40,7 @@ from steps.artifact_names import (
     QUESTIONS,
     REPORT,
     SCENARIOS,
+    TRAINING_CURVE,
     WARM_START,
 )
 from steps.data.sources import source_version
@@ -98,7 +99,7 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
             say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))
     if kept["dropped"]:
         page = _output(run, "create_database", MAIL_REPORT).load()
-        report = write_page(OUTPUTS / "reports" / f"mails-{str(database.id)[:8]}.html", page)
+        report = write_text(OUTPUTS / "reports" / f"mails-{str(database.id)[:8]}.html", page)
         say(f"  which mails and why: {os.path.relpath(report)}")
     return DataRun(database=database.id, scenarios=scenarios.id)
 
@@ -174,6 +175,9 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
     )
     if run.steps["train_agent"].status.value == "cached":
         say("training: this run is finished, reused (--no-cache starts a new one)")
+    page = _output(run, "train_agent", TRAINING_CURVE).load()
+    report = write_text(OUTPUTS / "reports" / f"training-{key}.html", page)
+    say(f"training report: {os.path.relpath(report)}")
     return TrainedRun(
         version=key,
         data=data,
@@ -294,9 +298,9 @@ def run_eval(
     )
     _say_if_cached(run, "evaluation")
     metrics = _output(run, "compute_metrics", METRICS).load()
-    report = write_page(OUTPUTS / "reports" / f"{trained.version}.html", _output(run, "compute_metrics", REPORT).load())
+    report = write_text(OUTPUTS / "reports" / f"{trained.version}.html", _output(run, "compute_metrics", REPORT).load())
     if summary is not None:
-        write_page(summary, json.dumps(metrics, indent=2) + "\n")
+        write_text(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
     if run.steps["compute_metrics"].status.value == "cached" or Client().active_stack.orchestrator.config.is_remote:

@@ -28,12 +28,15 @@ def evaluation_html(
         f"{' · ' + escape(subtitle) if subtitle else ''}</p></header>",
         _policies(rows),
         _paired(summary.get("paired", {})),
+        _promotion(summary.get("promotion")),
         _kinds(rows),
         questions_section("Questions", "policy", "every kind"),
     ]
     names = [name for name, _, _ in rows]
     names += sorted({str(p["policy"]) for p in predictions} - set(names))
-    data = {"of": "policy", "policies": names, "questions": list(_by_question(predictions))}
+    learned = [name for name, _, is_baseline in rows if not is_baseline]
+    compared = [name for name in learned if name != "base"] if len(learned) > 2 else learned
+    data = {"of": "policy", "policies": names, "compared": compared, "questions": list(_by_question(predictions))}
     return page(title, "\n".join(part for part in parts if part), scripts=("viewer.js",), data=data)
 
 
@@ -100,6 +103,16 @@ def _paired(tests: Mapping[str, Mapping[str, Any]]) -> str:
             f'the second; <span class="{"good" if p < 0.05 else "quiet"}">{chance}</span> (exact McNemar test)</li>'
         )
     return f"<section><h2>Paired comparison</h2><ul>{''.join(lines)}</ul></section>" if lines else ""
+
+
+def _promotion(promotion: Mapping[str, Any] | None) -> str:
+    if not promotion:
+        return ""
+    state = "promoted" if promotion["promoted"] else "not promoted"
+    return (
+        f'<section><h2>Gate</h2><p><b class="{"good" if promotion["promoted"] else "bad"}">{state} to production</b>: '
+        f"{escape(promotion['reason'])}</p></section>"
+    )
 
 
 def _kinds(rows: Sequence[Row]) -> str:

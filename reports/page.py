@@ -51,7 +51,7 @@ def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None
     )
 
 
-def write_page(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str) -> Path:
     """Writes a text file all or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{time.time_ns()}")

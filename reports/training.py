@@ -43,7 +43,7 @@ def training_html(
     if rollouts:
         questions = rollouts_by_question(rollouts, best_step)
         names = dict.fromkeys(name for question in questions for name in question["runs"])
-        data |= {"of": "rollout", "policies": list(names), "questions": questions}
+        data |= {"of": "rollout", "policies": list(names), "compared": list(names), "questions": questions}
     scripts = ("training.js", "viewer.js") if rollouts else ("training.js",)
     return page(title, "\n".join(part for part in body if part), scripts=scripts, data=data)
 

@@ -66,8 +66,9 @@ def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
         assert row["errors"] == 0, row
     assert summary["baselines"]["oracle"]["accuracy"] == 1.0
     assert summary["baselines"]["do_nothing"]["accuracy"] == 0.0
-    reports = list((checkout.folder / "outputs" / "reports").glob("*.html"))
-    assert len(reports) == 1 and reports[0].name in done.stdout
+    reports = sorted(file.name for file in (checkout.folder / "outputs" / "reports").glob("*.html"))
+    assert len(reports) == 2 and all(name in done.stdout for name in reports)
+    assert reports[1] == f"training-{reports[0]}"
 
     again = checkout.run("--pipeline", "all", *words)
     assert again.returncode == 0 and again.stdout.count("reused") == 3, again.stdout + again.stderr
@@ -174,6 +175,8 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
+        (["--pipeline", "trian"], "invalid choice: 'trian' (choose from 'data', 'train'"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--config", "configs/absent.yaml"], "does not exist"),

@@ -35,13 +35,20 @@ function option(select, value, text) {
 [...new Set(data.questions.map((question) => question.kind))].sort().forEach((kind) => option(filters.elements.kind, kind, labelOf(kind)));
 option(filters.elements.policy, "", `any ${data.of}`);
 data.policies.forEach((name) => option(filters.elements.policy, name, labelOf(name)));
+if (data.compared.length > 1) {
+  const names = data.of === "policy" ? data.compared.map(labelOf).join(" and ") : `${data.of}s`;
+  option(filters.elements.result, "differ", `${names} differ`);
+}
 
 function matches(question) {
   const { text, kind, policy, result } = Object.fromEntries(new FormData(filters));
   if (kind && question.kind !== kind) return false;
   const runs = policy ? [question.runs[policy]].filter(Boolean) : Object.values(question.runs);
   if (policy && !runs.length) return false;
-  if (result && !runs.some((run) => resultOf(run) === result)) return false;
+  if (result === "differ") {
+    const results = data.compared.filter((name) => name in question.runs).map((name) => resultOf(question.runs[name]));
+    if (new Set(results).size < 2) return false;
+  } else if (result && !runs.some((run) => resultOf(run) === result)) return false;
   if (!text) return true;
   const words = [question.question, question.reference, ...Object.values(question.runs).map((run) => run.answer ?? "")];
   return words.join("\n").toLowerCase().includes(text.toLowerCase());

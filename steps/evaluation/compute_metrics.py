@@ -72,4 +72,6 @@ def compute_metrics(
     summary["promotion"] = promotion.model_dump()
     log_metadata({"promotion": summary["promotion"]}, infer_model=True)
     rows = [prediction.model_dump(mode="json") for prediction in [*predictions, *(production or [])]]
-    return summary, HTMLString(evaluation_html(summary, rows, title="E-mail search agent"))
+    trained = checkpoint.manifest
+    subtitle = f"run {trained.name}, step {trained.step} of {trained.base_model}"
+    return summary, HTMLString(evaluation_html(summary, rows, title="E-mail search agent", subtitle=subtitle))

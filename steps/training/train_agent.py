@@ -20,7 +20,7 @@ from environment.models import Scenario
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
 from reports.training import training_html
-from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, WARM_START
+from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
 from steps.project import MODELS, RUNS, git_revision
 from steps.training.published_run import PublishedRun
 from training.backends.base_model import BaseModelFiles, resolve_base_model
@@ -35,8 +35,6 @@ from training.settings import TrainerSettings
 from training.tracking import tracked
 from training.trainer import TrainingRun
 from training.trajectories import sample_rollouts
-
-TRAINING_CURVE = "training_curve"
 
 
 class PublishingConsole(TrainingConsole):

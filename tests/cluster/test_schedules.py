@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kubernetes_api import ApiServer, require_valid
 from kubernetes_validate import ValidationError
+from urllib3 import Retry
 from zenml.client import Client
 
 from cluster import schedules
@@ -147,7 +148,9 @@ def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, kuberne
     assert not schedules.all_schedules()
 
 
-def test_what_cannot_be_managed_is_said_in_one_line(cluster: ApiServer, scheduled: str) -> None:
+def test_what_cannot_be_managed_is_said_in_one_line_at_once(
+    cluster: ApiServer, scheduled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BadInput, match="there is no schedule other; `--schedule-list`"):
         schedules.set_active("other", False)
     cluster.failing["/apis/batch"] = 403
@@ -158,8 +161,11 @@ def test_what_cannot_be_managed_is_said_in_one_line(cluster: ApiServer, schedule
     assert [schedule.active for schedule in schedules.all_schedules()] == [True], "ZenML says what the cluster does"
     cluster.shutdown()
     cluster.server_close()
+    monkeypatch.setattr(Retry, "sleep", lambda *_: pytest.fail("a command waits for a cluster that is away"))
     with pytest.raises(BadInput, match="cannot be reached"):
         schedules.delete(scheduled)
+    with pytest.raises(BadInput, match="cannot be reached"):
+        schedules.set_active(scheduled, False)
 
 
 def test_an_orchestrator_that_cannot_schedule() -> None:

@@ -91,6 +91,12 @@ def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> No
     nothing = search + "form.dispatchEvent(new Event('input'));"
     assert "0 of 1 questions" in visible(shown(page, tmp_path, nothing))
 
+    differ = "const form = document.getElementById('filters'); form.elements.result.value = 'differ';"
+    differ += "form.dispatchEvent(new Event('input'));"
+    assert ">warm start and trained differ</option>" in after and "1 of 1 questions" in visible(shown(page, tmp_path, differ))
+    agreed = evaluation_html(summary, [prediction("base", False), prediction("warm_start", True), prediction("trained", True)])
+    assert "0 of 1 questions" in visible(shown(agreed, tmp_path, differ))
+
 
 def test_the_comparison_page(tmp_path: Path) -> None:
     rows = [{"step": step, "phase": "grpo", "reward": step} for step in (1, 2)]
