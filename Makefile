@@ -24,7 +24,7 @@ run: install
 install: .venv/installed
 
 test: .venv/installed-dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .

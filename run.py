@@ -162,6 +162,8 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.schedule is not None and arguments.pipeline in ("train", "all"):
         runs.schedule_retraining(config, arguments.schedule)
         return
+    if arguments.pipeline != "data":
+        runs.require_training(config)
     data = runs.run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return

@@ -1,4 +1,8 @@
-"""Running the pipelines in order: what each needs, what each left, and what the user is told about it."""
+"""Running the pipelines in order: what each needs, what each left, and what the user is told about it.
+
+Pipelines are imported where they run: art, transformers and PEFT take eight seconds, for which neither the preparation of data nor a
+word about bad input has to wait.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,7 @@ from zenml.orchestrators.exceptions import PipelineSubmissionError
 from configs.schema import Config, DataConfig, EvaluationConfig, QuestionConfig, TrainingConfig, section
 from environment.question_table import write_question_table
 from materializers.checkpoint import CheckpointMaterializer
-from pipelines.data_preparation import data_preparation_pipeline
-from pipelines.deployment import deploy_inference
-from pipelines.evaluation import evaluation_pipeline
-from pipelines.question_writing import question_writing_pipeline
-from pipelines.retraining import retraining_pipeline
 from pipelines.running import run_pipeline
-from pipelines.training import training_pipeline
 from reports.console import console, say
 from reports.page import write_text
 from reports.tables import closing_table
@@ -44,7 +42,6 @@ from steps.artifact_names import (
     WARM_START,
 )
 from steps.data.sources import source_version
-from steps.data.write_questions import require_model
 from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
@@ -79,6 +76,8 @@ def _say_if_cached(run: PipelineRunResponse, what: str) -> None:
 
 def run_data(config: Config, *, cache: bool) -> DataRun:
     """Prepares mails and questions."""
+    from pipelines.data_preparation import data_preparation_pipeline
+
     data = section(config, DataConfig)
     run = run_pipeline(
         data_preparation_pipeline,
@@ -106,6 +105,9 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 
 def run_scenarios(config: Config, *, cache: bool) -> None:
     """Has questions written about mail that has none, and says where they are and how to train with them."""
+    from pipelines.question_writing import question_writing_pipeline
+    from steps.data.write_questions import require_model
+
     questions, data = section(config, QuestionConfig), section(config, DataConfig)
     require_model(questions)
     run = run_pipeline(
@@ -154,14 +156,22 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
+def require_training(config: Config) -> TrainingConfig:
+    """The training's settings. Raises `BadInput` when they contradict each other or lack a key, a file or a function."""
+    training = section(config, TrainingConfig)
+    require_scoring(training)
+    require_stop_rules(training)
+    return training
+
+
 def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = None) -> TrainedRun:
     """Trains, or goes on with an unfinished run of the same key, or finds the finished one.
 
     `key` is that of a run which is resumed: with its code or its settings' defaults the key of the same settings changes.
     """
-    training = section(config, TrainingConfig)
-    require_scoring(training)
-    require_stop_rules(training)
+    training = require_training(config)
+    from pipelines.training import training_pipeline
+
     key = key or run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
@@ -195,14 +205,13 @@ def schedule_retraining(config: Config, cron: str) -> None:
         BadInput: the same retraining is scheduled already, the cluster refuses, or a source is on this machine only.
     """
     from cluster import schedules
+    from pipelines.retraining import retraining_pipeline
 
     parts = {
         "data": section(config, DataConfig),
-        "training": section(config, TrainingConfig),
+        "training": require_training(config),
         "evaluation": section(config, EvaluationConfig),
     }
-    require_scoring(parts["training"])
-    require_stop_rules(parts["training"])
     identity = json.dumps({name: part.model_dump(mode="json") for name, part in parts.items()}, sort_keys=True)
     name = f"retrain-{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
     schedules.require_unscheduled(name)
@@ -280,6 +289,8 @@ def run_eval(
     config: Config, trained: TrainedRun, *, cache: bool, summary: Path | None, base_model: str | None = None
 ) -> None:
     """Evaluates a training run and prints the closing table. `base_model` insists on that base instead of the checkpoint's."""
+    from pipelines.evaluation import evaluation_pipeline
+
     run = run_pipeline(
         evaluation_pipeline,
         {
@@ -322,6 +333,8 @@ def _other_in_production(trained: TrainedRun) -> str | None:
 
 def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model: str | None) -> None:
     """Deploys the trained agent and says how to ask it."""
+    from pipelines.deployment import deploy_inference
+
     url = deploy_inference(name, checkpoint=checkpoint, base_model=base_model, port=config.port, settings=config.settings)
     say(f"{name} answers at {url}/invoke (form: {url}/)")
     say(f"zenml deployment describe|logs|deprovision {name}")

@@ -15,6 +15,13 @@ from hypothesis import settings
 ZENML = tempfile.mkdtemp(prefix="zenml-tests-")
 atexit.register(shutil.rmtree, ZENML, ignore_errors=True)
 
+# Two workers that share their cores are slower than one: OpenMP's threads wait for each other at barriers. Each has its own
+# instead, and so have the processes that it starts.
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    cores, workers = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.sched_setaffinity(0, cores[number::workers] or cores)
+
 # Read when art, litellm, weave and zenml are imported, so they must be set before the first test module is.
 os.environ |= {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -30,6 +37,20 @@ settings.register_profile("any_machine", deadline=None)
 settings.load_profile("any_machine")
 
 MODELS = Path(__file__).parents[1] / "models"
+
+# What downloads the real model, looks for a free port or counts pods is one after another, and first, since it takes longest.
+_ONE_AFTER_ANOTHER = ("test_end_to_end.py", "serving", "on_cluster", "test_base_model.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Groups tests for workers (`-n 2 --dist loadgroup`): by file, so that a file's fixtures are made once."""
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        together = any(part in _ONE_AFTER_ANOTHER for part in item.path.parts)
+        item.add_marker(pytest.mark.xdist_group("services" if together else str(item.path)))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] != "services")
 
 
 @pytest.fixture(scope="session")

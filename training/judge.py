@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import art
-from art.metrics import MetricsBuilder
 from pydantic import BaseModel, ValidationError
 
 from training.errors import BadInput
 from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
+    import art
+    from art.metrics import MetricsBuilder
     from art.rewards.ruler import TrajectoryScore
 
 _OURS = ("model", "messages", "api_base", "api_key", "response_format", "caching", "stream", "timeout", "num_retries")
@@ -157,6 +157,7 @@ class RulerJudge:
 
         Raises BadInput when the judge refuses the key or the request: no other group would fare better.
         """
+        from art.metrics import MetricsBuilder
         from openai import OpenAIError  # what LiteLLM's errors derive from
 
         settings, use = self._settings, JudgeUse()

@@ -7,17 +7,20 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-import art
+from typing import TYPE_CHECKING
 
 from training.errors import BadInput
 from training.functions import load_function
 from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
-from training.task import Task
 from training.trajectories import JUDGED
 
-RewardFunction = Callable[[art.Trajectory], float | Awaitable[float]]
+if TYPE_CHECKING:  # settings are checked before anything runs, and art takes seven seconds to import
+    import art
+
+    from training.task import Task
+
+RewardFunction = Callable[["art.Trajectory"], float | Awaitable[float]]
 """A reward for one rollout whose verifiable reward and metrics are there already."""
 
 
