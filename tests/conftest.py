@@ -29,6 +29,7 @@ os.environ |= {
     "WANDB_MODE": "disabled",
     "ZENML_CONFIG_PATH": ZENML,
     "ZENML_ANALYTICS_OPT_IN": "false",
+    "ZENML_CUSTOM_SOURCE_ROOT": str(Path(__file__).parents[1]),  # otherwise the main module's, and a worker has none
     "HF_HUB_OFFLINE": "1",
 }
 

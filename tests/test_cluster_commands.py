@@ -94,8 +94,16 @@ def test_no_schedules(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no schedules" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["--pipeline", "data", "--schedule-list"], ["--schedule-pause"]])
-def test_either_a_pipeline_or_a_schedule(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "--pipeline"),
+        (["--pipeline", "data", "--schedule-list"], "not allowed with argument --pipeline"),
+        (["--schedule-pause"], "--schedule-pause: expected one argument"),
+    ],
+)
+def test_either_a_pipeline_or_a_schedule(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         run.main(words)
-    assert left.value.code == 2 and "--pipeline" in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines()
+    assert left.value.code == 2 and line.startswith("error: ") and named in line
