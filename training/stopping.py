@@ -57,9 +57,12 @@ def validation_due(rows: Sequence[StepRecord], settings: TrainerSettings) -> boo
 
 
 def best_row(rows: Sequence[StepRecord], settings: TrainerSettings) -> StepRecord | None:
-    """The row with the highest validation metric, of equals the earliest: the fewest steps in which to learn a trick."""
+    """The row with the highest validation metric, of equals that with the most reward, then the earliest.
+
+    Few questions are often answered equally well by two checkpoints; what the rest of the reward is for decides between them.
+    """
     validated = [row for row in rows if _validated(row, settings) is not None]
-    return max(validated, key=lambda row: _validated(row, settings) or 0.0) if validated else None
+    return max(validated, key=lambda row: (_validated(row, settings) or 0.0, row.validation_reward or 0.0)) if validated else None
 
 
 def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | None:

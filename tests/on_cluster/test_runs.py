@@ -35,6 +35,7 @@ SMALL = {
     "synthetic_questions_per_inbox": 24,
     "demonstrations": 4,
     "max_steps": 30,
+    "validate_every": 0,
     "groups_per_step": 1,
     "rollouts_per_group": 2,
     "max_tokens": 24,

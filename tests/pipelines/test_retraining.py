@@ -42,6 +42,7 @@ def retrain(base: Path, **data: int) -> PipelineRunResponse:
             max_steps=1,
             groups_per_step=1,
             rollouts_per_group=2,
+            validation_questions=2,
             max_tokens=16,
             lora_layers=2,
             max_context=8192,

@@ -36,12 +36,16 @@ def close(
 ) -> tuple[dict[str, Any], str]:
     predictions = answers("base", 0) + answers("trained", right)
     production = None if of_production is None else answers(PRODUCTION, of_production)
-    checkpoint = SimpleNamespace(manifest=SimpleNamespace(alerts=alerts))
-    return module.compute_metrics.entrypoint(EvaluationConfig(**limits), predictions, checkpoint, production)
+    return module.compute_metrics.entrypoint(EvaluationConfig(**limits), predictions, evaluated(alerts), production)
+
+
+def evaluated(alerts: tuple[str, ...] = ()) -> SimpleNamespace:
+    return SimpleNamespace(manifest=SimpleNamespace(alerts=alerts, name="r1", step=3, base_model="tiny"))
 
 
 def test_the_first_version_goes_to_production(stages: list[ModelStages]) -> None:
-    summary, _ = close(3, None)
+    summary, report = close(3, None)
+    assert "run r1, step 3 of tiny" in report and "promoted to production</b>" in report
     assert stages == [ModelStages.PRODUCTION] and summary["promotion"]["promoted"] is True
     assert list(summary["policies"]) == ["base", "trained"] and "trained_vs_production" not in summary["paired"]
 
@@ -70,9 +74,8 @@ def test_an_alert_holds_a_version_back_until_somebody_accepts_it(stages: list[Mo
 
 def test_nothing_in_production_is_no_comparison(stages: list[ModelStages]) -> None:
     # A scheduled run asks whatever is in production, and has no answers when nothing is.
-    checkpoint = SimpleNamespace(manifest=SimpleNamespace(alerts=()))
     predictions = answers("base", 0) + answers("trained", 3)
-    module.compute_metrics.entrypoint(EvaluationConfig(), predictions, checkpoint, [])
+    module.compute_metrics.entrypoint(EvaluationConfig(), predictions, evaluated(), [])
     assert stages == [ModelStages.PRODUCTION]
 
 

@@ -22,7 +22,14 @@ from training.settings import TrainerSettings
 from training.trainer import Progress, TrainingRun
 
 SETTINGS = TrainerSettings(
-    demonstrations=4, max_steps=3, groups_per_step=1, rollouts_per_group=3, lora_rank=2, lora_layers=1, max_context=1024
+    demonstrations=4,
+    max_steps=3,
+    groups_per_step=1,
+    rollouts_per_group=3,
+    validate_every=0,
+    lora_rank=2,
+    lora_layers=1,
+    max_context=1024,
 )
 MAX_TOKENS = 8
 KILLED_STEP = 2

@@ -82,14 +82,14 @@ def test_what_is_missing_is_named(base: Path, tmp_path: Path, monkeypatch: pytes
     for name in ("OPENAI_API_KEY", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     assert failures(TrainerSettings(), base, tmp_path) == {}
-    assert list(failures(TrainerSettings(stop_target=0.9), base, tmp_path)) == ["stop rules"]
+    assert list(failures(TrainerSettings(stop_target=0.9, validate_every=0), base, tmp_path)) == ["stop rules"]
     assert "OPENAI_API_KEY" in failures(TrainerSettings(scoring="ruler"), base, tmp_path)["rewards"]
     assert "WANDB_API_KEY" in failures(TrainerSettings(backend="serverless"), base, tmp_path)["backend"]
     assert "CUDA" in failures(TrainerSettings(backend="local"), base, tmp_path)["backend"]
     assert "is not a known package" in failures(TrainerSettings(), "weights==1.0", tmp_path)["base model"]
     assert "the Hub cannot be reached" in failures(TrainerSettings(), "owner/absent", tmp_path)["base model"]
     with pytest.raises(BadInput, match="stop_target"):
-        require_ready(TrainerSettings(stop_target=0.9), str(base), models=tmp_path, runs=tmp_path)
+        require_ready(TrainerSettings(stop_target=0.9, validate_every=0), str(base), models=tmp_path, runs=tmp_path)
 
 
 def test_too_little_memory_and_disk_are_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

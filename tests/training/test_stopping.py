@@ -42,7 +42,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
 )
 def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) -> None:
     with pytest.raises(BadInput, match=named) as caught:
-        require_stop_rules(TrainerSettings(**{"max_steps": 10, **changes}))
+        require_stop_rules(TrainerSettings(**{"max_steps": 10, "validate_every": 0, **changes}))
     assert "\n" not in str(caught.value)
 
 
@@ -58,11 +58,11 @@ def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) 
     ],
 )
 def test_other_rules_are_not(changes: dict) -> None:
-    require_stop_rules(TrainerSettings(**{"max_steps": 10, **changes}))
+    require_stop_rules(TrainerSettings(**{"max_steps": 10, "validate_every": 0, **changes}))
 
 
 def test_without_rules_a_run_ends_with_its_last_step() -> None:
-    settings = TrainerSettings(max_steps=3)
+    settings = TrainerSettings(max_steps=3, validate_every=0)
     assert stop_reason([], settings) is None
     assert [stop_reason(rows({}, last), settings) for last in range(3)] == [None] * 3
     assert stop_reason(rows({}, 3), settings) == "max_steps=3 reached"
@@ -70,12 +70,16 @@ def test_without_rules_a_run_ends_with_its_last_step() -> None:
     assert not any(validation_due(rows({}, last), settings) for last in range(4))
 
 
-def test_the_best_of_equals_is_the_earliest() -> None:
+def test_the_best_of_equals_has_more_reward_or_is_the_earliest() -> None:
     settings = TrainerSettings(validate_every=2)
     best = best_row(rows({0: 0.5, 2: 0.8, 4: 0.8, 6: 0.7}, 7), settings)
     assert best is not None and best.step == 2
     by_reward = best_row(rows({0: 0.5, 2: 0.8}, 3), settings.model_copy(update={"validation_metric": "reward"}))
     assert by_reward is not None and by_reward.step == 0
+    tied = rows({0: 0.5, 2: 0.5}, 3)
+    tied[2] = tied[2].model_copy(update={"validation_reward": -0.4})
+    more_reward = best_row(tied, settings)
+    assert more_reward is not None and more_reward.step == 2
 
 
 def test_a_plateau_is_counted_in_steps_and_seen_at_validations() -> None:

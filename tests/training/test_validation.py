@@ -125,8 +125,8 @@ class Told(Progress):
 
 
 def settings(**changes: Any) -> TrainerSettings:
-    values = {"max_steps": 6, "groups_per_step": 3, "rollouts_per_group": 4, "demonstrations": 5, "validation_questions": 10}
-    return TrainerSettings(**{**values, **changes})
+    values = {"max_steps": 6, "groups_per_step": 3, "rollouts_per_group": 4, "demonstrations": 5}
+    return TrainerSettings(**{**values, "validate_every": 0, "validation_questions": 10, **changes})
 
 
 def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
