@@ -119,6 +119,11 @@ class TrainerSettings(BaseModel):
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
 
     @property
+    def validates(self) -> bool:
+        """Whether there are validations: without a GRPO step the warm start is all there is to choose from."""
+        return bool(self.validate_every and self.max_steps)
+
+    @property
     def reward_weights(self) -> dict[str, float]:
         """Source of rewards (`verifiable`, `ruler`, `custom`) -> its weight in their sum."""
         return dict(self.blend_weights) if self.scoring == "blend" else {self.scoring: 1.0}

@@ -20,8 +20,6 @@ def require_stop_rules(settings: TrainerSettings) -> None:
     for name, value in (("stop_plateau_steps", plateau), ("stop_target", target)):
         if value is not None and not every:
             raise BadInput(f"{name}={value} needs validation: set validate_every, or leave {name} out")
-    if every > settings.max_steps:
-        raise BadInput(f"validate_every={every} is more than max_steps={settings.max_steps}: it would never come to that")
     if plateau is not None and plateau < every:
         raise BadInput(f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop")
     if plateau is not None and plateau > settings.max_steps:
@@ -40,7 +38,8 @@ def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]
     """
     if count >= len(scenarios):
         raise BadInput(
-            f"validation_questions={count} leaves nothing to train on: there are {len(scenarios)} train scenarios"
+            f"validation_questions={count} leaves nothing to train on: there are {len(scenarios)} train scenarios; "
+            "set it lower, or validate_every=0"
         )
     chosen = set(random.Random("validation").sample(range(len(scenarios)), count))
     kept = [scenario for index, scenario in enumerate(scenarios) if index not in chosen]
@@ -49,7 +48,7 @@ def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]
 
 def validation_due(rows: Sequence[StepRecord], settings: TrainerSettings) -> bool:
     """Whether the last row is to be validated: every so many steps, and before the run ends, so that its end can be the best."""
-    if not settings.validate_every:
+    if not settings.validates:
         return False
     last = rows[-1].step
     ends = last >= settings.max_steps or _budget_spent(rows, settings) is not None

@@ -160,7 +160,7 @@ class Trainer:
         if not scenarios and self.settings.max_steps:
             raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
         held_out: list[Any] = []
-        if self.settings.validate_every:
+        if self.settings.validates:
             scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
 
         async def finish(row: StepRecord) -> None:

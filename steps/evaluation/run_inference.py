@@ -18,7 +18,7 @@ from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
-from reports.console import counter
+from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
 from steps.inference.service_lifecycle import episode_settings
 from steps.project import MODELS, code_of
@@ -54,7 +54,10 @@ def run_inference(
     settings = episode_settings(trained_with)
     files = resolve_base_model(base["source"], MODELS)
     adapters = {"warm_start": warm_start.path} if warm_start else {}
-    adapters["trained"] = checkpoint.path
+    # A run whose best checkpoint is its warm start has one policy under two names, which is asked once.
+    unchanged = warm_start is not None and warm_start.manifest.adapter_checksum == checkpoint.manifest.adapter_checksum
+    if not unchanged:
+        adapters["trained"] = checkpoint.path
     names = ["base", *adapters]
 
     async def ask_all(base_url: str) -> list[Prediction]:
@@ -66,6 +69,10 @@ def run_inference(
             policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=settings.max_tokens)
             with counter(f"questions answered by {name}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(name, policy, questions, advance=advance.one)
+        if unchanged:
+            say("trained is the warm start, the best checkpoint of its run: asked once")
+            warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
+            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in warm]
         if config.base_examples:
             task = EmailSearchTask(database, scenarios, ExactJudge(), settings)
             examples = task.demonstrations(task.train_scenarios(), config.base_examples)

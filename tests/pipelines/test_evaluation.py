@@ -74,6 +74,7 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
         database=data.database,
         scenarios=data.scenarios,
         checkpoint=new.id,
+        warm_start=new.id,
         production=str(old.id),
     )
     steps = Client().get_pipeline_run(started.id).steps
@@ -84,6 +85,8 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
     assert {prediction.transcript[0]["content"] for prediction in of_production} == {load("system")}
     assert {p.transcript[0]["content"] for p in asked if p.policy in ("base", "trained")} == {prompt}
     assert not any(prediction.error for prediction in of_production), of_production
+    answers = {name: [(p.scenario_id, p.seconds) for p in asked if p.policy == name] for name in ("warm_start", "trained")}
+    assert answers["warm_start"] == answers["trained"], "the best checkpoint is the warm start: one policy, asked once"
     summary = steps["compute_metrics"].outputs["metrics"][0].load()
     assert summary["paired"]["trained_vs_production"]["n"] == 3
     # Random weights know no answer, so the floor speaks.

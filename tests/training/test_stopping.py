@@ -32,7 +32,6 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
     [
         ({"stop_target": 0.9}, "stop_target=0.9 needs validation"),
         ({"stop_plateau_steps": 5}, "stop_plateau_steps=5 needs validation"),
-        ({"validate_every": 11}, "more than max_steps=10"),
         ({"validate_every": 5, "stop_plateau_steps": 4}, "less than validate_every=5"),
         ({"validate_every": 5, "stop_plateau_steps": 11}, "more than max_steps=10"),
         ({"validate_every": 5, "stop_target": 1.2}, "at most 1"),
@@ -50,7 +49,8 @@ def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) 
     "changes",
     [
         {},
-        {"max_steps": 0},
+        {"max_steps": 0, "validate_every": 4},
+        {"validate_every": 11},
         {"stop_seconds": 60, "stop_tokens": 1000},
         {"stop_cost": 5, "scoring": "ruler"},
         {"validate_every": 5, "stop_plateau_steps": 5, "stop_target": 1.0},
@@ -111,6 +111,9 @@ def test_validation_comes_every_so_many_steps_and_at_the_end() -> None:
     assert [last for last in range(9) if validation_due(rows({}, last), settings)] == [0, 3, 6, 8]
     settings = TrainerSettings(validate_every=3, max_steps=8, stop_seconds=300)
     assert [last for last in range(5) if validation_due(rows({}, last), settings)] == [0, 3, 4]
+    settings = TrainerSettings(validate_every=3, max_steps=2)
+    assert [last for last in range(3) if validation_due(rows({}, last), settings)] == [0, 2]
+    assert not validation_due(rows({}, 0), TrainerSettings(validate_every=3, max_steps=0)), "nothing to choose from"
 
 
 def test_held_out_scenarios_are_the_same_for_every_run_and_leave_the_order_alone() -> None:
