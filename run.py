@@ -146,6 +146,7 @@ def execute(arguments: argparse.Namespace) -> None:
     from pipelines import runs
 
     if resumed is not None:
+        runs.require_training(config)
         resumed.require_same_weights()
         runs.run_train(config, resumed.data, cache=True, key=resumed.experiment.run)
         return

@@ -168,10 +168,11 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
     """Trains, or goes on with an unfinished run of the same key, or finds the finished one.
 
     `key` is that of a run which is resumed: with its code or its settings' defaults the key of the same settings changes.
+    `require_training` comes first.
     """
-    training = require_training(config)
     from pipelines.training import training_pipeline
 
+    training = section(config, TrainingConfig)
     key = key or run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}

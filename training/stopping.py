@@ -18,8 +18,8 @@ def require_stop_rules(settings: TrainerSettings) -> None:
     """Raises `BadInput` for rules that contradict each other or can never act: before anything is spent."""
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
     for name, value in (("stop_plateau_steps", plateau), ("stop_target", target)):
-        if value is not None and not every:
-            raise BadInput(f"{name}={value} needs validation: set validate_every, or leave {name} out")
+        if value is not None and not settings.validates:
+            raise BadInput(f"{name}={value} needs validation: set validate_every and max_steps, or leave {name} out")
     if plateau is not None and plateau < every:
         raise BadInput(f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop")
     if plateau is not None and plateau > settings.max_steps:

@@ -13,7 +13,6 @@ from kubernetes.config import kube_config
 from kubernetes_api import ApiServer
 from zenml.client import Client
 from zenml.enums import StackComponentType
-from zenml.utils import source_utils
 
 from cluster.settings import StackSettings
 from cluster.stack import components_of, register_flavors
@@ -52,13 +51,12 @@ def cluster(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def kubernetes_stack(cluster: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+def kubernetes_stack(cluster: ApiServer) -> Iterator[Client]:
     """A ZenML whose active stack has our orchestrator.
 
     ZenML lets a Kubernetes orchestrator work with the test's database and artifact store when it counts as local, which
     changes nothing but a volume of the pods.
     """
-    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
     client = Client()
     register_flavors()
     before = client.active_stack_model

@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from raw_mails import raw_mail
 from zenml.client import Client
-from zenml.utils import source_utils
 
 from configs.schema import DataConfig
 from environment.errors import BadInput
@@ -22,7 +21,6 @@ from steps.data.sources import source_version
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
-    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
     files = {f"allen-p/inbox/{number}.": raw_mail(number) for number in range(1, 11)}
     files |= {"allen-p/inbox/11.": b"no mail", "allen-p/inbox/12.": raw_mail(12, date="soon")}

@@ -13,7 +13,6 @@ from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM
 from zenml import Model, save_artifact
 from zenml.client import Client
-from zenml.utils import source_utils
 
 from agent.prompts import load
 from configs.schema import DataConfig, EvaluationConfig
@@ -30,7 +29,6 @@ from training.checkpoint import Checkpoint
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
-    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
     config = DataConfig(
         synthetic_train_inboxes=1, synthetic_test_inboxes=1, synthetic_mails_per_inbox=60, synthetic_questions_per_inbox=4

@@ -10,7 +10,6 @@ from tiny_models import save_tiny_model
 from zenml import Model
 from zenml.client import Client
 from zenml.models import PipelineRunResponse
-from zenml.utils import source_utils
 
 from configs.schema import DataConfig, EvaluationConfig, TrainingConfig
 from pipelines.retraining import retraining_pipeline
@@ -22,7 +21,6 @@ from steps.training import train_agent
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny random model, and folders of the test's own for what steps write."""
-    monkeypatch.setattr(source_utils, "_CUSTOM_SOURCE_ROOT", str(Path(__file__).parents[2]))
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
     monkeypatch.setattr(train_agent, "RUNS", tmp_path / "runs")
     folder = save_tiny_model(tmp_path / "base", "llama")

@@ -32,6 +32,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
     [
         ({"stop_target": 0.9}, "stop_target=0.9 needs validation"),
         ({"stop_plateau_steps": 5}, "stop_plateau_steps=5 needs validation"),
+        ({"stop_target": 0.9, "validate_every": 4, "max_steps": 0}, "stop_target=0.9 needs validation"),
         ({"validate_every": 5, "stop_plateau_steps": 4}, "less than validate_every=5"),
         ({"validate_every": 5, "stop_plateau_steps": 11}, "more than max_steps=10"),
         ({"validate_every": 5, "stop_target": 1.2}, "at most 1"),
