@@ -48,6 +48,11 @@ def _lines(planned: Plan) -> list[str]:
         f"rollouts       {planned.rollouts:,}, and {planned.validation_rollouts:,} for validation",
         f"tokens         {tokens} sampled",
     ]
+    if planned.steps_ahead:
+        lines.append(
+            f"off policy     at most {planned.steps_ahead} optimizer steps: the rollouts of so many steps are gathered ahead, and "
+            "given up when a stop rule is met"
+        )
     if planned.seconds is not None and planned.pace is not None:
         lines.append(f"time           about {timedelta(seconds=round(planned.seconds))}, at the pace of {planned.pace.source}")
     else:

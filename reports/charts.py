@@ -29,6 +29,7 @@ LABELS = {
     "tokens_per_second": "sampled tokens per second",
     "seconds": "seconds per step",
     "reward_std": "reward spread in a group",
+    "off_policy_steps": "optimizer steps since the oldest group was sampled",
     "judge_cost": "judge's cost in US dollars",
     "judge_seconds": "seconds per judge request",
 }

@@ -49,6 +49,7 @@ class StepRecord(BaseModel):
     checkpoint_digest: str | None = None
     """sha256 of the checkpoint's files; `None` where the backend keeps them elsewhere."""
     seconds: float
+    """By which the run went on: what was gathered ahead of the step is not in it."""
     reward: float | None = None
     reward_std: float | None = None
     """Mean over groups of the rewards' standard deviation within the group: without spread there is nothing to learn."""
@@ -62,6 +63,8 @@ class StepRecord(BaseModel):
     groups_trained: int = 0
     groups_dropped: int = 0
     """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
+    off_policy_steps: int = 0
+    """Optimizer steps from the policy that sampled the oldest of its groups to the one that learnt from them."""
     rollout_errors: int = 0
     judge_requests: int = 0
     judge_cached: int = 0
@@ -77,6 +80,7 @@ class StepRecord(BaseModel):
     tokens_per_second: float | None = None
     """Sampled tokens per second of rollout time."""
     rollout_seconds: float | None = None
+    """From the beginning of the gathering to the last score; what is gathered ahead begins before the step does."""
     update_seconds: float | None = None
     alerts: list[Alert] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)

@@ -40,6 +40,8 @@ class Plan(BaseModel):
     """Sampled tokens when every rollout takes all its turns and tokens."""
     tokens: int | None
     seconds: float | None
+    steps_ahead: int
+    """Steps that are gathered before their turn: what a stop rule may throw away, and how old the policy behind a group may be."""
     judge_requests: int
     most_judge_cost: float | None
     """US dollars when every rollout fills its context; retries and reasoning tokens come on top."""
@@ -67,6 +69,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
         most_tokens=(rollouts + validated) * max_turns * max_tokens,
         tokens=round((rollouts + validated) * pace.tokens_per_rollout) if pace else None,
         seconds=seconds,
+        steps_ahead=min(settings.max_steps_off_policy, max(0, settings.max_steps - 1)),
         judge_requests=judge_requests,
         most_judge_cost=_judge_cost(settings, judge_requests),
         pace=pace,

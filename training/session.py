@@ -12,6 +12,15 @@ from training.task import Task
 from training.trainer import Progress, Trainer, TrainingRun
 
 
+def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
+    """What ART is told about the model beside its name."""
+    config = art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context})
+    if settings.backend == "local" and settings.max_steps_off_policy:
+        # On a GPU that does both, vLLM sleeps as long as an update takes, and nothing could be gathered meanwhile.
+        config.update(trainer_gpu_ids=[0], inference_gpu_ids=[1])
+    return config
+
+
 async def run_training(
     task: Task,
     *,
@@ -34,7 +43,7 @@ async def run_training(
         base_model=base_model,
         base_path=str(run_folder),
         report_metrics=[],  # ART would give all runs one name in Weights & Biases: see training.tracking
-        _internal_config=art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context}),
+        _internal_config=model_config(settings),
     )
     try:
         trainer = Trainer(task, model, backend, settings, max_tokens=max_tokens, progress=progress)

@@ -62,7 +62,13 @@ class TrainerSettings(BaseModel):
 
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
-    max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time")
+    max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time; a validation has as many more")
+    max_steps_off_policy: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="gather so many steps ahead while one is updated on; no group is more optimizer steps old; 0: on-policy",
+    )
 
     step_timeout: float = Field(
         default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step or a validation; those unfinished then are errors"

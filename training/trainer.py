@@ -1,5 +1,6 @@
 """The training loop: warm start on demonstrations, then GRPO steps of gather -> score -> update -> validate -> record.
 
+With `max_steps_off_policy` the next steps are gathered and scored while this one goes on: see `training.gathering`.
 The history file is the run's state: see `training.history` for what a killed run goes on with.
 """
 
@@ -12,8 +13,7 @@ import random
 import shutil
 import statistics
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ from typing import Any
 import art
 from art.utils.iterate_dataset import DatasetBatch, iterate_dataset
 from art.utils.output_dirs import get_model_dir
-from openai import OpenAIError
 from pydantic import BaseModel
 
 from training.errors import BadInput
+from training.gathering import Gatherer, tell_failures
 from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
@@ -38,7 +38,6 @@ from training.history import (
     rewind,
     without_damaged_end,
 )
-from training.judge import JudgeUse, judge_name
 from training.monitors import find_alerts, step_signals
 from training.scoring import Scorer, require_scoring
 from training.settings import TrainerSettings
@@ -47,7 +46,6 @@ from training.task import Policy, Task
 from training.watch import CallWatch
 
 JUDGE_CACHE = "judge_cache"
-_MAX_REASON_CHARS = 200
 
 
 class TrainingRun(BaseModel):
@@ -163,7 +161,7 @@ class Trainer:
         if self.settings.validates:
             scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
 
-        async def finish(row: StepRecord) -> None:
+        async def finish(row: StepRecord, in_use: Collection[int] = ()) -> None:
             if validation_due([*rows, row], self.settings):
                 row = await self._validate(row, held_out)
             row = row.model_copy(update={"checkpoint_digest": self._digest(row, rows), "warnings": self._warnings})
@@ -171,18 +169,24 @@ class Trainer:
             append_row(history_path, row)
             rows.append(row)
             self.progress.step(row)
-            self._prune(rows)
+            self._prune(rows, in_use)
 
         # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
         random.Random(self.settings.seed).shuffle(scenarios)
         if not rows and self.settings.demonstrations:
             await finish(await self._warm_start(self._not_asked(scenarios)))
-        for batch in self._batches(scenarios, after=rows[-1].step if rows else 0):
-            if stop_reason(rows, self.settings):
-                break
-            await finish(await self._grpo_step(batch.step + 1, batch.items, rows, scorer))
-        stopped = stop_reason(rows, self.settings)
-        assert stopped is not None, "there are as many epochs as max_steps takes"
+        step = begun = rows[-1].step if rows else 0
+        batches = self._batches(scenarios, after=step)
+        async with self._gatherer(scorer, await self.model.get_step()) as gatherer:
+            while (stopped := stop_reason(rows, self.settings)) is None:
+                step += 1
+                for batch in islice(batches, step + self.settings.max_steps_off_policy - begun):
+                    begun = batch.step + 1
+                    gatherer.begin(begun, batch.items)
+                row = await self._grpo_step(step, gatherer, rows)
+                await finish(row, gatherer.checkpoints_in_use())
+        if rows:
+            self._prune(rows)
         intact = [row for row in rows if is_intact(self._model_dir, row)]
         best = best_row(intact, self.settings)
         if best != (planned := best_row(rows, self.settings)):
@@ -279,19 +283,22 @@ class Trainer:
             loss=loss,
         )
 
-    async def _grpo_step(
-        self, step: int, scenarios: Sequence[Any], before: Sequence[StepRecord], scorer: Scorer
-    ) -> StepRecord:
+    def _gatherer(self, scorer: Scorer, checkpoint_step: int) -> Gatherer:
+        newest = checkpoint_step, self._policy(self.settings.temperature)
+        return Gatherer(self.task, self.settings, scorer, self._watch, self.progress, self._warn, newest)
+
+    async def _grpo_step(self, step: int, gatherer: Gatherer, before: Sequence[StepRecord]) -> StepRecord:
         started = time.monotonic()
-        groups, errors, judged_by = await self._gather(step, scenarios, scorer)
-        gathered = time.monotonic()
+        gathered = await gatherer.take(step)
+        groups, judged_by = gathered.groups, gathered.judged_by
+        update_started = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [statistics.pstdev([t.reward for t in group.trajectories]) for group in groups]
         trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
         if trainable:
-            with self._watch.call(f"update of step {step}"):
+            with self._watch.call(f"update of step {step}", turn=step):
                 result = await self.backend.train(
                     self.model,
                     trainable,
@@ -301,6 +308,7 @@ class Trainer:
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self.progress.advance()
         checkpoint_step = await self.model.get_step()
+        gatherer.sample_from(checkpoint_step, self._policy(self.settings.temperature))
         await self.model.log(groups, split="train", step=checkpoint_step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
@@ -315,16 +323,17 @@ class Trainer:
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
             groups_trained=len(trainable),
-            groups_dropped=len(scenarios) - len(groups),
+            groups_dropped=gathered.dropped,
+            off_policy_steps=gathered.off_policy_steps,
             judge_requests=judged_by.requests,
             judge_cached=judged_by.cached,
             judge_seconds=judged_by.seconds / judged_by.requests if judged_by.requests else None,
             judge_cost=judged_by.cost if judged_by.requests else None,
-            rollout_errors=errors,
+            rollout_errors=gathered.failures,
             sampled_tokens=sampled,
-            tokens_per_second=sampled / (gathered - started),
-            rollout_seconds=gathered - started,
-            update_seconds=finished - gathered,
+            tokens_per_second=sampled / gathered.seconds,
+            rollout_seconds=gathered.seconds,
+            update_seconds=finished - update_started,
             **step_signals(groups),
             **update,
         )
@@ -335,12 +344,12 @@ class Trainer:
         started = time.monotonic()
         self.progress.stage(f"step {row.step}: validation", len(scenarios))
         policy = self._policy(temperature=0.0)
-        slots = asyncio.Semaphore(self.settings.max_concurrent)
+        slots = asyncio.Semaphore(self.settings.max_concurrent)  # of its own: what is gathered ahead may hold all others
 
         async def one(number: int, scenario: Any) -> art.TrajectoryGroup:
             try:
                 async with asyncio.timeout(self.settings.step_timeout), slots:
-                    with self._watch.call(f"validation on question {number} after step {row.step}"):
+                    with self._watch.call(f"validation on question {number} after step {row.step}", turn=row.step):
                         return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
             finally:
                 self.progress.advance()
@@ -349,7 +358,7 @@ class Trainer:
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
         groups = [outcome for outcome in outcomes if isinstance(outcome, art.TrajectoryGroup)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        self._look_at(failures, f"validation after step {row.step}", none_finished=not groups)
+        tell_failures(failures, f"validation after step {row.step}", self._warn, none_finished=not groups)
         await self.model.log(groups, split="val", step=row.checkpoint_step)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
@@ -377,83 +386,13 @@ class Trainer:
             max_tokens=self.max_tokens,
         )
 
-    async def _gather(
-        self, step: int, scenarios: Sequence[Any], scorer: Scorer
-    ) -> tuple[list[art.TrajectoryGroup], int, JudgeUse]:
-        """Scored groups of this step's rollouts, the number of failed rollouts, and what the judge took.
-
-        A failed rollout is left out, a group of fewer than two or one that the judge could not score too. Each group is scored
-        as soon as it is complete, while others are still being played.
-
-        Raises:
-            BadInput: the judge could not score any group.
-        """
-        settings = self.settings
-        policy = self._policy(settings.temperature)
-        slots = asyncio.Semaphore(settings.max_concurrent)
-        self.progress.stage(f"step {step}: rollouts", len(scenarios) * settings.rollouts_per_group)
-        deadline = asyncio.get_running_loop().time() + settings.step_timeout
-
-        async def one_rollout(scenario: Any, name: str) -> art.Trajectory:
-            try:
-                async with asyncio.timeout_at(deadline), slots:
-                    with self._watch.call(name):
-                        return await self.task.rollout(policy, scenario)
-            finally:
-                self.progress.advance()
-
-        async def one_group(number: int, scenario: Any) -> tuple[art.TrajectoryGroup | None, list[BaseException], JudgeUse]:
-            outcomes = await asyncio.gather(
-                *(
-                    one_rollout(scenario, f"rollout {rollout} of question {number} in step {step}")
-                    for rollout in range(1, settings.rollouts_per_group + 1)
-                ),
-                return_exceptions=True,
-            )
-            failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-            finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
-            if len(finished) < 2:
-                return None, failures, JudgeUse()
-            with self._watch.call(f"scores of question {number} in step {step}"):
-                group, use = await scorer.score(art.TrajectoryGroup(finished))
-            return group, failures, use
-
-        results = await asyncio.gather(*(one_group(number, scenario) for number, scenario in enumerate(scenarios, 1)))
-        groups = [group for group, _, _ in results if group is not None]
-        failures = [failure for _, of_group, _ in results for failure in of_group]
-        use = sum((of_group for _, _, of_group in results), JudgeUse())
-        self._look_at(failures, f"step {step}", none_finished=not groups and not use.problem)
-        if use.problem:
-            problem = f"step {step}: {judge_name(settings)} gave no usable scores ({use.problem})"
-            if not groups:
-                raise BadInput(f"{problem} for any group; the same command goes on after the last finished step")
-            self._warn(f"{problem} for some of {len(scenarios)} groups, which are left out")
-        return groups, len(failures), use
-
-    def _look_at(self, failures: Sequence[BaseException], where: str, *, none_finished: bool) -> None:
-        """Failed rollouts are a warning, or the end of the run when no rollout finished or what failed is no rollout's affair."""
-        if not failures:
-            return
-        for failure in failures:
-            if not isinstance(failure, Exception):
-                raise failure
-        kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
-        first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]
-        told = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
-        if not none_finished:
-            self._warn(told)
-            return
-        if isinstance(failures[0], TimeoutError | OSError | OpenAIError):
-            raise BadInput(f"{told}, none finished; the same command goes on after the last finished step") from failures[0]
-        raise failures[0]
-
     def _checkpoint(self, checkpoint_step: int) -> Path | None:
         folder = checkpoint_folder(self._model_dir, checkpoint_step)
         return folder if checkpoint_step and folder.is_dir() else None
 
-    def _prune(self, rows: Sequence[StepRecord]) -> None:
+    def _prune(self, rows: Sequence[StepRecord], in_use: Collection[int] = ()) -> None:
         """Keeps the warm start, the best validated checkpoint, the latest and the one before it, should that be damaged."""
-        keep = {rows[0].checkpoint_step, *sorted({row.checkpoint_step for row in rows})[-2:]}
+        keep = {*in_use, rows[0].checkpoint_step, *sorted({row.checkpoint_step for row in rows})[-2:]}
         if (best := best_row(rows, self.settings)) is not None:
             keep.add(best.checkpoint_step)
         for folder in (self._model_dir / CHECKPOINTS).glob("[0-9]*"):

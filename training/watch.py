@@ -15,13 +15,15 @@ _NAMED = 3
 class CallWatch:
     """`with watch.call("update"):` tells of a call; while none begins, ends or `moves` for `seconds`, `warn` hears which are pending.
 
+    Those with the lowest turn are named first, then the oldest: what is done ahead of its step waits for others itself.
+
     A thread of its own, because a call that blocks the event loop is one of those to be told of.
     """
 
     def __init__(self, seconds: float, warn: Callable[[str], None]) -> None:
         self._seconds = seconds
         self._warn = warn
-        self._calls: dict[object, tuple[str, float]] = {}
+        self._calls: dict[object, tuple[int, float, str]] = {}
         self._moved = time.monotonic()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -36,10 +38,10 @@ class CallWatch:
         self._thread.join()
 
     @contextmanager
-    def call(self, name: str) -> Iterator[None]:
+    def call(self, name: str, *, turn: int = 0) -> Iterator[None]:
         key = object()
         with self._lock:
-            self._calls[key] = name, time.monotonic()
+            self._calls[key] = turn, time.monotonic(), name
         self.moves()
         try:
             yield
@@ -58,9 +60,9 @@ class CallWatch:
             if now - self._moved < self._seconds:
                 continue
             with self._lock:
-                calls = sorted(self._calls.values(), key=lambda call: call[1])
+                calls = sorted(self._calls.values())
             if calls:
-                named = ", ".join(f"{name} ({now - begun:.0f} s)" for name, begun in calls[:_NAMED])
+                named = ", ".join(f"{name} ({now - begun:.0f} s)" for _, begun, name in calls[:_NAMED])
                 more = f" and {len(calls) - _NAMED} more" if len(calls) > _NAMED else ""
                 self._warn(f"nothing has moved for {now - self._moved:.0f} s; waiting for {named}{more}")
             self._moved = now  # say it again after as long again

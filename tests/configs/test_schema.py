@@ -58,6 +58,8 @@ def test_overrides_win_over_the_file_and_are_typed() -> None:
         ("learning_rate=7", ["learning_rate", "<= 1", "> 0"]),
         ("max_steps=-1", ["max_steps", ">= 0"]),
         ("max_steps=many", ["max_steps", "integer"]),
+        ("max_steps_off_policy=-1", ["max_steps_off_policy", ">= 0"]),
+        ("max_steps_off_policy=0.5", ["max_steps_off_policy", "integer"]),
         ("backend=vllm", ["backend", "torch"]),
         ("validate_every=-1", ["validate_every", ">= 0"]),
         ("validation_metric=f1", ["validation_metric", "accuracy"]),

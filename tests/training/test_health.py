@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_validation import Told, ToyTask, settings, train
+from toy_run import Told, ToyTask, settings, train
 
 from training import health
 from training.backends import GpuMemory

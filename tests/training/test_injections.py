@@ -169,6 +169,16 @@ def test_a_full_disk_ends_the_run_in_one_line_and_it_goes_on_when_there_is_space
     require_whole(small_disk)
 
 
+def test_what_is_gathered_ahead_is_weighed_by_the_policy_that_sampled_it(base: Path, tmp_path: Path) -> None:
+    rules = SETTINGS.model_copy(update={"max_steps_off_policy": 1, "learning_rate": 0.05, "warm_up_steps": 1})
+    told = Told()
+    train(tmp_path, base, rules, told)
+    require_whole(tmp_path)
+    assert [row.off_policy_steps for row in told.rows] == [0, 0, 1, 1] and told.warnings == []
+    divergences = [row.model_extra["loss/kl_old_new"] for row in told.rows[1:]]
+    assert divergences[0] < 0.001 and all(divergence > 0.01 for divergence in divergences[1:]), divergences
+
+
 class Hanging(Varied):
     """Rollouts of step 2 whose server never answers: `hangs` says which."""
 

@@ -30,6 +30,16 @@ def test_counts_of_a_run() -> None:
     assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
 
 
+def test_steps_ahead_are_none_unless_asked_for_and_never_more_than_there_are() -> None:
+    def steps_ahead(**changes: int) -> int:
+        rules = TrainerSettings(**{"max_steps": 12, **changes})
+        return plan(rules, max_turns=6, max_tokens=96, pace=None).steps_ahead
+
+    assert steps_ahead() == 0
+    assert steps_ahead(max_steps_off_policy=2) == 2
+    assert steps_ahead(max_steps_off_policy=20) == 11 and steps_ahead(max_steps_off_policy=20, max_steps=0) == 0
+
+
 def test_the_judges_price() -> None:
     rules = TrainerSettings(scoring="ruler", max_steps=10, max_context=1000, ruler_model="openai/gpt-4.1")
     planned = plan(rules, max_turns=6, max_tokens=96, pace=None)

@@ -23,6 +23,19 @@ def test_names_the_oldest_calls_and_says_it_again() -> None:
     assert "more" not in told[-1]
 
 
+def test_what_is_done_ahead_of_its_step_is_named_last() -> None:
+    told: list[str] = []
+    with (
+        CallWatch(0.2, told.append) as watch,
+        watch.call("rollout of step 3", turn=3),
+        watch.call("rollout of step 2", turn=2),
+        watch.call("update of step 2", turn=2),
+        watch.call("validation", turn=1),
+    ):
+        wait_for(told, 1)
+    assert "waiting for validation (0 s), rollout of step 2 (0 s), update of step 2 (0 s) and 1 more" in told[0]
+
+
 def test_is_silent_while_calls_move_and_when_there_are_none() -> None:
     told: list[str] = []
     with CallWatch(1.0, told.append) as watch:

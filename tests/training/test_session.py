@@ -1,0 +1,40 @@
+"""What ART is told about a model, and where a run could not gather ahead."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from art.dev.validate import is_dedicated_mode, validate_dedicated_config
+
+from training.backends import require_backend
+from training.errors import BadInput
+from training.session import model_config
+from training.settings import TrainerSettings
+
+
+@pytest.mark.parametrize(
+    ("backend", "ahead", "two_gpus"), [("local", 1, True), ("local", 0, False), ("torch", 1, False), ("serverless", 1, False)]
+)
+def test_vllm_has_a_gpu_of_its_own_when_rollouts_and_updates_overlap(backend: str, ahead: int, two_gpus: bool) -> None:
+    config = model_config(TrainerSettings(backend=backend, max_steps_off_policy=ahead, max_context=4096))
+    validate_dedicated_config(config)
+    assert is_dedicated_mode(config) == two_gpus and config["init_args"] == {"max_seq_length": 4096}
+
+
+def test_that_needs_a_second_gpu_and_knows_no_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    gpu = SimpleNamespace(name="GPU", total_memory=80e9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    ahead = TrainerSettings(backend="local", max_steps_off_policy=1, demonstrations=0)
+    with pytest.raises(BadInput, match="max_steps_off_policy=1 with backend=local needs two GPUs"):
+        require_backend(ahead)
+    assert require_backend(ahead.model_copy(update={"max_steps_off_policy": 0})) == "GPU with 80 GB"
+    assert require_backend(ahead.model_copy(update={"backend": "torch"})) == "GPU with 80 GB"
+    gpus = 2
+    assert require_backend(ahead) == "GPU with 80 GB"
+    with pytest.raises(BadInput, match="set demonstrations=0"):
+        require_backend(ahead.model_copy(update={"demonstrations": 10}))

@@ -1,0 +1,273 @@
+"""Rollouts and scores for the steps: gathered when the trainer turns to a step, or ahead of that while it updates on earlier ones.
+
+With `max_steps_off_policy` N, the groups of step s may begin when step s-1-N is finished. Each is sampled throughout by the policy
+that is the newest when its first rollout begins, so none is older than N optimizer steps when it is learnt from. With N = 0 nothing
+is ahead: a step is gathered, then updated on. ART's loss weighs every token by its probability now over that when it was
+sampled (`art.loss`, the recorded log-probabilities), whichever policy that was.
+
+ART's `PipelineTrainer` overlaps the same, with a bound of the same name, and is not used. Which groups make up a step depends there
+on which come first, and what was under way at a kill is not asked again: a run could not go on exactly. Groups that are too old or
+equal in reward are thrown away between steps instead of counted in one, failed validations are printed, the learning rate is constant,
+there are no stop rules, and a local backend that trains and serves on one device, as `TorchBackend` does, is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import art
+from openai import OpenAIError
+
+from training.errors import BadInput
+from training.judge import JudgeUse, judge_name
+from training.scoring import Scorer
+from training.settings import TrainerSettings
+from training.task import Policy, Task
+from training.watch import CallWatch
+
+if TYPE_CHECKING:
+    from training.trainer import Progress
+
+_MAX_REASON_CHARS = 200
+
+
+class Slots:
+    """At most `count` rollouts at the same time. Of those that wait the one with the lowest turn is next, then the one that came first."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._arrivals = itertools.count()
+
+    @asynccontextmanager
+    async def one(self, turn: int) -> AsyncIterator[None]:
+        """A slot for the length of the context. A step's number is its turn, so that no earlier step waits for a later one."""
+        if self._free:
+            self._free -= 1
+        else:
+            given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (turn, next(self._arrivals), given))
+            try:
+                await given
+            except asyncio.CancelledError:
+                if given.done() and not given.cancelled():
+                    self._give_back()  # it was given in the very moment that its taker went away
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            _, _, given = heapq.heappop(self._waiting)
+            if not given.done():
+                given.set_result(None)
+                return
+        self._free += 1
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a step learns from. A failed rollout is left out, a group of fewer than two or one that the judge could not score too."""
+
+    groups: list[art.TrajectoryGroup]
+    dropped: int
+    failures: int
+    judged_by: JudgeUse
+    off_policy_steps: int
+    """Optimizer steps from the policy behind the oldest group to the newest policy."""
+    seconds: float
+    """From the beginning to the last score; what was computed for other steps meanwhile included."""
+
+
+@dataclass
+class _Group:
+    scored: art.TrajectoryGroup | None
+    failures: list[BaseException]
+    judged_by: JudgeUse
+    checkpoint_step: int
+
+
+@dataclass
+class _Step:
+    """The gathering of one step. Without a deadline as long as nobody waits for it: what it waits for may be an update."""
+
+    tasks: list[asyncio.Task[_Group]] = field(default_factory=list)
+    begun: float = field(default_factory=time.monotonic)
+    ended: float = 0.0
+    rollouts_ended: int = 0
+    advance: Callable[[], None] | None = None
+    deadline: float | None = None
+    limits: set[asyncio.Timeout] = field(default_factory=set)
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        async with asyncio.timeout_at(self.deadline) as limit:
+            self.limits.add(limit)
+            try:
+                yield
+            finally:
+                self.limits.remove(limit)
+
+    def set_deadline(self, deadline: float) -> None:
+        self.deadline = deadline
+        for limit in self.limits:
+            limit.reschedule(deadline)
+
+    def rollout_ended(self) -> None:
+        self.rollouts_ended += 1
+        if self.advance is not None:
+            self.advance()
+
+
+class Gatherer:
+    """Gathers for the steps that it is told of. What is still under way when its context ends is cancelled and over by then."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: TrainerSettings,
+        scorer: Scorer,
+        watch: CallWatch,
+        progress: Progress,
+        warn: Callable[[str], None],
+        newest: tuple[int, Policy],
+    ) -> None:
+        """`newest` is the newest policy, after its checkpoint step."""
+        self._task = task
+        self._settings = settings
+        self._scorer = scorer
+        self._slots = Slots(settings.max_concurrent)
+        self._watch = watch
+        self._progress = progress
+        self._warn = warn
+        self._newest = newest
+        self._steps: dict[int, _Step] = {}
+        self._sampling: list[int] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        tasks = [task for step in self._steps.values() for task in step.tasks]
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        unused = sum((group.judged_by for group in outcomes if isinstance(group, _Group)), JudgeUse())
+        if unused.requests and kind is None:
+            spent = f"{unused.requests} requests to the judge ({unused.cost:.2f} USD)"
+            self._warn(f"{spent} were for groups gathered ahead that no step has used: they are in no step's figures")
+
+    def sample_from(self, checkpoint_step: int, policy: Policy) -> None:
+        """Groups that have not begun are sampled by this policy, the newest."""
+        self._newest = checkpoint_step, policy
+
+    def checkpoints_in_use(self) -> set[int]:
+        """The checkpoints that groups under way are sampled from."""
+        return set(self._sampling)
+
+    def begin(self, step: int, scenarios: Sequence[Any]) -> None:
+        """Groups for step `step`, one per scenario, begin as soon as there are slots."""
+        under_way = self._steps[step] = _Step()
+        under_way.tasks = [
+            asyncio.create_task(self._group(under_way, step, number, scenario))
+            for number, scenario in enumerate(scenarios, 1)
+        ]
+
+    async def take(self, step: int) -> Gathered:
+        """Waits for the groups of step `step`; from now on its rollouts have `step_timeout` seconds.
+
+        Raises:
+            BadInput: no rollout finished, or the judge could not score any group.
+        """
+        settings, under_way = self._settings, self._steps[step]
+        self._progress.stage(f"step {step}: rollouts", len(under_way.tasks) * settings.rollouts_per_group)
+        for _ in range(under_way.rollouts_ended):
+            self._progress.advance()
+        under_way.advance = self._progress.advance
+        under_way.set_deadline(asyncio.get_running_loop().time() + settings.step_timeout)
+        results = await asyncio.gather(*under_way.tasks)
+        del self._steps[step]
+        groups = [group.scored for group in results if group.scored is not None]
+        failures = [failure for group in results for failure in group.failures]
+        use = sum((group.judged_by for group in results), JudgeUse())
+        tell_failures(failures, f"step {step}", self._warn, none_finished=not groups and not use.problem)
+        if use.problem:
+            problem = f"step {step}: {judge_name(settings)} gave no usable scores ({use.problem})"
+            if not groups:
+                raise BadInput(f"{problem} for any group; the same command goes on after the last finished step")
+            self._warn(f"{problem} for some of {len(results)} groups, which are left out")
+        oldest = min(group.checkpoint_step for group in results if group.scored is not None)
+        return Gathered(
+            groups=groups,
+            dropped=len(results) - len(groups),
+            failures=len(failures),
+            judged_by=use,
+            off_policy_steps=self._newest[0] - oldest,
+            seconds=under_way.ended - under_way.begun,
+        )
+
+    async def _group(self, under_way: _Step, step: int, number: int, scenario: Any) -> _Group:
+        """Scored as soon as it is complete, while others are still being played."""
+        sampled_by: tuple[int, Policy] | None = None
+
+        async def rollout(name: str) -> art.Trajectory:
+            nonlocal sampled_by
+            try:
+                async with under_way.limit(), self._slots.one(step):
+                    if sampled_by is None:
+                        sampled_by = self._newest
+                        self._sampling.append(sampled_by[0])
+                    with self._watch.call(name, turn=step):
+                        return await self._task.rollout(sampled_by[1], scenario)
+            finally:
+                under_way.rollout_ended()
+
+        try:
+            outcomes = await asyncio.gather(
+                *(
+                    rollout(f"rollout {rollout_number} of question {number} in step {step}")
+                    for rollout_number in range(1, self._settings.rollouts_per_group + 1)
+                ),
+                return_exceptions=True,
+            )
+        finally:
+            if sampled_by is not None:
+                self._sampling.remove(sampled_by[0])
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
+        group, use = None, JudgeUse()
+        if len(finished) >= 2:
+            with self._watch.call(f"scores of question {number} in step {step}", turn=step):
+                group, use = await self._scorer.score(art.TrajectoryGroup(finished))
+        under_way.ended = time.monotonic()
+        return _Group(group, failures, use, sampled_by[0] if sampled_by else -1)
+
+
+def tell_failures(
+    failures: Sequence[BaseException], where: str, warn: Callable[[str], None], *, none_finished: bool
+) -> None:
+    """Failed rollouts are a warning, or the end of the run when no rollout finished or what failed is no rollout's affair."""
+    if not failures:
+        return
+    for failure in failures:
+        if not isinstance(failure, Exception):
+            raise failure
+    kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
+    first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]
+    told = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
+    if not none_finished:
+        warn(told)
+        return
+    if isinstance(failures[0], TimeoutError | OSError | OpenAIError):
+        raise BadInput(f"{told}, none finished; the same command goes on after the last finished step") from failures[0]
+    raise failures[0]
