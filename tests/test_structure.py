@@ -28,7 +28,7 @@ ROOMS = {
 LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends", "benchmarks/backend"},
-    "art": {"agent", "benchmarks/backend", "benchmarks/ruler.py", "training"},
+    "art": {"agent", "benchmarks/backend", "benchmarks/gathering_ahead.py", "benchmarks/ruler.py", "training"},
     "langchain_core": {"agent", "environment/tools.py"},
     "langchain_openai": {"agent"},
     "langgraph": {"agent"},
