@@ -181,6 +181,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--nonsense"], "unrecognized arguments: --nonsense"),
         (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
+        (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
         (["--config", "configs/absent.yaml"], "does not exist"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
         (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
@@ -203,11 +204,12 @@ def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words:
 
 
 def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout, tiny_base: Path) -> None:
-    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, max_steps=10, validate_every=5)]
+    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, max_steps=10, validate_every=5, max_steps_off_policy=2)]
     done = shared_checkout.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
     assert re.search(r"rollouts +240, and 72 for validation", done.stdout)
+    assert "at most 2 optimizer steps" in done.stdout
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (shared_checkout.folder / "outputs" / "runs").exists()
 
