@@ -19,7 +19,7 @@ class AgentSettings(BaseModel):
     rollout_timeout: float = Field(default=180.0, gt=0, le=3600, description="seconds per question")
     max_results: int = Field(default=3, ge=1, le=20, description="mails per search")
     read_chars: int = Field(
-        default=1200, ge=100, le=20_000, description="characters of a mail's body that one read shows"
+        default=750, ge=100, le=20_000, description="characters of a mail's body that one read shows"
     )
     optional_arguments: bool = Field(
         default=False, description="tell the model of search filters and of reading on in long mails (longer prompts)"

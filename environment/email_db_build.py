@@ -12,6 +12,7 @@ import tempfile
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -33,15 +34,21 @@ from environment.search_text import TOKENIZER
 SCHEMA_VERSION = 3
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
 
-_ROWS_PER_FLUSH = 10_000
+_MAILS_PER_BATCH = 12_500
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
 _INDEX_BYTES_PER_WRITE = 32 << 20
 _CACHE_KB = 32 << 10
-_INDEX_ALL = """
+_INDEX_MAILS = """
     INSERT INTO email_fts (rowid, subject, body, inbox) SELECT id, subject, body,
-    (SELECT group_concat('i' || address_id, ' ') FROM delivery WHERE email_id = email.id) FROM email ORDER BY id
+    (SELECT group_concat('i' || address_id, ' ') FROM delivery WHERE email_id = email.id)
+    FROM email WHERE id BETWEEN ? AND ? ORDER BY id
+"""
+# Whom later copies were delivered to. FTS5 keeps lists of mails by word, so a mail can be given further words afterwards.
+_INDEX_COPIES = """
+    INSERT INTO email_fts (rowid, subject, body, inbox) SELECT email_id, '', '', group_concat('i' || address_id, ' ')
+    FROM delivery WHERE email_id BETWEEN ? AND ? AND rowid > ? GROUP BY email_id ORDER BY email_id
 """
 
 
@@ -123,7 +130,8 @@ class _Builder:
     def __init__(self, path: Path, max_body_chars: int, max_recipients: int) -> None:
         self._max_body_chars = max_body_chars
         self._max_recipients = max_recipients
-        self._connection = sqlite3.connect(path, isolation_level=None)
+        # Two threads take turns with it: this one, and the one that indexes a batch while this one reads the next.
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         # Nobody reads this file before it is complete, and one that is not complete is thrown away.
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
@@ -131,6 +139,10 @@ class _Builder:
         self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         _create_tables(Database(self._connection))
+        # Small indexes are merged once, at the end; the default of 1 MB would make hundreds of them.
+        self._connection.execute("INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', ?)", (_INDEX_BYTES_PER_WRITE,))
+        self._connection.execute("INSERT INTO email_fts (email_fts, rank) VALUES ('automerge', 0)")
+        self._connection.execute("BEGIN")
         self._addresses: dict[str, int] = {}
         self._kept: dict[bytes, int] = {}  # digest of what makes a mail the same -> id
         self._sent = array("q")  # of the mail with id i + 1: seconds since FIRST_DATE
@@ -141,6 +153,9 @@ class _Builder:
         self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
         self._duplicates = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
+        self._indexer = ThreadPoolExecutor(1)
+        self._indexing: Future[object] | None = None
+        self._indexed: list[tuple[int, int, int]] = []  # first and last mail of each batch, last delivery that it knew of
 
     def build(
         self, emails: Iterable[Email | DroppedMail], progress: Callable[[int, int | None], None] | None
@@ -154,7 +169,7 @@ class _Builder:
                     self._drop(email)
                 else:
                     self._add(email)
-                if len(self._rows["delivery"]) >= _ROWS_PER_FLUSH:
+                if len(self._rows["alias"]) >= _MAILS_PER_BATCH:
                     self._flush()
                 if progress and read % _MAILS_PER_PROGRESS == 0:
                     to_come = operator.length_hint(source)
@@ -162,6 +177,7 @@ class _Builder:
             self._flush()
             checksum = self._finish()
         finally:
+            self._indexer.shutdown()
             self._connection.close()
         if progress:
             progress(read, total or None)
@@ -262,20 +278,29 @@ class _Builder:
             self._listed.append(mail)
 
     def _flush(self) -> None:
+        """Write what has been read, and begin to index it."""
+        self._wait_for_indexer()
         run = self._connection.executemany
-        self._connection.execute("BEGIN")
         run("INSERT INTO email VALUES (?, ?, ?, ?, ?, ?)", self._rows["email"])
         run("UPDATE email SET message_id = ?, sent_at = ? WHERE id = ?", self._rows["earlier"])
         run("INSERT INTO alias VALUES (?, ?)", self._rows["alias"])
         run("INSERT OR IGNORE INTO delivery VALUES (?, ?, ?, ?)", self._rows["delivery"])
-        self._connection.execute("COMMIT")
         for rows in self._rows.values():
             rows.clear()
+        first, last = self._indexed[-1][1] + 1 if self._indexed else 1, len(self._kept)
+        delivery = self._connection.execute("SELECT max(rowid) FROM delivery").fetchone()[0] or 0
+        self._indexed.append((first, last, delivery))
+        # One statement, during which SQLite leaves Python's lock to the thread that reads.
+        self._indexing = self._indexer.submit(self._connection.execute, _INDEX_MAILS, (first, last))
+
+    def _wait_for_indexer(self) -> None:
+        if self._indexing is not None:
+            self._indexing.result()
 
     def _finish(self) -> str:
         """Index everything and write the metadata. Returns the checksum of the content."""
+        self._wait_for_indexer()
         run = self._connection.execute
-        run("BEGIN")
         # In one go at the end: one by one, Message-IDs in no order would touch a page of the index each.
         run("CREATE UNIQUE INDEX alias_of_message ON alias (message_id)")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
@@ -283,9 +308,7 @@ class _Builder:
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
         run("CREATE INDEX mails_of_thread ON thread (thread_id)")
         run("CREATE INDEX email_moment ON email (id, sent_at)")
-        # The default of 1 MB makes hundreds of small indexes that are then merged.
-        run("INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', ?)", (_INDEX_BYTES_PER_WRITE,))
-        run(_INDEX_ALL)
+        self._connection.executemany(_INDEX_COPIES, self._indexed)
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = self._checksum.hexdigest()
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}

@@ -22,6 +22,13 @@ _QUOTED_LINE = re.compile(r"[ \t]*>")
 _ATTRIBUTION = re.compile(r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I)
 _QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
+_RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*[-_=*~+#]{5,}$")
+_HEAD_FIELD = re.compile(r"[> \t]*(from|to|cc|bcc|sent by|sent|date|importance|subject)[ \t]*:[ \t]*(.*)", re.I)
+_ROUTING = frozenset(("to", "cc", "bcc", "sent by", "importance"))
+_CONTINUED = re.compile(r"[@,;/<]")
+_ANSWERED = re.compile(r"((re|fw|fwd)[ \t]*:[ \t]*)+", re.I)
+_MAX_HEAD_LINES = 40
+
 
 def storable(text: str) -> str:
     """`text` without what SQLite cannot store or stops reading at: lone surrogates and NUL."""
@@ -48,6 +55,51 @@ def split_quoted(body: str) -> tuple[str, str]:
         is_quoted = _QUOTED_LINE.match(text) or (_ATTRIBUTION.fullmatch(text) and _QUOTED_LINE.match(below))
         (quoted if is_quoted else own).append(line)
     return "".join(own), "".join(quoted)
+
+
+def condensed(body: str, subject: str) -> str:
+    """`body` with less to read and nothing less said: for readers that pay by the word.
+
+    Left out are blanks, blank lines in a row, rules, and in the heads of quoted and forwarded mails the recipients and a
+    subject that was there before (`subject` is the mail's own). Who wrote what when stays.
+    """
+    lines = [_RULE.sub("", " ".join(line.split())) for line in body.splitlines()]
+    seen = {_topic(subject), ""}
+    kept: list[str] = []
+    routing_until = -1
+    routing = False
+    for number, line in enumerate(lines):
+        field = _HEAD_FIELD.match(line)
+        name = field[1].lower() if field else ""
+        if name in _ROUTING and number > routing_until:
+            routing_until = _subject_line(lines, number)
+        if number < routing_until:
+            routing = name in _ROUTING if field else routing
+            if routing:
+                continue
+        if field and name == "subject":
+            topic = _topic(field[2])
+            if topic in seen:
+                continue
+            seen.add(topic)
+        if line or (kept and kept[-1]):
+            kept.append(line)
+    return "\n".join(kept).strip()
+
+
+def _subject_line(lines: list[str], start: int) -> int:
+    """The number of the line with the subject of the head whose recipients begin at `start`; -1 if that is no head."""
+    for number in range(start, min(start + _MAX_HEAD_LINES, len(lines))):
+        field = _HEAD_FIELD.match(lines[number])
+        if field and field[1].lower() == "subject":
+            return number
+        if not field and lines[number] and not _CONTINUED.search(lines[number]):
+            return -1
+    return -1
+
+
+def _topic(subject: str) -> str:
+    return _ANSWERED.sub("", subject.strip()).casefold()
 
 
 def one_line(text: str) -> str:

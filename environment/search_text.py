@@ -117,6 +117,24 @@ def passage(text: str, stems: Collection[str]) -> str:
     return f"{ELLIPSIS if begin else ''}{shown}{ELLIPSIS if cut else ''}"
 
 
+def densest_start(text: str, stems: Collection[str], length: int) -> int:
+    """The beginning of the line from which `length` characters of `text` have the most of `stems`; of several the first.
+
+    Never in the last half of `length`, so that little is shown where there is more; 0 where none of `stems` is.
+    """
+    words_at = [(match.start(), stem(match.group())) for match in _PART.finditer(_folded(text))] if stems else []
+    hits = [(place, known) for place, known in words_at if known in stems]
+    best, most, begin = 0, 0, 0
+    for line in text.splitlines(keepends=True):
+        if begin > len(text) - length // 2:
+            break
+        distinct = len({known for place, known in hits if begin <= place < begin + length})
+        if distinct > most:
+            best, most = begin, distinct
+        begin += len(line)
+    return best
+
+
 def _occurrences(line: str, stems: Collection[str]) -> list[tuple[int, str]]:
     """Where in `line` a word has one of `stems`, in order: how many blanks are before it, and which stem."""
     folded = _folded(line)

@@ -14,9 +14,10 @@ from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from environment.email_db import Mailbox
-from environment.email_text import storable, utc_without_zone
+from environment.email_text import condensed, storable, utc_without_zone
 from environment.errors import QueryTimeout
 from environment.models import EmailView, FinalAnswer
+from environment.search_text import content_words, densest_start, stem, words
 
 SEARCH = "search_inbox_tool"
 READ = "read_email_tool"
@@ -95,12 +96,13 @@ class ToolResult(BaseModel):
 
 
 class MailTools:
-    """The tools, bound to one mailbox."""
+    """The tools, bound to one mailbox and one episode: what was searched for last says which part of a long mail is read."""
 
     def __init__(self, mailbox: Mailbox, settings: ToolSettings) -> None:
         self.mailbox = mailbox
         self.settings = settings
         self._domain = "@" + mailbox.address.rpartition("@")[2]
+        self._sought: frozenset[str] = frozenset()
         self._calls: dict[str, Callable[[dict[str, Any]], ToolResult]] = {
             SEARCH: self._search,
             READ: self._read,
@@ -150,6 +152,8 @@ class MailTools:
             if filters[name] is None:
                 return _invalid(f"{SEARCH} expects {name} to be {expected}.")
         hits = self.mailbox.search(keywords, **{"max_results": self.settings.max_results, **filters})
+        about = (part for word in content_words(" ".join(filter(None, keywords))) for part in words(word))
+        self._sought = frozenset(filter(None, map(stem, about)))
         lines = [
             f"{hit.id} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits
@@ -157,15 +161,16 @@ class MailTools:
         return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
 
     def _read(self, arguments: dict[str, Any]) -> ToolResult:
-        email_id, start = _as_id(arguments.get("email_id")), 0
-        if arguments.get("start") not in (None, ""):
+        email_id, start = _as_id(arguments.get("email_id")), None
+        chosen = arguments.get("start") not in (None, "")
+        if chosen:
             start = _as_id(arguments["start"])
-        if email_id is None or start is None:
+        if email_id is None or (chosen and start is None):
             return _invalid(f'{READ} expects {{"email_id": number}}.')
         mail = self.mailbox.read(email_id)
         if mail is None:
             return ToolResult(observation="No mail with that id in this mailbox.", unknown_ids=1)
-        return ToolResult(observation=self._show(mail, max(start, 0)), email_ids=[email_id])
+        return ToolResult(observation=self._show(mail, start), email_ids=[email_id])
 
     def _final_answer(self, arguments: dict[str, Any]) -> ToolResult:
         answer, sources = arguments.get("answer"), arguments.get("source_ids", [])
@@ -190,8 +195,11 @@ class MailTools:
             unknown_ids=unknown,
         )
 
-    def _show(self, mail: EmailView, start: int) -> str:
-        """The mail's head and a passage of its body from the character `start` on, ending between two words."""
+    def _show(self, mail: EmailView, start: int | None) -> str:
+        """The mail's head and a passage of its body from the character `start` on, ending between two words.
+
+        `None`: from where it says most of what was searched for last.
+        """
         head = [f"From: {self._person(mail.from_address)}"]
         # To whom is worth its tokens only where the owner is not the reader.
         if mail.from_address == self.mailbox.address and (addresses := (*mail.to_addresses, *mail.cc_addresses)):
@@ -200,13 +208,16 @@ class MailTools:
         head += [f"Date: {self._day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]
         if mail.thread:
             head.append(f"Thread: {', '.join(map(str, mail.thread[-_MAX_THREAD:]))}")
-        body = _compact(mail.body)
-        end = start + self.settings.read_chars
+        body = condensed(mail.body, mail.subject)
+        length = self.settings.read_chars
+        start = max(start, 0) if start is not None else 0 if len(body) <= length else densest_start(body, self._sought, length)
+        before = '(cut; begins with "start": 0)… ' if start else ""
+        end = start + length
         if end >= len(body):
-            return "\n".join([*head, "", body[start:].strip() or f"(the mail ends at {len(body)})"])
+            return "\n".join([*head, "", before + (body[start:].strip() or f"(the mail ends at {len(body)})")])
         end = max(body.rfind(" ", start + 1, end), body.rfind("\n", start + 1, end)) + 1 or end
         passage = body[start:end].strip()
-        return "\n".join([*head, "", f'{passage} …(cut; read on with "start": {end})'])
+        return "\n".join([*head, "", f'{before}{passage} …(cut; read on with "start": {end})'])
 
     def _day(self, date: datetime) -> str:
         """A day as its reader says it: without the year when that is the current one, which saves five tokens a line."""
@@ -274,10 +285,3 @@ def _subject(subject: str) -> str:
     if not subject:
         return "(no subject)"
     return subject if len(subject) <= _MAX_SUBJECT_CHARS else f"{subject[:_MAX_SUBJECT_CHARS].rstrip()}…"
-
-
-def _compact(body: str) -> str:
-    """`body` without blank lines in a row and without blanks at the ends and inside of lines."""
-    lines = [" ".join(line.split()) for line in body.splitlines()]
-    kept = [line for i, line in enumerate(lines) if line or (i > 0 and lines[i - 1])]
-    return "\n".join(kept).strip()

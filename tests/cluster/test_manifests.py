@@ -1,4 +1,4 @@
-"""The Jobs that ZenML submits for configs/training_k8s.yaml: only the one that trains asks for a GPU."""
+"""The Jobs that ZenML submits for configs/training_k8s.yaml and evaluation_k8s.yaml: only steps that run the model ask for a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cluster.flavors import FLAVOR
 from configs.schema import TrainingConfig, load_config, section
 from pipelines.training import training_pipeline
 
-FILE = Path(__file__).parents[2] / "configs" / "training_k8s.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGE = "registry.example.com/agent:1"
 
 
@@ -30,9 +30,12 @@ def the_job(cluster: ApiServer) -> dict[str, Any]:
     return job
 
 
-def test_the_job_that_starts_a_run(cluster: ApiServer, kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["training_k8s.yaml", "evaluation_k8s.yaml"])
+def test_the_job_that_starts_a_run(
+    cluster: ApiServer, kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "must-not-travel")
-    config = load_config(FILE, [])
+    config = load_config(CONFIGS / file, [])
     settings = {**config.settings, "docker": {"skip_build": True, "parent_image": IMAGE}}
     settings[f"orchestrator.{FLAVOR}"] = {**settings[f"orchestrator.{FLAVOR}"], "synchronous": False}
     saved = [save_artifact([name], name=name).id for name in ("mail_database", "scenarios")]
@@ -63,14 +66,24 @@ def step_operator(kubernetes_stack: Client) -> Any:
     kubernetes_stack.delete_stack_component(model.id, kind)
 
 
-def test_the_job_that_trains(cluster: ApiServer, step_operator: Any) -> None:
-    settings = yaml.safe_load(FILE.read_text())["step_settings"]["train_agent"]["settings"]
+@pytest.mark.parametrize(
+    ("file", "step", "hours", "shared"),
+    [
+        ("training_k8s.yaml", "train_agent", 12, "16Gi"),
+        ("evaluation_k8s.yaml", "run_inference", 2, "8Gi"),
+        ("evaluation_k8s.yaml", "ask_production", 2, "8Gi"),
+    ],
+)
+def test_the_jobs_on_a_gpu(
+    cluster: ApiServer, step_operator: Any, file: str, step: str, hours: int, shared: str
+) -> None:
+    settings = yaml.safe_load((CONFIGS / file).read_text())["step_settings"][step]["settings"]
     info = SimpleNamespace(
         config=SimpleNamespace(command=None),
         pipeline_configuration=SimpleNamespace(settings=settings),
         pipeline=SimpleNamespace(name="training_pipeline"),
         snapshot=SimpleNamespace(project_id=uuid4()),
-        pipeline_step_name="train_agent",
+        pipeline_step_name=step,
         run_id=uuid4(),
         run_name="run",
         step_run_id=uuid4(),
@@ -78,7 +91,7 @@ def test_the_job_that_trains(cluster: ApiServer, step_operator: Any) -> None:
     )
     step_operator.submit_with_allocation(info, ["python", "-m", "zenml", "--step"], {"A": "1"}, None)
     spec = the_job(cluster)["spec"]
-    assert spec["activeDeadlineSeconds"] == 12 * 3600 and spec["ttlSecondsAfterFinished"] == 24 * 3600
+    assert spec["activeDeadlineSeconds"] == hours * 3600 and spec["ttlSecondsAfterFinished"] == 24 * 3600
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert container["image"] == IMAGE
@@ -86,6 +99,6 @@ def test_the_job_that_trains(cluster: ApiServer, step_operator: Any) -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container["envFrom"] == [{"secretRef": {"name": "email-agent-keys"}}]
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
-    assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
+    assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": shared}}]
     assert "nodeAffinity" in pod["affinity"] and pod["tolerations"][0]["key"] == "nvidia.com/gpu"
     assert_unprivileged(container)

@@ -90,6 +90,31 @@ def test_copies_become_one_mail_delivered_to_the_recipients_of_all(database_of: 
     assert [hit.message_id for hit in hits] == ["<5@example.com>"]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_whoever_gets_a_copy_batches_later_finds_it(
+    database_of: Build, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(email_db_build, "_MAILS_PER_BATCH", size)
+    plan, lunch = {"subject": "Plan", "body": "The plan of i3."}, {"subject": "Lunch", "body": "At noon with a plan."}
+    database = database_of(
+        [
+            mail(1, **plan),
+            mail(2, **lunch),
+            mail(3, **plan, to_addresses=(STRANGER,)),
+            mail(4, **plan, to_addresses=(OWNER, STRANGER)),
+            mail(5, subject="Else", body="Nothing."),
+            mail(6, **lunch, cc_addresses=("carl@example.com",)),
+        ]
+    )
+
+    def found(who: str, word: str) -> list[str]:
+        return [hit.message_id for hit in database.mailbox(who, LATE).search([word])]
+
+    assert found(STRANGER, "plan") == ["<1@example.com>"] and found(STRANGER, "noon") == []
+    assert found("carl@example.com", "noon") == ["<2@example.com>"]
+    assert found(OWNER, "plan") == ["<1@example.com>", "<2@example.com>"] and found(OWNER, "nothing") == ["<5@example.com>"]
+
+
 def test_same_content_gives_the_same_checksum_and_other_content_another(tmp_path: Path) -> None:
     reports = [build_database([mail(1), mail(n)], tmp_path / f"{i}.sqlite") for i, n in enumerate((2, 2, 3))]
     checksums = [report.content_checksum for report in reports]

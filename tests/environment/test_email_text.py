@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_text import normalise_address, normalise_addresses, parse_query_date, split_quoted
+from environment.email_text import (
+    condensed,
+    normalise_address,
+    normalise_addresses,
+    parse_query_date,
+    split_quoted,
+)
 from environment.errors import BadInput
 
 
@@ -77,3 +83,63 @@ def test_every_line_is_said_or_quoted(parts: list[str]) -> None:
     body = "".join(parts)
     own, quoted = split_quoted(body)
     assert sorted(own + quoted) == sorted(body)
+
+
+def test_a_mail_is_shown_without_what_says_nothing() -> None:
+    body = """Ann,
+
+    Room   4B it is.
+
+
+    ---------------------- Forwarded by Bob Ray on 02/17/2001 05:55 PM ---------------------------
+
+    Carl Low@EXAMPLE
+    02/14/2001 03:48 PM
+    To: Bob Ray/HOU/ECT@ECT, Dan
+    Moe/LON/ECT@ECT
+    cc: Ann Lee/HOU/ECT@ECT
+
+    Subject: Re: Kickoff
+
+    Which room?
+
+    -----Original Message-----
+    From: Bob Ray
+    Sent: Wednesday, 14 February 2001
+    To: Low, Carl
+    Subject: FW: Parking
+
+    To: whom it may concern
+    *****
+    Subject: RE: kickoff
+    """
+    assert condensed(body, "RE: Kickoff") == """Ann,
+
+Room 4B it is.
+
+Forwarded by Bob Ray on 02/17/2001 05:55 PM
+
+Carl Low@EXAMPLE
+02/14/2001 03:48 PM
+
+Which room?
+
+Original Message
+From: Bob Ray
+Sent: Wednesday, 14 February 2001
+Subject: FW: Parking
+
+To: whom it may concern"""
+
+
+@given(st.lists(st.text(alphabet="ab \t:-", max_size=12)), st.text(max_size=8))
+def test_what_is_no_head_and_no_rule_is_shown_word_by_word(lines: list[str], subject: str) -> None:
+    text = "\n".join(line.replace("--", "-") for line in lines)
+    assert condensed(text, subject).split() == text.split()
+    assert condensed(condensed(text, subject), subject) == condensed(text, subject)
+
+
+@given(st.text(), st.text())
+def test_nothing_is_shown_that_a_mail_does_not_say(body: str, subject: str) -> None:
+    said = body.split()
+    assert all(any(word in whole for whole in said) for word in condensed(body, subject).split())

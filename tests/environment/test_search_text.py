@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.search_text import ELLIPSIS, STOP_WORDS, content_words, passage, stem, words
+from environment.search_text import ELLIPSIS, STOP_WORDS, content_words, densest_start, passage, stem, words
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,16 @@ def test_a_long_passage_is_cut_between_words_if_it_can_be() -> None:
 def test_a_passage_is_a_short_line_of_the_text(text: str, wanted: list[str]) -> None:
     shown = passage(text, {found for word in wanted if (found := stem(word))})
     assert len(shown) <= 162 and shown.strip(ELLIPSIS) in " ".join(text.split()) and "\n" not in shown
+
+
+def test_a_passage_begins_with_the_line_from_where_most_is_said() -> None:
+    text = "one two\nthree\nfour rooms\nfive\nsix\nseven"
+    assert text[densest_start(text, {"room"}, 12) :].startswith("three\nfour"), "the first line from where it is reached"
+    assert text[densest_start(text, {"four", "five"}, 16) :].startswith("four rooms")
+    assert densest_start(text, {"eight"}, 12) == densest_start(text, frozenset(), 12) == 0
+
+
+@given(st.text(alphabet="ab \nÄé"), st.sets(st.sampled_from("ab")), st.integers(1, 40))
+def test_a_passage_begins_with_a_line_and_is_not_the_very_end(text: str, stems: set[str], length: int) -> None:
+    begin = densest_start(text, stems, length)
+    assert begin == 0 or (text[begin - 1].isspace() and begin <= len(text) - length // 2)

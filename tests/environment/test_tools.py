@@ -92,6 +92,21 @@ def test_a_read_shows_the_mail_cut_to_length(tools: MailTools) -> None:
     assert body.endswith('filler …(cut; read on with "start": 195)') and len(body) <= 240
 
 
+def test_a_long_mail_is_read_where_it_says_what_was_searched_for(
+    database_of: Callable[[Iterable[Email]], MailDatabase],
+) -> None:
+    body = "\n".join([*["filler " * 5] * 20, "The caterer is Bluebird.", *["filler " * 5] * 20])
+    tools = MailTools(database_of([mail(1, body=body), mail(2)]).mailbox(OWNER, datetime(2001, 12, 31)), LIMITS)
+    assert "Bluebird" not in tools.call(READ, {"email_id": 1}).observation, "nothing has been searched for yet"
+    tools.call(SEARCH, {"keywords": ["caterers"]})
+    shown = tools.call(READ, {"email_id": 1}).observation.splitlines()
+    assert any("The caterer is Bluebird." in line for line in shown)
+    assert shown[4].startswith('(cut; begins with "start": 0)… filler') and '…(cut; read on with "start": ' in shown[-1]
+    assert "Bluebird" not in tools.call(READ, {"email_id": 1, "start": 0}).observation, "who says where, reads there"
+    tools.call(SEARCH, {"keywords": ["caterers", "filler"]})
+    assert "Bluebird" in tools.call(READ, {"email_id": 1}).observation, "most of the words, not most often"
+
+
 def test_a_long_mail_is_read_passage_by_passage(tools: MailTools) -> None:
     seen, start = "", 0
     for _ in range(20):
