@@ -210,8 +210,11 @@ class MailTools:
             head.append(f"Thread: {', '.join(map(str, mail.thread[-_MAX_THREAD:]))}")
         body = condensed(mail.body, mail.subject)
         length = self.settings.read_chars
-        start = max(start, 0) if start is not None else 0 if len(body) <= length else densest_start(body, self._sought, length)
-        before = '(cut; begins with "start": 0)… ' if start else ""
+        before = ""
+        if start is None:
+            start = densest_start(body, self._sought, length) if len(body) > length else 0
+            before = '(cut; begins with "start": 0)… ' if start else ""
+        start = max(start, 0)
         end = start + length
         if end >= len(body):
             return "\n".join([*head, "", before + (body[start:].strip() or f"(the mail ends at {len(body)})")])

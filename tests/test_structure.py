@@ -28,7 +28,10 @@ ROOMS = {
 LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends", "benchmarks/backend"},
-    "art": {"agent", "benchmarks/backend", "benchmarks/gathering_ahead.py", "benchmarks/ruler.py", "training"},
+    "art": {
+        *("agent", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
+        *("benchmarks/judge_agreement.py", "benchmarks/ruler.py"),
+    },
     "langchain_core": {"agent", "environment/tools.py"},
     "langchain_openai": {"agent"},
     "langgraph": {"agent"},

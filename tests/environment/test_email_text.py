@@ -111,6 +111,7 @@ def test_a_mail_is_shown_without_what_says_nothing() -> None:
 
     To: whom it may concern
     *****
+    Bring a badge.
     Subject: RE: kickoff
     """
     assert condensed(body, "RE: Kickoff") == """Ann,
@@ -129,7 +130,9 @@ From: Bob Ray
 Sent: Wednesday, 14 February 2001
 Subject: FW: Parking
 
-To: whom it may concern"""
+To: whom it may concern
+
+Bring a badge."""
 
 
 @given(st.lists(st.text(alphabet="ab \t:-", max_size=12)), st.text(max_size=8))
