@@ -221,6 +221,8 @@ def run_side(side: str, job_file: Path, job: Job, python: str = sys.executable, 
     command = [python, "-m", f"{SIDES}.{side}", str(job_file), *more]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     lines = done.stdout.split("\n")
+    if done.returncode < 0:
+        raise SideFailed(f"{side}: killed by signal {-done.returncode}; 9 mostly means that there was not enough memory")
     if done.returncode:
         raise SideFailed(f"{side}: {(done.stderr.strip() or done.stdout.strip() or 'no output').splitlines()[-1]}")
     return json.loads([line for line in lines if line.startswith("{")][-1])

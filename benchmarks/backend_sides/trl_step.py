@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import copy
 import json
+import multiprocessing
+import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -23,17 +28,22 @@ from trl import GRPOConfig, GRPOTrainer
 from benchmarks.backend_sides.job import Conversation, Job, job_of_command
 from benchmarks.backend_sides.static_batches import OwnLimits
 
-_LARGEST_BATCHES = (4, 12)
-"""Conversations in a backward pass: the faster of these, or the next smaller divisors of their number, counts."""
+_LARGEST_BATCHES = (4, 6)
+"""Conversations in a backward pass: the faster of these, or the next smaller divisors of their number, counts. More take over 20 GB."""
 _LORA_RANK, _LORA_ALPHA = 16, 32
 
 
 def main() -> None:
     job = job_of_command()
-    torch.set_num_threads(job.threads)
     total = len(job.conversations)
     sizes = {max(n for n in range(1, most + 1) if total % n == 0) for most in _LARGEST_BATCHES}
-    steps = {size: step_seconds(job, size) for size in sorted(sizes)}
+    steps = {}
+    for size in sorted(sizes):
+        # A process of its own: one that takes more memory than there is must not end what the others measured.
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process, suppress(BrokenProcessPool):
+            steps[size] = process.submit(step_seconds, job, size).result()
+    if not steps:
+        sys.exit(f"no memory for {min(sizes)} conversations in a backward pass")
     best = min(steps, key=lambda size: steps[size])
     sampled = sum(c.reply_tokens for c in job.conversations)
     print(json.dumps({"seconds": steps[best], "sampled_tokens": sampled, "batch": best}))
@@ -77,6 +87,7 @@ def look_up(key: str) -> str:
 
 def step_seconds(job: Job, batch: int) -> float:
     """Of the fastest of `job.repeats` steps, from the first token to the changed adapter."""
+    torch.set_num_threads(job.threads)
     tokenizer = AutoTokenizer.from_pretrained(job.model)
     tokenizer.response_schema = {}  # TRL asks whether there is one; what would read it is replaced
     script = _Script([group[0] for group in job.groups], tokenizer.eos_token_id)
