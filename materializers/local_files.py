@@ -33,11 +33,11 @@ def get_file(store: BaseArtifactStore, uri: str, target: Path) -> str:
     return digest
 
 
-def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) -> Path:
+def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str], *, below: Path | None = None) -> Path:
     """A local folder that holds the named files of the artifact at `uri`.
 
     A local artifact store's own folder is used in place and must not be written to. Otherwise the files are downloaded
-    below `DOWNLOADS`: once per checkout, however often they are loaded.
+    below `below` (else `DOWNLOADS`): once per checkout, however often they are loaded.
 
     Raises:
         DamagedArtifact: when a downloaded file's sha256 differs from the stored one.
@@ -46,13 +46,14 @@ def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str]) 
     if in_place.is_dir():
         return in_place
     content = hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sha256_of.items())).encode())
-    cached = DOWNLOADS / content.hexdigest()
+    cached = (below or DOWNLOADS) / content.hexdigest()
     if cached.is_dir():
         return cached
     beside = cached.with_name(f".{cached.name}.{uuid.uuid4().hex}")
     try:
         beside.mkdir(parents=True)
         for name, expected in sha256_of.items():
+            (beside / name).parent.mkdir(exist_ok=True)
             found = get_file(store, os.path.join(uri, name), beside / name)
             if found != expected:
                 raise DamagedArtifact(f"{uri}: {name} arrived damaged (sha256 {found[:12]}, expected {expected[:12]})")

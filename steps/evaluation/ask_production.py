@@ -19,8 +19,8 @@ from steps.artifact_names import PRODUCTION_PREDICTIONS
 from steps.evaluation.run_inference import open_judge
 from steps.inference.service_lifecycle import episode_settings
 from steps.model_registry import find_checkpoint
-from steps.project import MODELS, code_of
-from training.backends.base_model import resolve_base_model
+from steps.project import code_of
+from steps.published_model import base_model_files
 from training.backends.torch import PolicyServer, TorchSettings
 from training.task import Policy
 
@@ -48,7 +48,7 @@ def ask_production(
     checkpoint = find_checkpoint(production).checkpoint
     manifest = checkpoint.manifest
     settings = episode_settings(manifest.config)
-    files = resolve_base_model(manifest.base_model_source, MODELS, progress=say)
+    files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
     checkpoint.require_base(files.id, files.checksum)
 
     async def ask_all(base_url: str) -> list[Prediction]:

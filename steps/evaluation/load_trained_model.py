@@ -8,14 +8,21 @@ from zenml import step
 
 from reports.console import say
 from steps.project import MODELS
+from steps.published_model import publish_base_model, published_base_model
 from training.backends.base_model import resolve_base_model
 from training.checkpoint import Checkpoint
 
 
 @step
 def load_trained_model(checkpoint: Checkpoint, base_model: str | None = None) -> Annotated[dict[str, str], "base_model"]:
-    """Resolves the base model (by default the one that the checkpoint names) and refuses any that it was not trained from."""
+    """Resolves the base model (by default the one that the checkpoint names) and refuses any that it was not trained from.
+
+    Of a published base model nothing is fetched: what is published under the checkpoint's checksum has these weights.
+    """
     source = base_model or checkpoint.manifest.base_model_source
+    if published := published_base_model(source, checkpoint.manifest.base_model_checksum):
+        return {"id": published.id, "checksum": published.checksum, "source": source}
     files = resolve_base_model(source, MODELS, progress=say)
     checkpoint.require_base(files.id, files.checksum)
+    publish_base_model(files, source)
     return {"id": files.id, "checksum": files.checksum, "source": source}

@@ -21,8 +21,8 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
 from steps.inference.service_lifecycle import episode_settings
-from steps.project import MODELS, code_of
-from training.backends.base_model import resolve_base_model
+from steps.project import code_of
+from steps.published_model import base_model_files
 from training.backends.torch import PolicyServer, TorchSettings
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
@@ -52,7 +52,7 @@ def run_inference(
         raise BadInput("there are no test questions: check why the data pipeline dropped them")
     trained_with = checkpoint.manifest.config
     settings = episode_settings(trained_with)
-    files = resolve_base_model(base["source"], MODELS)
+    files = base_model_files(base["source"], base["checksum"], progress=say)
     adapters = {"warm_start": warm_start.path} if warm_start else {}
     # A run whose best checkpoint is its warm start has one policy under two names, which is asked once.
     unchanged = warm_start is not None and warm_start.manifest.adapter_checksum == checkpoint.manifest.adapter_checksum

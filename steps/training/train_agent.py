@@ -22,8 +22,9 @@ from reports.console import TrainingConsole, say
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
 from steps.project import MODELS, RUNS, git_revision
+from steps.published_model import base_model_files
 from steps.training.published_run import PublishedRun
-from training.backends.base_model import BaseModelFiles, resolve_base_model
+from training.backends.base_model import BaseModelFiles
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
@@ -80,11 +81,11 @@ def train_agent(
     The first output is the best validated checkpoint, or the last one where nothing was validated. Without a warm start the
     second output is the same checkpoint as the first.
     """
-    files = resolve_base_model(base["source"], MODELS)
+    files = base_model_files(base["source"], base["checksum"], progress=say)
     if files.checksum != base["checksum"]:
         raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    require_ready(settings, base["source"], models=MODELS, runs=RUNS)
+    require_ready(settings, str(files.path), models=MODELS, runs=RUNS)
     run_key = run_key or get_step_context().model.version
     run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
     agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))

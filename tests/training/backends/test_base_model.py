@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from training.backends import base_model
-from training.backends.base_model import PACKAGED_MODELS, resolve_base_model, weights_checksum
+from training.backends.base_model import PACKAGED_MODELS, base_model_here, resolve_base_model, weights_checksum
 from training.errors import BadInput
 
 SMOLLM2 = PACKAGED_MODELS[0]
@@ -139,6 +139,32 @@ def _model_folder(folder: Path, weights: dict[str, bytes]) -> Path:
     for name, content in weights.items():
         (folder / name).write_bytes(content)
     return folder
+
+
+def test_what_is_on_this_machine_is_found_without_fetching_anything(
+    tmp_path: Path, known_weights: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    models, snapshot = tmp_path / "models", _model_folder(tmp_path / "snapshot", {"model.safetensors": b"abc"})
+
+    def cached(repo_id: str, *, local_files_only: bool = False, **_: object) -> str:
+        assert local_files_only
+        if repo_id == "owner/model":
+            return str(snapshot)
+        raise LocalEntryNotFoundError("not cached")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
+    assert base_model_here(REQUIREMENT, models) is None and not models.exists()
+    built = resolve_base_model(str(_wheel(tmp_path, known_weights)), models)
+    assert base_model_here(REQUIREMENT, models) == built
+    found = base_model_here("owner/model", models)
+    assert found and (found.id, found.path) == ("owner/model", snapshot)
+    assert base_model_here("owner/other", models) is None
+    (snapshot / "model.safetensors").unlink()
+    assert base_model_here("owner/model", models) is None and base_model_here(str(snapshot), models) is None
+    assert base_model_here("/of/another/machine", models) is None
 
 
 def test_local_folder_is_used_in_place(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""The base model's files in the artifact store: published once, fetched on other machines instead of from the source."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+from pydantic import BaseModel, ValidationError
+from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
+from zenml.client import Client
+
+from materializers.local_files import DamagedArtifact, local_folder, put_file
+from reports.console import say
+from steps.project import MODELS
+from training.backends.base_model import (
+    WEIGHTS_SUFFIX,
+    BaseModelFiles,
+    base_model_here,
+    combined_checksum,
+    file_sha256,
+    model_files,
+    resolve_base_model,
+)
+from training.errors import BadInput
+
+BASE_MODELS_FOLDER = "base_models"
+PUBLISHED_FILE = "published.json"
+
+
+class PublishedModel(BaseModel):
+    """What `{store}/base_models/{checksum}/` holds. Written last: where it is, all that it names was uploaded."""
+
+    id: str
+    source: str
+    """Other sources may have the same weights with another tokenizer or chat template."""
+    checksum: str
+    files: dict[str, str]
+    """sha256 of each file by its name."""
+
+
+def publish_base_model(files: BaseModelFiles, source: str) -> None:
+    """Uploads what a remote artifact store lacks of the model. A store that is away costs a line: there is the source."""
+    store = Client().active_stack.artifact_store
+    if store.config.is_local:
+        return
+    try:
+        _upload(store, files, source)
+    except Exception as error:  # botocore, aiohttp and s3fs each have errors of their own
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        say(f"the base model is not in the artifact store, other machines ask its source: {reason}")
+
+
+def published_base_model(source: str, checksum: str) -> PublishedModel | None:
+    """The model as a remote artifact store has it, if it does. Raises what the artifact store raises."""
+    store = Client().active_stack.artifact_store
+    published = None if store.config.is_local else _published(store, checksum)
+    return published if published and published.source == source else None
+
+
+def base_model_files(source: str, checksum: str, *, progress: Callable[[str], None] | None = None) -> BaseModelFiles:
+    """The files that were published, from this machine or the artifact store; without any, whatever the source has now.
+
+    Raises:
+        BadInput: what arrived is damaged or does not fit on the disk, or as `resolve_base_model` does.
+    """
+    published = published_base_model(source, checksum)
+    if published is None:
+        return resolve_base_model(source, MODELS, progress=progress)
+    here = base_model_here(source, MODELS)
+    if here and _described(here, source, published) == published:
+        return here
+    if progress:
+        progress(f"taking {published.id} from the artifact store")
+    store = Client().active_stack.artifact_store
+    folder = _folder(store, checksum)
+    try:
+        path = local_folder(store, folder, published.files, below=MODELS)
+    except DamagedArtifact as error:
+        raise BadInput(f"base_model: {error}: remove {folder}, the next training publishes it again") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BadInput(f"base_model: no space left in {MODELS} for {published.id}") from error
+        raise
+    return BaseModelFiles(id=published.id, path=path, checksum=checksum)
+
+
+def _upload(store: BaseArtifactStore, files: BaseModelFiles, source: str) -> None:
+    folder = _folder(store, files.checksum)
+    before = _published(store, files.checksum)
+    now = _described(files, source, before)
+    if now == before:
+        return
+    say(f"publishing {files.id} in the artifact store")
+    listing = os.path.join(folder, PUBLISHED_FILE)
+    if store.exists(listing):
+        store.remove(listing)
+    for name, digest in now.files.items():
+        if before and before.files.get(name) == digest:
+            continue
+        uri = os.path.join(folder, name)
+        store.makedirs(os.path.dirname(uri))
+        if put_file(store, files.path / name, uri)[0] != digest:
+            raise BadInput(f"{files.path / name} changed while it was uploaded")
+    with store.open(listing, "w") as file:
+        file.write(now.model_dump_json(indent=2) + "\n")
+
+
+def _described(files: BaseModelFiles, source: str, known: PublishedModel | None) -> PublishedModel:
+    # The checksum stands for the weights: where it is known what it stands for, 15 GB need not be read again.
+    weights = _weights(known) if known and known.checksum == files.checksum else {}
+    digests = {name: weights.get(name) or file_sha256(files.path / name) for name in model_files(files.path)}
+    return PublishedModel(id=files.id, source=source, checksum=files.checksum, files=digests)
+
+
+def _weights(published: PublishedModel) -> dict[str, str]:
+    return {name: digest for name, digest in published.files.items() if name.endswith(WEIGHTS_SUFFIX)}
+
+
+def _published(store: BaseArtifactStore, checksum: str) -> PublishedModel | None:
+    """What is published in whole; None too when a listing is torn, is not of these weights, or a file has expired."""
+    folder = _folder(store, checksum)
+    listing = os.path.join(folder, PUBLISHED_FILE)
+    if not store.exists(listing):
+        return None
+    with store.open(listing, "rb") as file:
+        content = file.read()
+    try:
+        published = PublishedModel.model_validate_json(content)
+    except ValidationError:
+        return None
+    weights = _weights(published)
+    if published.checksum != checksum or not weights or combined_checksum(weights) != checksum:
+        return None
+    return published if all(store.exists(os.path.join(folder, name)) for name in published.files) else None
+
+
+def _folder(store: BaseArtifactStore, checksum: str) -> str:
+    return os.path.join(store.path, BASE_MODELS_FOLDER, checksum)
