@@ -41,8 +41,11 @@ def ragged_attention(
     plan: AttentionPlan,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface for a batch of one row: [1, heads, n, d] -> [1, n, heads, d]."""
-    return plan.attend(module.layer_idx, query[0], key[0], value[0], scaling)[None], None
+    """transformers' attention interface for a batch of one row: [1, heads, n, d] -> [1, n, heads, d].
+
+    Values may come in a coarser type than queries and keys, whose positions were encoded in the network's own.
+    """
+    return plan.attend(module.layer_idx, query[0], key[0], value[0].to(query.dtype), scaling)[None], None
 
 
 AttentionInterface.register(RAGGED, ragged_attention)

@@ -35,7 +35,7 @@ class TorchSettings(BaseModel):
     micro_batch_tokens: int = Field(default=2048, ge=64)
     """Unique tokens per backward pass of an update. What its conversations share is computed once: the more of a group fits,
     the more is shared."""
-    recorded_tokens: int = Field(default=512, ge=64)
+    recorded_tokens: int = Field(default=1024, ge=64)
     """Tokens whose activations are kept for a backward pass: the bound on its memory. Of a larger one the lower layers are
     computed twice."""
 
