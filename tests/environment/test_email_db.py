@@ -170,6 +170,18 @@ def test_a_full_disk_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("size", [1, 100])
+def test_what_goes_wrong_in_the_indexer_ends_the_build_and_the_indexer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(email_db_build, "_MAILS_PER_BATCH", size)
+    monkeypatch.setattr(email_db_build, "_INDEX", "INSERT INTO no_index VALUES (?1, ?2)")
+    threads = threading.active_count()
+    with pytest.raises(BadInput, match="no such table: no_index"):
+        build_database([mail(1), mail(2), mail(3)], tmp_path / "mails.sqlite")
+    assert threading.active_count() == threads and list(tmp_path.iterdir()) == []
+
+
 def test_a_write_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> None:
     """A real error of the file system in the middle of a build, provoked with a limit on the size of files."""
     script = """
