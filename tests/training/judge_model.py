@@ -26,6 +26,8 @@ class JudgeModel(ThreadingHTTPServer):
         self.reply: Callable[[list[str], str], Reply] = by_id
         self.seconds = 0.0
         self.requests: list[dict[str, Any]] = []
+        self.keys: list[str] = []
+        """Of each request, as its header has it."""
 
     @property
     def url(self) -> str:
@@ -56,6 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(request)
+        self.server.keys.append(self.headers["Authorization"])
         time.sleep(self.server.seconds)
         asked = request["messages"][-1]["content"]
         reply = self.server.reply(re.findall(r'<trajectory id="(\d+)">', asked), asked)

@@ -266,8 +266,11 @@ def test_an_own_server_needs_no_key_and_keeps_one_that_is_there(
     model: JudgeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_scoring(settings(model))
+    score(settings(model), tmp_path / "without", group(2))
     monkeypatch.setenv("OPENAI_API_KEY", "mine")
     require_scoring(TrainerSettings(scoring="ruler"))
+    score(settings(model), tmp_path / "with", group(2))
+    assert model.keys == ["Bearer none", "Bearer mine"]
 
 
 def test_rollouts_with_additional_histories_are_dropped_with_a_reason(model: JudgeModel, tmp_path: Path) -> None:
