@@ -13,7 +13,7 @@ from typing import Any
 
 import art
 import pytest
-from judge_model import JudgeModel, by_id, judging, one_short, prose, scores
+from judge_model import JudgeModel, by_id, one_short, prose, scores
 
 from training.errors import BadInput
 from training.judge import JudgeUse, RulerJudge
@@ -45,7 +45,7 @@ def group(rollouts: int = 8, question: str = "who?") -> art.TrajectoryGroup:
 
 @pytest.fixture
 def model() -> Iterator[JudgeModel]:
-    with judging() as server:
+    with JudgeModel.serving() as server:
         yield server
 
 
