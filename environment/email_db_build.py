@@ -39,15 +39,12 @@ _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
 _CACHE_KB = 32 << 10
-_LAST_ROWS = "SELECT (SELECT coalesce(max(id), 0) FROM email), (SELECT coalesce(max(rowid), 0) FROM delivery)"
-# What is delivered after those. Of a mail before them it is a copy, and the text is known: FTS5 keeps lists of mails by word, so a
-# mail can be given further words.
+# Every mail with a delivery after the one that is given: the new ones, and those of which copies went to further people. The latter
+# are indexed again in whole, because FTS5 keeps one entry of a word and a mail, the latest.
 _INDEX = """
-    INSERT INTO email_fts (rowid, subject, body, inbox)
-    SELECT id, iif(id > ?1, subject, ''), iif(id > ?1, body, ''), inbox FROM (
-        SELECT email_id, group_concat('i' || address_id, ' ') AS inbox
-        FROM delivery NOT INDEXED WHERE rowid > ?2 GROUP BY email_id
-    ) CROSS JOIN email ON id = email_id
+    INSERT INTO email_fts (rowid, subject, body, inbox) SELECT id, subject, body,
+    (SELECT group_concat('i' || address_id, ' ') FROM delivery WHERE email_id = email.id)
+    FROM email WHERE id IN (SELECT email_id FROM delivery NOT INDEXED WHERE rowid > ?) ORDER BY id
 """
 
 
@@ -277,7 +274,7 @@ class _Builder:
     def _flush(self) -> None:
         """Write what has been read, and begin to index it."""
         self._wait_for_indexer()
-        indexed = self._connection.execute(_LAST_ROWS).fetchone()
+        indexed = self._connection.execute("SELECT coalesce(max(rowid), 0) FROM delivery").fetchone()
         run = self._connection.executemany
         run("INSERT INTO email VALUES (?, ?, ?, ?, ?, ?)", self._rows["email"])
         run("UPDATE email SET message_id = ?, sent_at = ? WHERE id = ?", self._rows["earlier"])
