@@ -21,20 +21,17 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from environment.email_db_build import APPLICATION_ID, SCHEMA_VERSION, BuildReport, build_database
 from environment.email_text import normalise_address, one_line, parse_query_date, storable, utc_without_zone
 from environment.errors import BadInput, QueryTimeout
 from environment.models import EmailView, SearchResult
-from environment.search_text import content_words, passage, stem, words
+from environment.search_text import passage, query_words
 
 __all__ = ["BuildReport", "MailDatabase", "Mailbox", "build_database", "parse_query_date"]
 
-MAX_QUERY_WORDS = 20
 MAX_RESULTS = 20
-_MAX_QUERY_CHARS = 4_000
 _QUERY_SECONDS = 10.0
 _STEPS_PER_TIME_CHECK = 10_000
 _SUBJECT_BONUS = 0.5
@@ -218,8 +215,8 @@ class Mailbox:
         inclusive. `from_addr` and `to_addr` (to or cc) are addresses or their part before the @; empty means anyone.
         With any of these four but without keywords, all mails that they leave match.
         """
-        query_words = _query_words(keywords)
-        if not query_words and not (sent_before or sent_after or from_addr or to_addr):
+        sought = query_words(keywords)
+        if not sought and not (sent_before or sent_after or from_addr or to_addr):
             return []
         latest = self._latest
         if sent_before is not None:
@@ -234,12 +231,12 @@ class Mailbox:
             conditions += _SENT_TO
             values += [*_person(to_addr), self._address_id, self.address]
         limit = min(max(int(max_results), 1), MAX_RESULTS)
-        if query_words:
-            ids = self._best(list(query_words), limit, conditions, values)
+        if sought:
+            ids = self._best(list(sought), limit, conditions, values)
         else:
             query = _NEWEST.format(conditions=conditions)
             ids = [row[0] for row in self._database.rows(query, self._address_id, *values, limit)]
-        return self._results(ids, frozenset(query_words.values()))
+        return self._results(ids, frozenset(sought.values()))
 
     def read(self, email_id: int) -> EmailView | None:
         """The mail `email_id`; None if there is no such mail in this mailbox at this moment, whatever the reason."""
@@ -281,9 +278,9 @@ class Mailbox:
             thread=tuple(row[0] for row in thread),
         )
 
-    def _best(self, query_words: Sequence[str], limit: int, conditions: str, values: list[object]) -> list[int]:
+    def _best(self, sought: Sequence[str], limit: int, conditions: str, values: list[object]) -> list[int]:
         """The ids of the mails that score highest and meet the conditions."""
-        scores = self._scores(query_words)
+        scores = self._scores(sought)
         query = _IN_TIME.format(conditions=conditions)
         found: list[tuple[float, str, int]] = []
         for batch in _batches(scores):
@@ -293,7 +290,7 @@ class Mailbox:
                 break
         return [email_id for _, _, email_id in found[:limit]]
 
-    def _scores(self, query_words: Sequence[str]) -> dict[int, float]:
+    def _scores(self, sought: Sequence[str]) -> dict[int, float]:
         """Of every mail of this inbox, at whatever date, that holds any of the words: the weights of those that it holds.
 
         A word weighs its inverse document frequency within the inbox (that of BM25, Robertson and Zaragoza 2009), and
@@ -301,7 +298,7 @@ class Mailbox:
         questions no better, and SQLite's bm25 visits every mail of the database for them.
         """
         columns = ("body", "subject")
-        matches = [f'inbox : "i{self._address_id}" AND {of} : "{word}"' for word in query_words for of in columns]
+        matches = [f'inbox : "i{self._address_id}" AND {of} : "{word}"' for word in sought for of in columns]
         query = " UNION ALL ".join(_HOLDING.format(number=number) for number in range(len(matches)))
         holding = dict(self._database.rows(query, *matches))
         scores: dict[int, float] = {}
@@ -352,20 +349,6 @@ def _batches(scores: dict[int, float]) -> Iterator[list[int]]:
             end += 1
         yield ranked[begin:end]
         begin, size = end, size * 4
-
-
-def _query_words(keywords: Sequence[str]) -> dict[str, str]:
-    """The words to look for and their stems, at most 20: the content words if there are any, else all.
-
-    Of several with the same stem the first stands for all.
-    """
-    text = " ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS]
-    about = [part for word in content_words(text) for part in words(word)]
-    found: dict[str, str] = {}
-    for word in dict.fromkeys(about or words(text)):
-        if (known := stem(word)) is not None:
-            found.setdefault(known, word)
-    return {word: known for known, word in islice(found.items(), MAX_QUERY_WORDS)}
 
 
 def _person(address: str) -> list[str]:

@@ -38,17 +38,13 @@ _MAILS_PER_BATCH = 12_500
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
-_INDEX_BYTES_PER_WRITE = 32 << 20
 _CACHE_KB = 32 << 10
-_INDEX_MAILS = """
+# Every mail with a delivery after the one that is given: the new ones, and those of which copies went to further people. The latter
+# are indexed again in whole, because FTS5 keeps one entry of a word and a mail, the latest.
+_INDEX = """
     INSERT INTO email_fts (rowid, subject, body, inbox) SELECT id, subject, body,
     (SELECT group_concat('i' || address_id, ' ') FROM delivery WHERE email_id = email.id)
-    FROM email WHERE id BETWEEN ? AND ? ORDER BY id
-"""
-# Whom later copies were delivered to. FTS5 keeps lists of mails by word, so a mail can be given further words afterwards.
-_INDEX_COPIES = """
-    INSERT INTO email_fts (rowid, subject, body, inbox) SELECT email_id, '', '', group_concat('i' || address_id, ' ')
-    FROM delivery WHERE email_id BETWEEN ? AND ? AND rowid > ? GROUP BY email_id ORDER BY email_id
+    FROM email WHERE id IN (SELECT email_id FROM delivery NOT INDEXED WHERE rowid > ?) ORDER BY id
 """
 
 
@@ -139,8 +135,7 @@ class _Builder:
         self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         _create_tables(Database(self._connection))
-        # Small indexes are merged once, at the end; the default of 1 MB would make hundreds of them.
-        self._connection.execute("INSERT INTO email_fts (email_fts, rank) VALUES ('hashsize', ?)", (_INDEX_BYTES_PER_WRITE,))
+        # The index of each batch is merged with the others once, at the end.
         self._connection.execute("INSERT INTO email_fts (email_fts, rank) VALUES ('automerge', 0)")
         self._connection.execute("BEGIN")
         self._addresses: dict[str, int] = {}
@@ -155,7 +150,6 @@ class _Builder:
         self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
         self._indexer = ThreadPoolExecutor(1)
         self._indexing: Future[object] | None = None
-        self._indexed: list[tuple[int, int, int]] = []  # first and last mail of each batch, last delivery that it knew of
 
     def build(
         self, emails: Iterable[Email | DroppedMail], progress: Callable[[int, int | None], None] | None
@@ -280,6 +274,7 @@ class _Builder:
     def _flush(self) -> None:
         """Write what has been read, and begin to index it."""
         self._wait_for_indexer()
+        indexed = self._connection.execute("SELECT coalesce(max(rowid), 0) FROM delivery").fetchone()
         run = self._connection.executemany
         run("INSERT INTO email VALUES (?, ?, ?, ?, ?, ?)", self._rows["email"])
         run("UPDATE email SET message_id = ?, sent_at = ? WHERE id = ?", self._rows["earlier"])
@@ -287,18 +282,15 @@ class _Builder:
         run("INSERT OR IGNORE INTO delivery VALUES (?, ?, ?, ?)", self._rows["delivery"])
         for rows in self._rows.values():
             rows.clear()
-        first, last = self._indexed[-1][1] + 1 if self._indexed else 1, len(self._kept)
-        delivery = self._connection.execute("SELECT max(rowid) FROM delivery").fetchone()[0] or 0
-        self._indexed.append((first, last, delivery))
         # One statement, during which SQLite leaves Python's lock to the thread that reads.
-        self._indexing = self._indexer.submit(self._connection.execute, _INDEX_MAILS, (first, last))
+        self._indexing = self._indexer.submit(self._connection.execute, _INDEX, indexed)
 
     def _wait_for_indexer(self) -> None:
         if self._indexing is not None:
             self._indexing.result()
 
     def _finish(self) -> str:
-        """Index everything and write the metadata. Returns the checksum of the content."""
+        """Finish the indexes and write the metadata. Returns the checksum of the content."""
         self._wait_for_indexer()
         run = self._connection.execute
         # In one go at the end: one by one, Message-IDs in no order would touch a page of the index each.
@@ -308,7 +300,6 @@ class _Builder:
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
         run("CREATE INDEX mails_of_thread ON thread (thread_id)")
         run("CREATE INDEX email_moment ON email (id, sent_at)")
-        self._connection.executemany(_INDEX_COPIES, self._indexed)
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = self._checksum.hexdigest()
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}

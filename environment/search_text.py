@@ -10,8 +10,9 @@ import re
 import sqlite3
 import threading
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
+from itertools import islice
 
 # A word is a run of letters and digits, as FTS5's unicode61 tokenizer has it. Inside a word, a single . ' @ & or - is
 # kept for the reader ("555-0173", "o'neil", "4b"); search splits it again and looks for the parts side by side.
@@ -22,6 +23,8 @@ ELLIPSIS = "…"
 TOKENIZER = "porter unicode61"
 """How the full-text index makes words of a text: without case, accents and inflection."""
 
+MAX_QUERY_WORDS = 20
+_MAX_QUERY_CHARS = 4_000
 _PASSAGE_WORDS = 8
 _MAX_PASSAGE_CHARS = 160
 _STEMS_REMEMBERED = 50_000
@@ -94,6 +97,20 @@ def stem(word: str) -> str | None:
     return tokens[0] if len(tokens) == 1 else None
 
 
+def query_words(keywords: Sequence[str]) -> dict[str, str]:
+    """The words that a search for `keywords` looks for and their stems, at most 20: the content words if there are any, else all.
+
+    Of several with the same stem the first stands for all.
+    """
+    text = " ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS]
+    about = [part for word in content_words(text) for part in words(word)]
+    found: dict[str, str] = {}
+    for word in dict.fromkeys(about or words(text)):
+        if (known := stem(word)) is not None:
+            found.setdefault(known, word)
+    return {word: known for known, word in islice(found.items(), MAX_QUERY_WORDS)}
+
+
 def passage(text: str, stems: Collection[str]) -> str:
     """The first eight words in a row of `text` that have the most of `stems`, on one line, with an ellipsis at each cut.
 
@@ -102,7 +119,8 @@ def passage(text: str, stems: Collection[str]) -> str:
     """
     pieces = text.split()
     first, last, most = 0, 0, 0
-    hits = _occurrences(" ".join(pieces), stems)
+    line = " ".join(pieces)
+    hits = [(line.count(" ", 0, start), known) for start, known in _occurrences(line, stems)]
     for number, (place, _) in enumerate(hits):
         near = [hit for hit in hits[number : number + _PASSAGE_WORDS] if hit[0] < place + _PASSAGE_WORDS]
         distinct = len({found for _, found in near})
@@ -122,8 +140,7 @@ def densest_start(text: str, stems: Collection[str], length: int) -> int:
 
     Never in the last half of `length`, so that little is shown where there is more; 0 where none of `stems` is.
     """
-    words_at = [(match.start(), stem(match.group())) for match in _PART.finditer(_folded(text))] if stems else []
-    hits = [(place, known) for place, known in words_at if known in stems]
+    hits = _occurrences(text, stems)
     best, most, begin = 0, 0, 0
     for line in text.splitlines(keepends=True):
         if begin > len(text) - length // 2:
@@ -135,9 +152,9 @@ def densest_start(text: str, stems: Collection[str], length: int) -> int:
     return best
 
 
-def _occurrences(line: str, stems: Collection[str]) -> list[tuple[int, str]]:
-    """Where in `line` a word has one of `stems`, in order: how many blanks are before it, and which stem."""
-    folded = _folded(line)
+def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
+    """Where in `text` a word has one of `stems`, in order: its first character, and which stem."""
+    folded = _folded(text)
     found: set[tuple[int, str]] = set()
     for beginning in {known[: min(_SHARED_LETTERS, max(len(known) - 1, 1))] for known in stems}:
         start = folded.find(beginning)
@@ -146,7 +163,7 @@ def _occurrences(line: str, stems: Collection[str]) -> list[tuple[int, str]]:
             if word and not folded[start - 1 : start].isalnum() and (known := stem(word.group())) in stems:
                 found.add((start, known))
             start = folded.find(beginning, start + 1)
-    return [(line.count(" ", 0, start), known) for start, known in sorted(found)]
+    return sorted(found)
 
 
 def _folded(text: str) -> str:

@@ -17,7 +17,7 @@ from environment.email_db import Mailbox
 from environment.email_text import condensed, storable, utc_without_zone
 from environment.errors import QueryTimeout
 from environment.models import EmailView, FinalAnswer
-from environment.search_text import content_words, densest_start, stem, words
+from environment.search_text import densest_start, query_words
 
 SEARCH = "search_inbox_tool"
 READ = "read_email_tool"
@@ -152,8 +152,7 @@ class MailTools:
             if filters[name] is None:
                 return _invalid(f"{SEARCH} expects {name} to be {expected}.")
         hits = self.mailbox.search(keywords, **{"max_results": self.settings.max_results, **filters})
-        about = (part for word in content_words(" ".join(filter(None, keywords))) for part in words(word))
-        self._sought = frozenset(filter(None, map(stem, about)))
+        self._sought = frozenset(query_words(keywords).values())
         lines = [
             f"{hit.id} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from checkout import Checkout
-from question_model import OWNER, QuestionModel, good_reply, room_mails, serving
+from question_model import OWNER, QuestionModel, good_reply, room_mails
 
 from environment.sources.parquet import parquet_questions
 
@@ -51,7 +51,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture
 def model() -> Iterator[QuestionModel]:
-    with serving() as server:
+    with QuestionModel.serving() as server:
         yield server
 
 

@@ -21,20 +21,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import art
 from openai import OpenAIError
 
 from training.errors import BadInput
 from training.judge import JudgeUse, judge_name
+from training.progress import Progress
 from training.scoring import Scorer
 from training.settings import TrainerSettings
 from training.task import Policy, Task
 from training.watch import CallWatch
-
-if TYPE_CHECKING:
-    from training.trainer import Progress
 
 _MAX_REASON_CHARS = 200
 

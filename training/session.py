@@ -7,9 +7,10 @@ from pathlib import Path
 import art
 
 from training.backends import open_backend
+from training.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Task
-from training.trainer import Progress, Trainer, TrainingRun
+from training.trainer import Trainer, TrainingRun
 
 
 def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:

@@ -10,7 +10,7 @@ from typing import Any
 
 from training.experiment import Experiment
 from training.history import StepRecord
-from training.trainer import Progress
+from training.progress import Progress
 
 
 def is_tracked() -> bool:

@@ -39,6 +39,7 @@ from training.history import (
     without_damaged_end,
 )
 from training.monitors import find_alerts, step_signals
+from training.progress import Progress
 from training.scoring import Scorer, require_scoring
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
@@ -63,25 +64,6 @@ class TrainingRun(BaseModel):
     """Why there was no further step, in words."""
     folder: Path
     """What ART and the trainer keep of the run: history, checkpoints, trajectories."""
-
-
-class Progress:
-    """What a run tells whoever watches it; the default tells nobody."""
-
-    def stage(self, description: str, total: int) -> None:
-        """A stage of `total` parts begins."""
-
-    def advance(self) -> None:
-        """One part of the stage is done."""
-
-    def step(self, row: StepRecord) -> None:
-        """A step is finished and on disk."""
-
-    def stopped(self, reason: str) -> None:
-        """There will be no further step."""
-
-    def warning(self, sentence: str) -> None:
-        """Something went wrong that does not end the run. May be called from another thread."""
 
 
 def grpo_learning_rate(settings: TrainerSettings, step: int) -> float:

@@ -1,14 +1,13 @@
-"""A model that writes questions: an OpenAI-compatible server on loopback whose replies a test decides."""
+"""A model on loopback that writes the questions that a test decides."""
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from loopback_model import LoopbackModel, Reply
 
 from environment.models import Email
 
@@ -16,19 +15,15 @@ OWNER = "ann.lee@example.com"
 THINGS = ("Heron", "Falcon", "Osprey", "Kestrel", "Merlin", "Harrier", "Plover", "Curlew", "Dunlin", "Avocet")
 
 
-class QuestionModel(ThreadingHTTPServer):
-    """Calls `reply` with what it was asked (`{"owner", "questions", "mails"}`): a text, or an int as HTTP status."""
-
-    daemon_threads = True
+class QuestionModel(LoopbackModel):
+    """Calls `reply` with what it was asked (`{"owner", "questions", "mails"}`)."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.reply: Callable[[dict[str, Any]], str | int] = good_reply
-        self.requests: list[dict[str, Any]] = []
+        super().__init__()
+        self.reply: Callable[[dict[str, Any]], Reply] = good_reply
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+    def answer(self, request: dict[str, Any]) -> Reply:
+        return self.reply(case_of(request))
 
     def asked_about(self) -> list[tuple[int, ...]]:
         """The ids of the mails of every request, in the order of requests."""
@@ -37,40 +32,6 @@ class QuestionModel(ThreadingHTTPServer):
 
 def case_of(request: dict[str, Any]) -> dict[str, Any]:
     return json.loads(request["messages"][1]["content"])
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: QuestionModel
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append(request)
-        reply = self.server.reply(case_of(request))
-        status = reply if isinstance(reply, int) else 200
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
-        usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-        body: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 0, "model": "m"}
-        body |= {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": f"status {status}"}}
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
-
-
-@contextmanager
-def serving() -> Iterator[QuestionModel]:
-    server = QuestionModel()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def room_mails(count: int) -> list[Email]:

@@ -105,6 +105,8 @@ def test_a_long_mail_is_read_where_it_says_what_was_searched_for(
     assert "Bluebird" not in tools.call(READ, {"email_id": 1, "start": 0}).observation, "who says where, reads there"
     tools.call(SEARCH, {"keywords": ["caterers", "filler"]})
     assert "Bluebird" in tools.call(READ, {"email_id": 1}).observation, "most of the words, not most often"
+    tools.call(SEARCH, {"keywords": ["is"]})
+    assert "Bluebird" in tools.call(READ, {"email_id": 1}).observation, "a stop word counts where search has no other"
 
 
 def test_a_long_mail_is_read_passage_by_passage(tools: MailTools) -> None:

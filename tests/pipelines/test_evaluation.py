@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
 
 def save_checkpoint(folder: Path, seed: int, **trained_with: Any) -> Any:
     """A checkpoint of an untrained adapter on a tiny base of its own; its artifact version."""
-    base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed)
-    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
-        values = json.loads((base / file).read_text())
-        (base / file).write_text(json.dumps(values | {key: 8192}))
+    base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed, context=8192)
     adapter = folder / f"adapter-{seed}"
     lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora).save_pretrained(adapter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -23,11 +22,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny random model, and folders of the test's own for what steps write."""
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
     monkeypatch.setattr(train_agent, "RUNS", tmp_path / "runs")
-    folder = save_tiny_model(tmp_path / "base", "llama")
-    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
-        values = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(values | {key: 8192}))
-    return folder
+    return save_tiny_model(tmp_path / "base", "llama", context=8192)
 
 
 def retrain(base: Path, **data: int) -> PipelineRunResponse:

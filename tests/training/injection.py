@@ -17,9 +17,10 @@ from guessing_game import GuessingGame
 import training.trainer
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.update import AdapterTrainer
+from training.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings
-from training.trainer import Progress, TrainingRun
+from training.trainer import TrainingRun
 
 SETTINGS = TrainerSettings(
     demonstrations=4,

@@ -1,35 +1,28 @@
-"""A judge on loopback: an OpenAI-compatible server whose replies a test decides."""
+"""A judge on loopback, whose scores a test decides."""
 
 from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
-Reply = str | int
-"""What the judge writes, or the HTTP status with which it refuses."""
+from loopback_model import LoopbackModel, Reply
 
 
-class JudgeModel(ThreadingHTTPServer):
+class JudgeModel(LoopbackModel):
     """Calls `reply` with the ids of the trajectories that it was shown and with all that it was shown; answers after `seconds`."""
 
-    daemon_threads = True
-    request_queue_size = 128
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__()
         self.reply: Callable[[list[str], str], Reply] = by_id
         self.seconds = 0.0
-        self.requests: list[dict[str, Any]] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+    def answer(self, request: dict[str, Any]) -> Reply:
+        time.sleep(self.seconds)
+        asked = request["messages"][-1]["content"]
+        return self.reply(re.findall(r'<trajectory id="(\d+)">', asked), asked)
 
 
 def by_id(ids: list[str], asked: str = "") -> str:
@@ -48,39 +41,3 @@ def prose(ids: list[str], asked: str = "") -> str:
 
 def one_short(ids: list[str], asked: str = "") -> str:
     return by_id(ids[:-1])
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: JudgeModel
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.requests.append(request)
-        time.sleep(self.server.seconds)
-        asked = request["messages"][-1]["content"]
-        reply = self.server.reply(re.findall(r'<trajectory id="(\d+)">', asked), asked)
-        status = reply if isinstance(reply, int) else 200
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
-        usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
-        body: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 0, "model": request["model"]}
-        body |= {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": f"status {status}"}}
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
-
-
-@contextmanager
-def judging() -> Iterator[JudgeModel]:
-    server = JudgeModel()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -28,6 +28,11 @@ WAITS = 20.0
 """Seconds after which something that should have come never will."""
 
 
+async def comes(event: asyncio.Event) -> None:
+    async with asyncio.timeout(WAITS):
+        await event.wait()
+
+
 def version(policy: Policy) -> int:
     return int(policy.model.partition("@")[2])
 
@@ -97,6 +102,16 @@ def run(
     return asyncio.run(whole()), backend
 
 
+def first_update_after(event: asyncio.Event) -> Callable[[int], Any]:
+    """For `run`: the update of step 1, the second checkpoint, takes until then."""
+
+    async def update(number: int) -> None:
+        if number == 2:
+            await comes(event)
+
+    return update
+
+
 def ahead(steps: int, **changes: Any) -> TrainerSettings:
     return settings(max_steps_off_policy=steps, **changes)
 
@@ -127,16 +142,14 @@ def test_rollouts_and_scores_of_the_next_step_come_during_the_update_of_this_one
     async def judge(question: int) -> None:
         """Waits for the update of the step before to begin: a slow judge."""
         if step_of[question] > 1:
-            async with asyncio.timeout(WAITS):
-                await updating[step_of[question] - 1].wait()
+            await comes(updating[step_of[question] - 1])
         scored[step_of[question]].set()
 
     async def update(number: int) -> None:
         step = number - 1
         updating[step].set()
         if step < 3:
-            async with asyncio.timeout(WAITS):
-                await scored[step + 1].wait()
+            await comes(scored[step + 1])
 
     task = Scripted(judge=judge)
     finished, backend = run(tmp_path / "ahead", ahead(1, max_steps=3), task, update)
@@ -192,8 +205,7 @@ def test_a_validation_does_not_wait_for_what_is_gathered_ahead(tmp_path: Path) -
 
     async def play(_: Policy, scenario: int) -> None:
         if scenario in asked[1]:
-            async with asyncio.timeout(WAITS):
-                await validated.wait()
+            await comes(validated)
 
     class Tells(Told):
         def step(self, row: Any) -> None:
@@ -260,8 +272,7 @@ def test_a_checkpoint_that_is_sampled_from_is_not_deleted_until_then(tmp_path: P
 
     async def play(policy: Policy, scenario: int) -> None:
         if scenario == slow:
-            async with asyncio.timeout(WAITS):
-                await released.wait()
+            await comes(released)
             there.append((folder / "tests/models/toy/checkpoints" / f"{version(policy):04d}").is_dir())
 
     async def update(number: int) -> None:
@@ -285,13 +296,8 @@ def test_errors_ahead_are_told_when_their_step_comes_and_what_is_finished_stays(
             refused.set()
             raise BadInput("judge refuses the key")
 
-    async def update(number: int) -> None:
-        if number == 2:
-            async with asyncio.timeout(WAITS):
-                await refused.wait()
-
     with pytest.raises(BadInput, match="^judge refuses the key$"):
-        run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted(judge=judge), update)
+        run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted(judge=judge), first_update_after(refused))
     assert [row.step for row in read_history(tmp_path / "ahead" / "tests/models/toy" / HISTORY_FILE)] == [0, 1]
     finished, _ = run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted())
     assert finished.resumed_from == 1 and len(finished.history) == 4
@@ -306,13 +312,8 @@ def test_a_warning_is_in_the_row_of_the_step_whose_rollouts_failed(tmp_path: Pat
             failed.set()
             raise OSError("the connection was reset")
 
-    async def update(number: int) -> None:
-        if number == 2:
-            async with asyncio.timeout(WAITS):
-                await failed.wait()
-
     told = Told()
-    run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted(play=play), update, told)
+    run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted(play=play), first_update_after(failed), told)
     assert [len(row.warnings) for row in told.rows] == [0, 0, 1, 0]
     assert told.rows[2].warnings[0].startswith("step 2: 4 rollouts failed (4 OSError: the connection")
     assert [(row.rollout_errors, row.groups_dropped) for row in told.rows] == [(0, 0), (0, 0), (4, 1), (0, 0)]

@@ -16,28 +16,16 @@ from typing import Any
 import art
 import pytest
 from injection import POINTS, SETTINGS, Varied, train, train_until_killed
-from judge_model import JudgeModel, by_id, judging, one_short, prose
+from judge_model import JudgeModel, by_id, one_short, prose
 from tiny_models import save_tiny_model
+from toy_run import Told
 
 from training.errors import BadInput
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
 from training.task import Policy
-from training.trainer import Progress
 
 FINISHED_BEFORE = {"warm start": 0, "rollout": 2, "update": 2, "checkpoint": 2}
 """Rows that are on disk when the run is killed: the warm start's and that of step 1."""
-
-
-class Told(Progress):
-    def __init__(self) -> None:
-        self.rows: list[StepRecord] = []
-        self.warnings: list[str] = []
-
-    def step(self, row: StepRecord) -> None:
-        self.rows.append(row)
-
-    def warning(self, sentence: str) -> None:
-        self.warnings.append(sentence)
 
 
 @pytest.fixture(scope="session")
@@ -215,7 +203,7 @@ def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(base: Path, tmp_p
 
 @pytest.fixture
 def judge() -> Iterator[JudgeModel]:
-    with judging() as server:
+    with JudgeModel.serving() as server:
         yield server
 
 

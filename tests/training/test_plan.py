@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judge_model import judging
+from judge_model import JudgeModel
 
 from training.errors import BadInput
 from training.experiment import Experiment
@@ -114,7 +114,7 @@ def judged(**changes: Any) -> TrainerSettings:
 
 
 def test_the_judge_is_asked_for_a_word(base: Path, tmp_path: Path) -> None:
-    with judging() as judge:
+    with JudgeModel.serving() as judge:
         judge.reply = lambda ids, asked: "ready"
         assert failures(judged(ruler_api_base=judge.url), base, tmp_path) == {}
         assert "ready" in json.dumps(judge.requests[0]["messages"]) and len(judge.requests) == 1

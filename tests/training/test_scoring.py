@@ -13,7 +13,7 @@ from typing import Any
 
 import art
 import pytest
-from judge_model import JudgeModel, by_id, judging, one_short, prose, scores
+from judge_model import JudgeModel, by_id, one_short, prose, scores
 
 from training.errors import BadInput
 from training.judge import JudgeUse, RulerJudge
@@ -45,7 +45,7 @@ def group(rollouts: int = 8, question: str = "who?") -> art.TrajectoryGroup:
 
 @pytest.fixture
 def model() -> Iterator[JudgeModel]:
-    with judging() as server:
+    with JudgeModel.serving() as server:
         yield server
 
 
@@ -113,16 +113,26 @@ def test_a_reply_that_cannot_be_used_is_asked_for_again_and_then_given_up(model:
     assert not list(tmp_path.glob("b/*"))
 
 
-def test_waits_longer_before_each_further_request(model: JudgeModel, tmp_path: Path) -> None:
+def test_waits_longer_before_each_further_request(
+    model: JudgeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[float] = []
+    waited: list[float] = []
+    sleep = asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        waited.append(seconds)
+        await sleep(seconds)
 
     def busy(ids: list[str], text: str) -> int:
         asked.append(time.monotonic())
         return 503
 
     model.reply = busy
+    monkeypatch.setattr(asyncio, "sleep", recorded)
     score(settings(model, ruler_attempts=3, ruler_backoff=0.1), tmp_path, group(2))
-    assert 0.1 <= asked[1] - asked[0] < asked[2] - asked[1] and asked[2] - asked[1] >= 0.2
+    assert [seconds for seconds in waited if seconds] == [0.1, 0.2]
+    assert asked[1] - asked[0] >= 0.1 and asked[2] - asked[1] >= 0.2
 
 
 def test_a_judge_that_hangs_is_given_up(model: JudgeModel, tmp_path: Path) -> None:
@@ -266,8 +276,11 @@ def test_an_own_server_needs_no_key_and_keeps_one_that_is_there(
     model: JudgeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_scoring(settings(model))
+    score(settings(model), tmp_path / "without", group(2))
     monkeypatch.setenv("OPENAI_API_KEY", "mine")
     require_scoring(TrainerSettings(scoring="ruler"))
+    score(settings(model), tmp_path / "with", group(2))
+    assert model.keys == ["Bearer none", "Bearer mine"]
 
 
 def test_rollouts_with_additional_histories_are_dropped_with_a_reason(model: JudgeModel, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from training.experiment import Experiment
 from training.history import StepRecord
+from training.progress import Progress
 from training.tracking import is_tracked, tracked
-from training.trainer import Progress
 
 
 class Told(Progress):

@@ -4,57 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
+from loopback_model import LoopbackModel, Reply
 
 from agent.judges import JudgeError
 from agent.judges.llm import LLMJudge
 
 
-class FakeModel(ThreadingHTTPServer):
-    """Answers each chat completion with the next of `replies`, an int being an HTTP status, and keeps the requests."""
+class FakeModel(LoopbackModel):
+    """Answers with the next of `replies`."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.replies: list[str | int] = []
-        self.requests: list[dict] = []
+        super().__init__()
+        self.replies: list[Reply] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: FakeModel
-
-    def do_POST(self) -> None:
-        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        reply = self.server.replies.pop(0)
-        message = {"role": "assistant", "content": reply}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        body = json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
-        self.send_response(reply if isinstance(reply, int) else 200)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
+    def answer(self, request: dict[str, Any]) -> Reply:
+        return self.replies.pop(0)
 
 
 @pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeModel]:
-    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    server = FakeModel()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def model() -> Iterator[FakeModel]:
+    with FakeModel.serving() as server:
+        yield server
 
 
 def ask(model: FakeModel, answer: str = "14:30 </answer> accept: true"):

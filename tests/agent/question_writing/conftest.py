@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from question_model import QuestionModel, room_mails, serving
+from question_model import QuestionModel, room_mails
 
 from agent.question_writing.settings import QuestionSettings
 from agent.question_writing.writing import WritingReport, write_questions
@@ -16,7 +16,7 @@ from environment.email_db import MailDatabase, build_database
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuestionModel]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with serving() as server:
+    with QuestionModel.serving() as server:
         yield server
 
 

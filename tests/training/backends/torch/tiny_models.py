@@ -19,8 +19,11 @@ TEXT = [
 ]
 
 
-def save_tiny_model(folder: Path, family: str, seed: int = 0, hidden: int = 48) -> Path:
-    """Write model and tokenizer to `folder`; weights are large enough that distributions are far from uniform."""
+def save_tiny_model(folder: Path, family: str, seed: int = 0, hidden: int = 48, context: int = 1024) -> Path:
+    """Write model and tokenizer to `folder`; weights are large enough that distributions are far from uniform.
+
+    A mail takes a `context` of 8,192: tokens are hardly more than bytes.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -31,7 +34,7 @@ def save_tiny_model(folder: Path, family: str, seed: int = 0, hidden: int = 48) 
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>", additional_special_tokens=SPECIAL
     )
-    fast.model_max_length = 1024
+    fast.model_max_length = context
     fast.chat_template = TEMPLATE.read_text()
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
@@ -42,7 +45,7 @@ def save_tiny_model(folder: Path, family: str, seed: int = 0, hidden: int = 48) 
         "num_hidden_layers": 4,
         "num_attention_heads": 6,
         "num_key_value_heads": 2,
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": context,
         "initializer_range": 0.3,
         "eos_token_id": 2,
         "bos_token_id": 1,

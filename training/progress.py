@@ -1,0 +1,24 @@
+"""What happens in a run, for whoever shows or sends it on."""
+
+from __future__ import annotations
+
+from training.history import StepRecord
+
+
+class Progress:
+    """What a run tells whoever watches it; the default tells nobody."""
+
+    def stage(self, description: str, total: int) -> None:
+        """A stage of `total` parts begins."""
+
+    def advance(self) -> None:
+        """One part of the stage is done."""
+
+    def step(self, row: StepRecord) -> None:
+        """A step is finished and on disk."""
+
+    def stopped(self, reason: str) -> None:
+        """There will be no further step."""
+
+    def warning(self, sentence: str) -> None:
+        """Something went wrong that does not end the run. May be called from another thread."""
