@@ -1,4 +1,4 @@
-"""The real training as pods: without a GPU, with one, killed in the middle, and served."""
+"""The real training as pods: without a GPU, with one, killed in the middle, with its whole node, and served."""
 
 from __future__ import annotations
 
@@ -65,7 +65,13 @@ def cluster_config(checkout: Checkout, tiny_base: Path) -> str:
     settings, train = product["settings"], product["step_settings"]["train_agent"]
     pods = pod_settings(checkout.folder, tiny_base)
     settings["docker"] = docker
-    settings[f"orchestrator.{FLAVOR}"] |= {"pod_settings": pods, "orchestrator_pod_settings": pods}
+    # The orchestrator's pod would import each step's code once more, only to see whether the step was ever run.
+    settings[f"orchestrator.{FLAVOR}"] |= {
+        "pod_settings": pods,
+        "orchestrator_pod_settings": pods,
+        "prevent_orchestrator_pod_caching": True,
+        "job_monitoring_interval": 1,
+    }
     train["settings"]["docker"] = docker
     gpu = {"nvidia.com/gpu": "1"}
     train["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
@@ -93,12 +99,13 @@ def published_rows(stack: Stack) -> int:
     return stack.bucket.Object(files[0]).get()["Body"].read().count(b"\n") if files else 0
 
 
-def kill_pod(name: str) -> None:
-    """SIGKILL to the processes of a pod, as the kernel does it when memory runs out."""
-    mark = f"POD_NAME={name}\0".encode()
+def kill_pods(*names: str) -> None:
+    """SIGKILL to the processes of pods, as the kernel does it when memory runs out, or power when it does."""
+    marks = [f"POD_NAME={name}\0".encode() for name in names]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (process / "environ").read_bytes():
+            environment = (process / "environ").read_bytes()
+            if any(mark in environment for mark in marks):
                 os.kill(int(process.name), signal.SIGKILL)
         except OSError:
             continue
@@ -113,20 +120,11 @@ def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 @pytest.fixture(scope="module")
-def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model with room for a mail in byte tokens."""
-    from tiny_models import save_tiny_model
-
-    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
-    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
-        values = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(values | {key: 8192}))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[str, Any]]:
-    """One training: it waits for a GPU, gets one, is killed in the middle and goes on. What was seen on the way."""
+    """One training: it waits for a GPU, gets one, is killed, goes on, loses all its pods at once and goes on again.
+
+    What was seen on the way.
+    """
     stack.cluster.set_gpus(0)
     seen: dict[str, Any] = {}
     run = project.start("--pipeline", "train", "--config", cluster_config(project, tiny_base))
@@ -136,8 +134,12 @@ def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[s
         stack.cluster.set_gpus(1)
         seen["published"] = eventually(lambda: (n := published_rows(stack)) >= 4 and n, run)
         pods = [pod.metadata.name for pod in stack.cluster.pods(f"step_run_id={waiting[0].id}")]
-        seen["killed"] = pods[-1]
-        kill_pod(pods[-1])
+        kill_pods(pods[-1])
+        rows = seen["published again"] = [published_rows(stack)]
+        eventually(lambda: rows.append(published_rows(stack)) or rows[-1] >= seen["published"] + 4, run)
+        alive = [pod.metadata.name for pod in stack.cluster.pods() if pod.status.phase == "Running"]
+        seen["lost"] = alive
+        kill_pods(*alive)
         seen["output"], _ = run.communicate(timeout=500)
     finally:
         run.kill()
@@ -152,12 +154,18 @@ def test_a_pod_that_waits_for_a_gpu_says_so(trained: dict[str, Any]) -> None:
 
 
 def test_a_killed_training_goes_on_after_the_last_published_step(stack: Stack, trained: dict[str, Any]) -> None:
-    first, second = train_steps(stack)
-    assert first.status.value == "retried" and second.status.value == "completed"
-    history = second.outputs["training_history"][0].load()
+    killed, lost, last = train_steps(stack)
+    assert (killed.status.value, lost.status.value, last.status.value) == ("retried", "retried", "completed")
+    history = last.outputs["training_history"][0].load()
     assert [row["step"] for row in history] == list(range(31)), "each step once, the warm start first"
+    assert min(trained["published again"]) >= trained["published"], "the second attempt began anew"
+
+
+def test_a_lost_node_costs_no_run(stack: Stack, trained: dict[str, Any]) -> None:
+    """All pods at once: the orchestrator's, the one that waits for the training's, and the training's."""
+    assert len(trained["lost"]) == 3
     version = stack.client.list_model_versions(MODEL_NAME, sort_by="desc:created", hydrate=True).items[0]
-    assert version.run_metadata["training"]["resumed_from"] >= trained["published"] - 1
+    assert version.run_metadata["training"]["resumed_from"] >= trained["published again"][-1] - 1
 
 
 def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> None:
