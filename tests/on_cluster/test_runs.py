@@ -58,29 +58,31 @@ def eventually(look: Callable[[], Found], process: subprocess.Popen[str], second
     return found
 
 
-def cluster_config(checkout: Checkout, tiny_base: Path) -> str:
-    """configs/training_k8s.yaml with what a machine without GPU, registry or large model has instead."""
-    product = yaml.safe_load((ROOT / "configs" / "training_k8s.yaml").read_text())
+def cluster_config(checkout: Checkout, product: str, *folders: Path, **values: Any) -> str:
+    """`values` with the ZenML settings of the product's configuration, less what needs a GPU, a registry or a large model.
+
+    `folders` are mounted in the orchestrator's pods and in no others.
+    """
+    of_product = yaml.safe_load((ROOT / "configs" / product).read_text())
+    config = values | {key: of_product[key] for key in ("settings", "step_settings")}
     docker = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
-    settings, train = product["settings"], product["step_settings"]["train_agent"]
-    pods = pod_settings(checkout.folder, tiny_base)
-    settings["docker"] = docker
+    pods, gpu = pod_settings(checkout.folder, *folders), {"nvidia.com/gpu": "1"}
+    config["settings"]["docker"] = docker
     # The orchestrator's pod would import each step's code once more, only to see whether the step was ever run.
-    settings[f"orchestrator.{FLAVOR}"] |= {
+    config["settings"][f"orchestrator.{FLAVOR}"] |= {
         "pod_settings": pods,
         "orchestrator_pod_settings": pods,
         "prevent_orchestrator_pod_caching": True,
         "job_monitoring_interval": 1,
     }
-    train["settings"]["docker"] = docker
-    gpu = {"nvidia.com/gpu": "1"}
-    train["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
-        **pods,
-        "resources": {"requests": {"memory": "400Mi", **gpu}, "limits": gpu},
-    }
-    file = checkout.folder / "cluster.yaml"
-    values = SMALL | {"base_model": str(tiny_base), "settings": settings, "step_settings": product["step_settings"]}
-    file.write_text(yaml.safe_dump(values))
+    for step in config["step_settings"].values():
+        step["settings"]["docker"] = docker
+        step["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
+            **pod_settings(checkout.folder),
+            "resources": {"requests": {"memory": "400Mi", **gpu}, "limits": gpu},
+        }
+    file = checkout.folder / product
+    file.write_text(yaml.safe_dump(config))
     return str(file)
 
 
@@ -127,7 +129,8 @@ def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[s
     """
     stack.cluster.set_gpus(0)
     seen: dict[str, Any] = {}
-    run = project.start("--pipeline", "train", "--config", cluster_config(project, tiny_base))
+    config = cluster_config(project, "training_k8s.yaml", tiny_base, base_model=str(tiny_base), **SMALL)
+    run = project.start("--pipeline", "train", "--config", config)
     try:
         waiting = eventually(lambda: [s for s in train_steps(stack) if PENDING in s.run_metadata], run)
         seen["pending"] = waiting[0].run_metadata[PENDING]
@@ -173,6 +176,20 @@ def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> 
     for part in ("create_database/mail_database", "load_scenarios/scenarios", "train_agent/checkpoint", "/logs/"):
         assert any(part in key for key in keys), part
     assert "adapter_model.safetensors" in str(keys) and "mails.sqlite" in str(keys)
+    assert any("/base_models/" in key and key.endswith("published.json") for key in keys), "the training's pod had it from there"
+
+
+def test_a_gpu_evaluates(stack: Stack, project: Checkout, trained: dict[str, Any]) -> None:
+    config = cluster_config(project, "evaluation_k8s.yaml", eval_limit=2, judge="exact")
+    stack.cluster.set_gpus(1)
+    try:
+        done = project.run("--pipeline", "eval", "--config", config, timeout=500)
+    finally:
+        stack.cluster.set_gpus(0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "to production: " in done.stdout
+    asked = stack.client.list_run_steps(name="run_inference", hydrate=True).items[0]
+    assert stack.cluster.pods(f"step_run_id={asked.id}"), "it ran on the step operator"
 
 
 def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, trained: dict[str, Any]) -> None:
