@@ -83,7 +83,9 @@ class ApiServer(ThreadingHTTPServer):
             return 200, self.objects[path]
         if method == "GET" and path.rpartition("/")[2] in ("nodes", "jobs", "pods", "cronjobs"):
             found = [value for key, value in self.objects.items() if key.rpartition("/")[0] == path]
-            return 200, {"items": [value for value in found if labels.items() <= value["metadata"].get("labels", {}).items()]}
+            return 200, {
+                "items": [value for value in found if labels.items() <= value["metadata"].get("labels", {}).items()]
+            }
         return 404, {"kind": "Status", "reason": "NotFound", "message": path}
 
 
