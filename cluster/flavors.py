@@ -1,16 +1,21 @@
-"""ZenML's Kubernetes orchestrator and step operator, taught to wait for an API server and to say why a pod does not start.
+"""ZenML's Kubernetes orchestrator and step operator, taught to wait for an API server, to outlive a node and to name what keeps a pod.
 
-As they come, both take a minute without the API server for a failed step, while its pod goes on; and the step operator waits
-without a word for a pod that cannot start, even for an image that does not exist.
+As they come, both take a minute without the API server for a failed step, while its pod goes on; the step operator waits
+without a word for a pod that cannot start, even for an image that does not exist; and a run whose pods are lost together with
+their node fails, though its orchestrator is started again to go on.
 """
 
 from __future__ import annotations
 
-from kubernetes.client import ApiClient
+import time
+from typing import Any
+
+from kubernetes.client import ApiClient, V1Job
 from urllib3 import Retry
 from zenml import log_metadata
 from zenml.enums import ExecutionStatus
 from zenml.integrations.kubernetes import kube_utils
+from zenml.integrations.kubernetes.constants import STEP_NAME_ANNOTATION_KEY, STEP_OPERATOR_ANNOTATION_KEY
 from zenml.integrations.kubernetes.flavors import KubernetesOrchestratorFlavor, KubernetesStepOperatorFlavor
 from zenml.integrations.kubernetes.orchestrators import KubernetesOrchestrator
 from zenml.integrations.kubernetes.step_operators import KubernetesStepOperator
@@ -24,6 +29,8 @@ PATIENCE = Retry(total=None, connect=12, read=3, redirect=3, status=3, other=3, 
 """Twelve attempts to connect, with pauses of 2, 4, 8, 16 and then 20 seconds: almost three minutes."""
 PENDING = "pending"
 """Metadata of a step run: why its pod does not start, or why it ended; empty when it started after all."""
+ENDING_SECONDS = 90
+"""How long a new attempt waits for the pods of an earlier one to end; Kubernetes gives them 30 seconds for it."""
 
 logger = get_logger(__name__)
 
@@ -53,37 +60,79 @@ class ResilientOrchestrator(KubernetesOrchestrator):
 
 
 class ResilientStepOperator(KubernetesStepOperator):
-    """ZenML's Kubernetes step operator with patience and with a word about pods that do not start."""
+    """ZenML's Kubernetes step operator with patience, one job at a time, and a word about pods that do not start.
+
+    Its pod submits the step's job and waits for it; when that pod is lost, its successor submits another one.
+    """
 
     _said = ""
 
     def get_kube_client(self) -> ApiClient:
         return with_retries(super().get_kube_client(), PATIENCE)
 
+    def submit_with_allocation(self, info: Any, *arguments: Any, **options: Any) -> None:
+        """Submits the step's job when what an earlier attempt has left running is ended: two would publish one training."""
+        self._end_earlier(info)
+        super().submit_with_allocation(info, *arguments, **options)
+        # An orchestrator that was started again goes on with every job that names a step. It would take the end of this one,
+        # which the step survives by a retry, for the end of the step.
+        for job in self._jobs(step_run_id=info.step_run_id):
+            kube_utils.update_job(
+                self._k8s_batch_api,
+                self.config.kubernetes_namespace,
+                job.metadata.name,
+                {STEP_NAME_ANNOTATION_KEY: None},
+                **self._limits,
+            )
+
+    def wait(self, step_run: StepRunResponse) -> ExecutionStatus:
+        """Waits for the step's job. It ends with the waiting when that is interrupted: nobody would take note of its end."""
+        try:
+            return super().wait(step_run)
+        except BaseException:
+            self.cancel(step_run)
+            raise
+
     def get_status(self, step_run: StepRunResponse) -> ExecutionStatus:
         """Status of the step's job; why it is pending goes to the step's log and metadata.
 
         Raises when the API server cannot be asked: `wait` then goes by what ZenML's server knows of the step.
         """
-        namespace, limits = self.config.kubernetes_namespace, self._limits
-        label = f"step_run_id={kube_utils.sanitize_label_value(str(step_run.id))}"
-        jobs = kube_utils.list_jobs(self._k8s_batch_api, namespace, label_selector=label, **limits).items
+        jobs = self._jobs(step_run_id=step_run.id)
         if not jobs:
             self._say(step_run, "its job was deleted")
             return ExecutionStatus.FAILED
         status, why = kube_utils.check_job_status(
             self._k8s_batch_api,
             self._k8s_core_api,
-            namespace,
+            self.config.kubernetes_namespace,
             jobs[0].metadata.name,
             fail_on_container_waiting_reasons=self.config.fail_on_container_waiting_reasons,
-            **limits,
+            **self._limits,
         )
         self._say(step_run, why or "")
         return {
             kube_utils.JobStatus.SUCCEEDED: ExecutionStatus.COMPLETED,
             kube_utils.JobStatus.FAILED: ExecutionStatus.FAILED,
         }.get(status, ExecutionStatus.RUNNING)
+
+    def _end_earlier(self, info: Any) -> None:
+        deadline = time.monotonic() + ENDING_SECONDS
+        asked: set[str] = set()
+        labels = {"run_id": info.run_id, "step_name": info.pipeline_step_name}
+        while running := {job.metadata.name for job in self._jobs(**labels) if _runs_step(job)}:
+            for name in running - asked:
+                logger.warning("Step `%s`: ending the job of an earlier attempt, %s", info.pipeline_step_name, name)
+                kube_utils.delete_job(self._k8s_batch_api, self.config.kubernetes_namespace, name, **self._limits)
+                asked.add(name)
+            if time.monotonic() > deadline:  # its node is away and cannot say
+                return
+            time.sleep(1)
+
+    def _jobs(self, **labels: Any) -> list[V1Job]:
+        selector = ",".join(f"{name}={kube_utils.sanitize_label_value(str(value))}" for name, value in labels.items())
+        batch, namespace = self._k8s_batch_api, self.config.kubernetes_namespace
+        return kube_utils.list_jobs(batch, namespace, label_selector=selector, **self._limits).items
 
     @property
     def _limits(self) -> dict[str, int | None]:
@@ -95,6 +144,12 @@ class ResilientStepOperator(KubernetesStepOperator):
         self._said = why
         logger.warning("Step `%s`: %s", step_run.name, why or "its pod has started")
         log_metadata({PENDING: why}, step_id=step_run.id)
+
+
+def _runs_step(job: V1Job) -> bool:
+    """Whether it is a step operator's and not over. The job whose pod waits for it has the same labels."""
+    conditions = {condition.type for condition in job.status.conditions or [] if condition.status == "True"}
+    return STEP_OPERATOR_ANNOTATION_KEY in (job.metadata.annotations or {}) and not conditions & {"Complete", "Failed"}
 
 
 class ResilientOrchestratorFlavor(KubernetesOrchestratorFlavor):

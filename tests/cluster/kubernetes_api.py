@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 import kubernetes_validate
 
@@ -50,12 +51,14 @@ class ApiServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def put(self, path: str, **fields: Any) -> None:
-        self.objects[path] = {"metadata": {"name": path.rpartition("/")[2]}, **fields}
+        metadata = {"name": path.rpartition("/")[2], **fields.pop("metadata", {})}
+        self.objects[path] = {"metadata": metadata, **fields}
 
     def of_kind(self, plural: str) -> list[dict[str, Any]]:
         return [value for path, value in self.objects.items() if path.split("/")[-2] == plural]
 
-    def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, body: Any, labels: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Status and body of the answer; `labels` are those that a list is limited to."""
         for start, status in self.failing.items():
             if path.startswith(start):
                 return status, {"kind": "Status", "reason": "refused", "message": "refused by the test"}
@@ -79,7 +82,10 @@ class ApiServer(ThreadingHTTPServer):
                 return 200, self.objects.pop(path)
             return 200, self.objects[path]
         if method == "GET" and path.rpartition("/")[2] in ("nodes", "jobs", "pods", "cronjobs"):
-            return 200, {"items": [value for key, value in self.objects.items() if key.rpartition("/")[0] == path]}
+            found = [value for key, value in self.objects.items() if key.rpartition("/")[0] == path]
+            return 200, {
+                "items": [value for value in found if labels.items() <= value["metadata"].get("labels", {}).items()]
+            }
         return 404, {"kind": "Status", "reason": "NotFound", "message": path}
 
 
@@ -89,7 +95,10 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(length)) if length else None
-        status, value = self.server.answer(self.command, self.path.partition("?")[0], body)
+        path, _, query = self.path.partition("?")
+        selector = parse_qs(query).get("labelSelector", [""])[0]
+        labels = dict(label.split("=", 1) for label in selector.split(",") if label)
+        status, value = self.server.answer(self.command, path, body, labels)
         content = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -1,4 +1,4 @@
-"""Our step operator and orchestrator against an emulated API server: pods that do not start, and a server that is away."""
+"""Our step operator and orchestrator against an emulated API server: pods that do not start or are lost, and a server that is away."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kubernetes.client import CoreV1Api
+from kubernetes.client import BatchV1Api, CoreV1Api
 from kubernetes_api import ApiServer
 from urllib3 import Retry
 from zenml.client import Client
 from zenml.enums import ExecutionStatus, StackComponentType
+from zenml.integrations.kubernetes.constants import STEP_NAME_ANNOTATION_KEY, STEP_OPERATOR_ANNOTATION_KEY
+from zenml.integrations.kubernetes.orchestrators.kubernetes_orchestrator_entrypoint import _reconstruct_nodes
+from zenml.orchestrators.dag_runner import NodeStatus
 from zenml.step_operators import BaseStepOperator
 
 from cluster import flavors
 
-JOB = "/apis/batch/v1/namespaces/zenml/jobs/train"
+JOBS = "/apis/batch/v1/namespaces/zenml/jobs"
+JOB = f"{JOBS}/train"
 POD = "/api/v1/namespaces/zenml/pods/train-1"
 STEP = SimpleNamespace(id=uuid4(), name="train_agent")
+RUN = SimpleNamespace(id=uuid4(), steps={STEP.name: SimpleNamespace(status=ExecutionStatus.RUNNING)})
 
 
 @pytest.fixture
@@ -40,9 +45,14 @@ def operator(kubernetes_stack: Client, said: list[str]) -> Any:
     kubernetes_stack.delete_stack_component(model.id, kind)
 
 
+def put_job(cluster: ApiServer, **status: Any) -> None:
+    cluster.put(JOB, metadata={"labels": {"step_run_id": str(STEP.id)}}, status=status)
+
+
 def put_pod(cluster: ApiServer, **status: Any) -> None:
-    cluster.put(JOB, status={})
-    cluster.put(POD, spec={"containers": [{"name": "main"}]}, status={"phase": "Pending", **status})
+    put_job(cluster)
+    pod = {"containers": [{"name": "main"}]}
+    cluster.put(POD, metadata={"labels": {"job-name": "train"}}, spec=pod, status={"phase": "Pending", **status})
 
 
 def unschedulable(why: str) -> dict[str, Any]:
@@ -76,12 +86,82 @@ def test_an_image_that_does_not_exist_fails_at_once(cluster: ApiServer, operator
 
 @pytest.mark.parametrize(("condition", "status"), [("Complete", ExecutionStatus.COMPLETED), ("Failed", ExecutionStatus.FAILED)])
 def test_a_job_that_ended(cluster: ApiServer, operator: Any, condition: str, status: ExecutionStatus) -> None:
-    cluster.put(JOB, status={"conditions": [{"type": condition, "status": "True", "message": "it ended"}]})
+    put_job(cluster, conditions=[{"type": condition, "status": "True", "message": "it ended"}])
     assert operator.get_status(STEP) == status
 
 
 def test_a_job_that_was_deleted(operator: Any, said: list[str]) -> None:
     assert operator.get_status(STEP) == ExecutionStatus.FAILED and said == ["its job was deleted"]
+
+
+def put_job_of_step(cluster: ApiServer, name: str, *ended: str, operator: bool = True) -> None:
+    """A job of the step: the step operator's, or the one whose pod waits for that."""
+    annotations = {STEP_NAME_ANNOTATION_KEY: STEP.name, **({STEP_OPERATOR_ANNOTATION_KEY: "gpu"} if operator else {})}
+    labels = {"run_id": str(RUN.id), "step_name": STEP.name}
+    conditions = [{"type": condition, "status": "True"} for condition in ended]
+    cluster.put(f"{JOBS}/{name}", metadata={"annotations": annotations, "labels": labels}, status={"conditions": conditions})
+
+
+def submit(operator: Any) -> None:
+    info = SimpleNamespace(
+        config=SimpleNamespace(command=None),
+        pipeline_configuration=SimpleNamespace(settings={}),
+        pipeline=SimpleNamespace(name="training_pipeline"),
+        snapshot=SimpleNamespace(project_id=uuid4()),
+        pipeline_step_name=STEP.name,
+        run_id=RUN.id,
+        run_name="run",
+        step_run_id=STEP.id,
+        get_image=lambda key: "image",
+    )
+    operator.submit_with_allocation(info, ["python", "-m", "zenml", "--step"], {}, None)
+
+
+def submitted(cluster: ApiServer) -> str:
+    """Where the job is that `submit` made."""
+    [path] = [path for path in cluster.objects if path.startswith(JOBS) and path.endswith("step-operator")]
+    return path
+
+
+def test_a_new_attempt_ends_what_the_one_before_left_running(cluster: ApiServer, operator: Any) -> None:
+    put_job_of_step(cluster, "left")
+    put_job_of_step(cluster, "over", "Failed")
+    put_job_of_step(cluster, "waiting", operator=False)
+    submit(operator)
+    assert f"{JOBS}/left" not in cluster.objects
+    assert {f"{JOBS}/over", f"{JOBS}/waiting", submitted(cluster)} <= cluster.objects.keys()
+
+
+def test_a_job_that_does_not_end_holds_up_nobody_for_ever(
+    cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node is away: what is deleted there stays until the node says so."""
+    monkeypatch.setattr(flavors, "ENDING_SECONDS", 0)
+    monkeypatch.setattr(flavors.kube_utils, "delete_job", lambda *words, **options: None)
+    put_job_of_step(cluster, "left")
+    submit(operator)
+    assert submitted(cluster)
+
+
+def test_an_orchestrator_that_is_started_again_goes_on_with_the_job_that_waits(cluster: ApiServer, operator: Any) -> None:
+    """ZenML takes any job that names the step for it: a lost training would be a failed step, whatever retries are left."""
+    submit(operator)
+    cluster.objects[submitted(cluster)]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    put_job_of_step(cluster, "waiting", operator=False)
+    snapshot = SimpleNamespace(step_configurations={STEP.name: SimpleNamespace(spec=SimpleNamespace(upstream_steps=[]))})
+    [node] = _reconstruct_nodes(snapshot, RUN, "zenml", BatchV1Api(operator.get_kube_client()))
+    assert node.status == NodeStatus.RUNNING and node.metadata["job_name"] == "waiting"
+
+
+def test_a_job_ends_with_the_waiting_for_it(cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(step_run: Any) -> None:
+        raise KeyboardInterrupt
+
+    put_job(cluster)
+    monkeypatch.setattr(operator, "get_status", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        operator.wait(STEP)
+    assert JOB not in cluster.objects
 
 
 def test_a_cluster_that_cannot_be_asked_is_no_failed_step(

@@ -42,7 +42,9 @@ def test_the_job_that_starts_a_run(
     training_pipeline.with_options(settings=settings)(
         config=section(config, TrainingConfig), run_key="r0", database=saved[0], scenarios=saved[1]
     )
-    pod = the_job(cluster)["spec"]["template"]["spec"]
+    spec = the_job(cluster)["spec"]
+    assert spec["backoffLimit"] == 3, "an orchestrator whose pod is lost is started again, and goes on with its run"
+    pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert container["image"] == IMAGE and pod["serviceAccountName"] == "email-agent"
     assert "nvidia" not in str(pod) and "affinity" not in pod

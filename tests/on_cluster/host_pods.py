@@ -38,7 +38,7 @@ def pod_settings(project: Path, *folders: Path, **more: Any) -> dict[str, Any]:
         "PYTHONPATH": f"{PROJECT}:{CUSTOMIZED}",
         "HOME": "/root",
         "USER": "root",
-        "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+        "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "WANDB_MODE": "disabled",
         "ZENML_ENABLE_RICH_TRACEBACK": "false",

@@ -1,4 +1,4 @@
-"""The real training as pods: without a GPU, with one, killed in the middle, and served."""
+"""The real training as pods: without a GPU, with one, killed in the middle, with its whole node, and served."""
 
 from __future__ import annotations
 
@@ -58,23 +58,31 @@ def eventually(look: Callable[[], Found], process: subprocess.Popen[str], second
     return found
 
 
-def cluster_config(checkout: Checkout, tiny_base: Path) -> str:
-    """configs/training_k8s.yaml with what a machine without GPU, registry or large model has instead."""
-    product = yaml.safe_load((ROOT / "configs" / "training_k8s.yaml").read_text())
+def cluster_config(checkout: Checkout, product: str, *folders: Path, **values: Any) -> str:
+    """`values` with the ZenML settings of the product's configuration, less what needs a GPU, a registry or a large model.
+
+    `folders` are mounted in the orchestrator's pods and in no others.
+    """
+    of_product = yaml.safe_load((ROOT / "configs" / product).read_text())
+    config = values | {key: of_product[key] for key in ("settings", "step_settings")}
     docker = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
-    settings, train = product["settings"], product["step_settings"]["train_agent"]
-    pods = pod_settings(checkout.folder, tiny_base)
-    settings["docker"] = docker
-    settings[f"orchestrator.{FLAVOR}"] |= {"pod_settings": pods, "orchestrator_pod_settings": pods}
-    train["settings"]["docker"] = docker
-    gpu = {"nvidia.com/gpu": "1"}
-    train["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
-        **pods,
-        "resources": {"requests": {"memory": "400Mi", **gpu}, "limits": gpu},
+    pods, gpu = pod_settings(checkout.folder, *folders), {"nvidia.com/gpu": "1"}
+    config["settings"]["docker"] = docker
+    # The orchestrator's pod would import each step's code once more, only to see whether the step was ever run.
+    config["settings"][f"orchestrator.{FLAVOR}"] |= {
+        "pod_settings": pods,
+        "orchestrator_pod_settings": pods,
+        "prevent_orchestrator_pod_caching": True,
+        "job_monitoring_interval": 1,
     }
-    file = checkout.folder / "cluster.yaml"
-    values = SMALL | {"base_model": str(tiny_base), "settings": settings, "step_settings": product["step_settings"]}
-    file.write_text(yaml.safe_dump(values))
+    for step in config["step_settings"].values():
+        step["settings"]["docker"] = docker
+        step["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
+            **pod_settings(checkout.folder),
+            "resources": {"requests": {"memory": "400Mi", **gpu}, "limits": gpu},
+        }
+    file = checkout.folder / product
+    file.write_text(yaml.safe_dump(config))
     return str(file)
 
 
@@ -93,12 +101,13 @@ def published_rows(stack: Stack) -> int:
     return stack.bucket.Object(files[0]).get()["Body"].read().count(b"\n") if files else 0
 
 
-def kill_pod(name: str) -> None:
-    """SIGKILL to the processes of a pod, as the kernel does it when memory runs out."""
-    mark = f"POD_NAME={name}\0".encode()
+def kill_pods(*names: str) -> None:
+    """SIGKILL to the processes of pods, as the kernel does it when memory runs out, or power when it does."""
+    marks = [f"POD_NAME={name}\0".encode() for name in names]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (process / "environ").read_bytes():
+            environment = (process / "environ").read_bytes()
+            if any(mark in environment for mark in marks):
                 os.kill(int(process.name), signal.SIGKILL)
         except OSError:
             continue
@@ -113,31 +122,27 @@ def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 
 @pytest.fixture(scope="module")
-def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model with room for a mail in byte tokens."""
-    from tiny_models import save_tiny_model
-
-    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
-    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
-        values = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(values | {key: 8192}))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[str, Any]]:
-    """One training: it waits for a GPU, gets one, is killed in the middle and goes on. What was seen on the way."""
+    """One training: it waits for a GPU, gets one, is killed, goes on, loses all its pods at once and goes on again.
+
+    What was seen on the way.
+    """
     stack.cluster.set_gpus(0)
     seen: dict[str, Any] = {}
-    run = project.start("--pipeline", "train", "--config", cluster_config(project, tiny_base))
+    config = cluster_config(project, "training_k8s.yaml", tiny_base, base_model=str(tiny_base), **SMALL)
+    run = project.start("--pipeline", "train", "--config", config)
     try:
         waiting = eventually(lambda: [s for s in train_steps(stack) if PENDING in s.run_metadata], run)
         seen["pending"] = waiting[0].run_metadata[PENDING]
         stack.cluster.set_gpus(1)
         seen["published"] = eventually(lambda: (n := published_rows(stack)) >= 4 and n, run)
         pods = [pod.metadata.name for pod in stack.cluster.pods(f"step_run_id={waiting[0].id}")]
-        seen["killed"] = pods[-1]
-        kill_pod(pods[-1])
+        kill_pods(pods[-1])
+        rows = seen["published again"] = [published_rows(stack)]
+        eventually(lambda: rows.append(published_rows(stack)) or rows[-1] >= seen["published"] + 4, run)
+        alive = [pod.metadata.name for pod in stack.cluster.pods() if pod.status.phase == "Running"]
+        seen["lost"] = alive
+        kill_pods(*alive)
         seen["output"], _ = run.communicate(timeout=500)
     finally:
         run.kill()
@@ -152,12 +157,18 @@ def test_a_pod_that_waits_for_a_gpu_says_so(trained: dict[str, Any]) -> None:
 
 
 def test_a_killed_training_goes_on_after_the_last_published_step(stack: Stack, trained: dict[str, Any]) -> None:
-    first, second = train_steps(stack)
-    assert first.status.value == "retried" and second.status.value == "completed"
-    history = second.outputs["training_history"][0].load()
+    killed, lost, last = train_steps(stack)
+    assert (killed.status.value, lost.status.value, last.status.value) == ("retried", "retried", "completed")
+    history = last.outputs["training_history"][0].load()
     assert [row["step"] for row in history] == list(range(31)), "each step once, the warm start first"
+    assert min(trained["published again"]) >= trained["published"], "the second attempt began anew"
+
+
+def test_a_lost_node_costs_no_run(stack: Stack, trained: dict[str, Any]) -> None:
+    """All pods at once: the orchestrator's, the one that waits for the training's, and the training's."""
+    assert len(trained["lost"]) == 3
     version = stack.client.list_model_versions(MODEL_NAME, sort_by="desc:created", hydrate=True).items[0]
-    assert version.run_metadata["training"]["resumed_from"] >= trained["published"] - 1
+    assert version.run_metadata["training"]["resumed_from"] >= trained["published again"][-1] - 1
 
 
 def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> None:
@@ -165,6 +176,20 @@ def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> 
     for part in ("create_database/mail_database", "load_scenarios/scenarios", "train_agent/checkpoint", "/logs/"):
         assert any(part in key for key in keys), part
     assert "adapter_model.safetensors" in str(keys) and "mails.sqlite" in str(keys)
+    assert any("/base_models/" in key and key.endswith("published.json") for key in keys), "the training's pod had it from there"
+
+
+def test_a_gpu_evaluates(stack: Stack, project: Checkout, trained: dict[str, Any]) -> None:
+    config = cluster_config(project, "evaluation_k8s.yaml", eval_limit=2, judge="exact")
+    stack.cluster.set_gpus(1)
+    try:
+        done = project.run("--pipeline", "eval", "--config", config, timeout=500)
+    finally:
+        stack.cluster.set_gpus(0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "to production: " in done.stdout
+    asked = stack.client.list_run_steps(name="run_inference", hydrate=True).items[0]
+    assert stack.cluster.pods(f"step_run_id={asked.id}"), "it ran on the step operator"
 
 
 def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, trained: dict[str, Any]) -> None:

