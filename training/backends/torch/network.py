@@ -37,6 +37,11 @@ PROJECTIONS = {
 """Of each block of a layer: linear layers that read the same input, in the order in which the model computes them."""
 _PREFIX = "base_model.model."
 _PACKED_FOR_ROWS = 24
+_SHAPES_REMEMBERED = 256
+# oneDNN, and torch in front of it, keep what they made for each shape of a product, of 1,024 shapes by default. Hardly any two updates
+# have as many tokens, so a hundred of them leave gigabytes behind. Both read their limit when they multiply for the first time.
+for _limit in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_limit, str(_SHAPES_REMEMBERED))
 
 
 class LoraAdapter:

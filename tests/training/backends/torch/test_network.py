@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -96,3 +99,13 @@ def test_what_is_merged_is_served_and_hidden_from_training() -> None:
     torch.testing.assert_close(together(joint, x), one_by_one(linears, served, 0.5, x))
     joint.merge({}, 0.0)
     torch.testing.assert_close(together(joint, x), one_by_one(linears, {}, 0.0, x))
+
+
+def test_what_is_kept_for_shapes_of_products_is_bounded() -> None:
+    """In a process of its own: the limits are read from the environment once."""
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    show = f"import os, training.backends.torch.network; print(*map(os.environ.get, {names}))"
+    without = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
+    for environment, expected in ((without, "256 256"), ({**without, "LRU_CACHE_CAPACITY": "7"}, "256 7")):
+        shown = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, timeout=120, check=True)
+        assert shown.stdout.split("\n")[-2] == expected
