@@ -9,13 +9,11 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +23,14 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
 from training.backends.torch.attention import RAGGED, AttentionPlan, KVPool
+from training.backends.torch.joint_linear import (
+    JointLinear,
+    Projection,
+    can_pack,
+    multiplies_bfloat16,
+    pack,
+    packed_linear,
+)
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput
 
@@ -36,12 +42,6 @@ PROJECTIONS = {
 }
 """Of each block of a layer: linear layers that read the same input, in the order in which the model computes them."""
 _PREFIX = "base_model.model."
-_PACKED_FOR_ROWS = 24
-_SHAPES_REMEMBERED = 256
-# oneDNN, and torch in front of it, keep what they made for each shape of a product, of 1,024 shapes by default. Hardly any two updates
-# have as many tokens, so a hundred of them leave gigabytes behind. Both read their limit when they multiply for the first time.
-for _limit in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-    os.environ.setdefault(_limit, str(_SHAPES_REMEMBERED))
 
 
 class LoraAdapter:
@@ -62,190 +62,6 @@ class LoraAdapter:
     def layers(self) -> list[int]:
         """The layers that it adapts, ascending."""
         return sorted({_layer_index(name) for name in self.matrices})
-
-
-class JointLinear:
-    """Frozen linear layers that read the same input, as one product: serves merged adapters, or trains explicit ones.
-
-    On CPUs the served weight is packed for oneDNN's kernels, which here are 1.5 to 2 times as fast as the plain
-    ones on the few rows of a decoding step, and a tenth faster on long prompts. Packed weights cannot be
-    differentiated through, so training uses the plain base weight, which nothing ever changes.
-    """
-
-    def __init__(self, linears: Sequence[torch.nn.Linear], dtype: torch.dtype) -> None:
-        """Multiplies in `dtype`, whatever the input's; the outputs are of that type too."""
-        edges = accumulate((linear.out_features for linear in linears), initial=0)
-        self.rows = [slice(first, last) for first, last in pairwise(edges)]
-        self.in_features = linears[0].in_features
-        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        self.bias = torch.cat(biases).to(dtype) if biases else None
-        self._plain: torch.Tensor | None = torch.cat([linear.weight.detach() for linear in linears]).to(dtype)
-        self._packs = can_pack(self._plain)
-        self._served = self._pack(self._plain)
-        self._wide: torch.Tensor | None = None
-        self._explicit: _Explicit | None = None
-        self._use_base = False
-        self._input: torch.Tensor | None = None
-        self._outputs: Sequence[torch.Tensor] = ()
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The base weights [out of all, in]."""
-        return self._served.to_dense() if self._plain is None else self._plain
-
-    def forget_plain(self) -> None:
-        """Keep only the packed weight, for layers that are not going to be trained."""
-        if self._packs:
-            self._plain = None
-
-    def merge(self, matrices: dict[int, tuple[torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Serve the base weights with these adapters, by the number of their layer, and no others."""
-        if not matrices:
-            self._served = self._pack(self.weight)
-            return
-        self._plain = self.weight
-        merged = self._plain.float()
-        if merged is self._plain:  # float32 already
-            merged = merged.clone()
-        for number, (a, b) in matrices.items():
-            merged[self.rows[number]].addmm_(b.float(), a.float(), alpha=scale)
-        self._served = self._pack(merged.to(self._plain.dtype))
-
-    def use(self, matrices: dict[int, tuple[torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Multiply by the base weights and these adapters, differentiably, whatever is merged, until `use_merged`."""
-        self._use_base, self._explicit = True, None
-        if not matrices:
-            return
-        rank = sum(a.shape[0] for a, _ in matrices.values())
-        if self._wide is None or self._wide.shape[1] != self.in_features + rank:
-            weight = self.weight
-            self._wide = F.pad(weight, (0, rank))
-            if self._plain is not None:
-                self._plain = self._wide[:, : self.in_features]  # not twice in memory
-        self._explicit = _Explicit(self._wide, self.bias, scale, [self.rows[number] for number in matrices], [*matrices.values()])
-
-    def use_merged(self) -> None:
-        self._use_base, self._explicit = False, None
-
-    def output(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Of layer `number`. The layers are asked in their order for the same `x`, and the first asks for all."""
-        if x is not self._input:
-            self._input, self._outputs = x, self._product(x).split([rows.stop - rows.start for rows in self.rows], dim=-1)
-        output = self._outputs[number]
-        if number == len(self.rows) - 1:
-            self._input, self._outputs = None, ()
-        return output
-
-    def _product(self, x: torch.Tensor) -> torch.Tensor:
-        if self._explicit is not None:
-            return _AdaptedProduct.apply(x, self._explicit, *chain.from_iterable(self._explicit.matrices))
-        factor = x.to(self._served.dtype)
-        if self._use_base or torch.is_grad_enabled():
-            return F.linear(factor, self.weight, self.bias)
-        linear = packed_linear if self._packs else F.linear
-        return linear(factor, self._served, self.bias)
-
-    def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        return pack(weight) if self._packs else weight
-
-
-class Projection(torch.nn.Module):
-    """One of the layers of a `JointLinear`, in the place where the model has it."""
-
-    def __init__(self, joint: JointLinear, number: int) -> None:
-        super().__init__()
-        self.joint = joint
-        self.number = number
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """The base weight [out, in]."""
-        return self.joint.weight[self.joint.rows[self.number]]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.joint.output(x, self.number)
-
-
-class _Explicit:
-    """Adapters a_i [r_i, in], b_i [out_i, r_i] of some layers beside their weights: [W | scale b], one block of columns each."""
-
-    def __init__(
-        self,
-        wide: torch.Tensor,
-        bias: torch.Tensor | None,
-        scale: float,
-        rows: Sequence[slice],
-        matrices: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
-        """Writes the columns of `wide` [out, in + r] behind the weights, which are there already."""
-        self.wide, self.bias, self.scale, self.rows, self.matrices = wide, bias, scale, rows, matrices
-        self.in_features = matrices[0][0].shape[1]
-        edges = accumulate((a.shape[0] for a, _ in matrices), initial=self.in_features)
-        self.columns = [slice(first, last) for first, last in pairwise(edges)]
-        with torch.no_grad():
-            self.down = torch.cat([a for a, _ in matrices]).to(wide.dtype)
-            wide[:, self.in_features :] = 0
-            for rows_of, columns, (_, b) in zip(rows, self.columns, matrices, strict=True):
-                wide[rows_of, columns] = (b * scale).to(wide.dtype)
-
-
-class _AdaptedProduct(torch.autograd.Function):
-    """x W^T + scale (x a^T) b^T, as the one product [x | x a^T] [W | scale b]^T. W is frozen.
-
-    The gradient of [x | x a^T] is one product too; only the four thin ones with a and b remain beside the two large ones.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, explicit: _Explicit, *matrices: torch.Tensor) -> torch.Tensor:
-        """`matrices` are those of `explicit`: named here so that gradients reach them."""
-        wide = explicit.wide
-        joined = torch.empty(*x.shape[:-1], wide.shape[1], dtype=wide.dtype, device=x.device)
-        factor = joined[..., : explicit.in_features]
-        factor.copy_(x)
-        joined[..., explicit.in_features :] = F.linear(factor, explicit.down)
-        ctx.save_for_backward(joined)
-        ctx.explicit = explicit
-        return F.linear(joined, wide, explicit.bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        explicit, (joined,) = ctx.explicit, ctx.saved_tensors
-        width = explicit.in_features
-        shape = (*grad.shape[:-1], width)
-        grad, joined = grad.flatten(0, -2), joined.flatten(0, -2)
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_joined = grad @ explicit.wide
-            grad_down = grad_joined[:, width:]
-            grad_x = torch.addmm(grad_joined[:, :width], grad_down, explicit.down).view(shape)
-        else:
-            grad_down = grad @ explicit.wide[:, width:]
-        grad_a = grad_down.t() @ joined[:, :width]
-        grads: list[torch.Tensor] = []
-        for rows, columns in zip(explicit.rows, explicit.columns, strict=True):
-            grads.append(grad_a[columns.start - width : columns.stop - width])
-            grads.append(grad[:, rows].t() @ joined[:, columns] * explicit.scale)
-        return grad_x, None, *grads
-
-
-def can_pack(weight: torch.Tensor) -> bool:
-    """Whether `weight` can be packed for oneDNN."""
-    on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return on_cpu and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and multiplies_bfloat16()))
-
-
-def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products of bfloat16 numbers."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """`weight` [out, in] in the blocked layout that suits about two dozen rows; `to_dense` gives it back exactly."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
-
-
-def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
 class PolicyNetwork:
@@ -273,9 +89,6 @@ class PolicyNetwork:
         self.dtype = dtype
         matmul_dtype = _matmul_dtype(settings, dtype)
         self.body = model.model
-        self.head: torch.Tensor = model.lm_head.weight.detach()
-        self.head_factor = self.head.to(matmul_dtype)
-        self._packed_head = pack(self.head) if can_pack(self.head) else None
         self.layer_count = len(self.body.layers)
         # Layers below this one, the trunk, never carry an adapter of ours: what they compute stays valid.
         self.trunk_layers = max(0, self.layer_count - (settings.lora_layers or self.layer_count))
@@ -294,6 +107,11 @@ class PolicyNetwork:
                         projection = Projection(joint, number)
                         setattr(block, name, projection)
                         self.linears[f"model.layers.{index}.{block_name}.{name}"] = projection
+        for parameter in model.parameters():  # the rest: one tensor that maps the file of the weights would keep all of it in memory
+            parameter.data = parameter.data.clone()
+        self.head: torch.Tensor = model.lm_head.weight.detach()
+        self.head_factor = self.head.to(matmul_dtype)
+        self._packed_head = pack(self.head) if can_pack(self.head) else None
 
     def kv_pool(self, tokens: int) -> KVPool:
         attention = self.body.layers[0].self_attn
@@ -402,7 +220,7 @@ class PolicyNetwork:
         for name, linear in self.linears.items():
             if _layer_index(name) < first:
                 continue
-            out_features, in_features = linear.weight.shape
+            out_features, in_features = linear.shape
             bound = math.sqrt(1 / in_features)  # kaiming_uniform_ with a = sqrt(5)
             a = (torch.rand(rank, in_features, generator=generator) * 2 - 1) * bound
             matrices[name] = (a.to(self.device), torch.zeros(out_features, rank, device=self.device))
@@ -429,7 +247,7 @@ class PolicyNetwork:
             pairs.setdefault(found[1], {})[found[2]] = tensor.to(self.device, torch.float32)
         matrices = {}
         for name, pair in pairs.items():
-            expected = tuple(self.linears[name].weight.shape)
+            expected = self.linears[name].shape
             if set(pair) != {"A", "B"} or (pair["B"].shape[0], pair["A"].shape[1]) != expected:
                 shapes = {side: tuple(matrix.shape) for side, matrix in pair.items()}
                 raise BadInput(
