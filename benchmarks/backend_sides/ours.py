@@ -101,7 +101,7 @@ def measure_training(network: PolicyNetwork, settings: TorchSettings, job: Job) 
             "tokens": sum(len(sample.ids) for sample in samples),
             "unique_tokens": _work(samples).tokens,
             "least_gflop": size.update_flops(_work(samples), settings.lora_rank) / 1e9,
-            "executed_gflop": (executed + sum(_computed_twice(size, batch, settings) for batch in batches)) / 1e9,
+            "executed_gflop": (executed + sum(_computed_twice(size, batch, network.recorded_tokens) for batch in batches)) / 1e9,
         }
     return figures
 
@@ -111,10 +111,10 @@ def _work(samples: list[Sample]) -> Work:
     return Work.of_positions(tree.positions.tolist(), len(tree.labels))
 
 
-def _computed_twice(size: ModelSize, batch: list[Sample], settings: TorchSettings) -> float:
+def _computed_twice(size: ModelSize, batch: list[Sample], recorded_tokens: int) -> float:
     """FLOP of the layers whose activations are not kept (`PolicyNetwork.hidden`)."""
     work = _work(batch)
-    kept = min(size.layers, size.layers * settings.recorded_tokens // work.tokens)
+    kept = min(size.layers, size.layers * recorded_tokens // work.tokens)
     return (size.layers - kept) / size.layers * size.forward_flops(Work(work.tokens, work.pairs, 0))
 
 

@@ -163,7 +163,7 @@ class AdapterTrainer:
                     self._network,
                     [samples[i] for i in indices],
                     self._grad_from,
-                    record_tokens=self._settings.recorded_tokens,
+                    record_tokens=self._network.recorded_tokens,
                 )
                 loss = -logprobs.sum() / count
                 loss.backward()
@@ -202,7 +202,7 @@ class AdapterTrainer:
                     [samples[i] for i in batch],
                     self._grad_from,
                     trunk_states,
-                    record_tokens=self._settings.recorded_tokens,
+                    record_tokens=self._network.recorded_tokens,
                 )
                 of_batch = _join([targets[i] for i in batch], self._network.device)
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)

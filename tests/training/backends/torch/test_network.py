@@ -20,3 +20,11 @@ def test_the_file_of_the_weights_does_not_stay_in_memory(llama_dir: Path, settin
     network = load_network(folder, settings)
     assert len(network.linears) > 0
     assert str(folder) not in MAPS.read_text()
+
+
+@pytest.mark.parametrize(("chosen", "dtype", "recorded"), [(None, "float32", 1280), (None, "bfloat16", 2560), (100, "bfloat16", 100)])
+def test_activations_take_the_same_memory_in_either_number_format(
+    llama_dir: Path, settings: TorchSettings, chosen: int | None, dtype: str, recorded: int
+) -> None:
+    changed = settings.model_copy(update={"recorded_tokens": chosen, "matmul_dtype": dtype})
+    assert load_network(llama_dir, changed).recorded_tokens == recorded
