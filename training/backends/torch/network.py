@@ -42,7 +42,7 @@ PROJECTIONS = {
 }
 """Of each block of a layer: linear layers that read the same input, in the order in which the model computes them."""
 _PREFIX = "base_model.model."
-_RECORDED_BYTES = 1280 * 4
+_RECORDED_BYTES = 1024 * 4
 """For the default of `recorded_tokens`: bytes of one number of each of these tokens."""
 
 
