@@ -130,6 +130,6 @@ def test_held_out_scenarios_are_the_same_for_every_run_and_leave_the_order_alone
 
 def test_the_judges_cost_is_a_budget() -> None:
     paid = [row.model_copy(update={"judge_cost": 0.4}) for row in rows({}, last=3)]
-    settings = TrainerSettings(scoring="ruler", stop_cost=1.5)
+    settings = TrainerSettings(scoring="ruler", stop_cost=1.5, max_steps=10)
     assert stop_reason(paid[:3], settings) is None
     assert stop_reason(paid, settings) == "the judge cost 1.60 USD of stop_cost=1.5"
