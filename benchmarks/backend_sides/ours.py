@@ -24,10 +24,13 @@ from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
 from training.backends.torch.update import AdapterTrainer, unpack
 
+_EVERYTHING = TorchSettings().micro_batch_tokens
+
 
 def main() -> None:
     job = job_of_command()
-    settings = TorchSettings(device="cpu", threads=job.threads, matmul_dtype=job.dtype)
+    # All activations are kept, as on TRL's side, which has no gradient checkpointing either.
+    settings = TorchSettings(device="cpu", threads=job.threads, matmul_dtype=job.dtype, recorded_tokens=_EVERYTHING)
     network = load_network(job.model, settings)
     end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the number of tokens that it is told
     engine = Engine(network, settings)
