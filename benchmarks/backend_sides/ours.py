@@ -29,7 +29,7 @@ _EVERYTHING = TorchSettings().micro_batch_tokens
 
 def main() -> None:
     job = job_of_command()
-    # All activations are kept, as on TRL's side, which has no gradient checkpointing either.
+    # All activations of a backward pass are kept, as on TRL's side, which has no gradient checkpointing: no layer is computed twice.
     settings = TorchSettings(device="cpu", threads=job.threads, matmul_dtype=job.dtype, recorded_tokens=_EVERYTHING)
     network = load_network(job.model, settings)
     end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the number of tokens that it is told
@@ -85,7 +85,7 @@ def measure_decode(engine: Engine, job: Job) -> dict[str, float]:
 
 
 def measure_training(network: PolicyNetwork, settings: TorchSettings, job: Job) -> dict[str, dict[str, float]]:
-    """Seconds of an update, the arithmetic that it cannot avoid, and what is computed on top of that."""
+    """Seconds of an update, the arithmetic that it cannot avoid, and all of it: a prompt counts once in each backward pass."""
     size = ModelSize.of(job.model)
     trainer = AdapterTrainer(network, settings, None)
     batch, packed = _sft_batch(job.demonstrations), _packed(job.groups)
@@ -104,7 +104,7 @@ def measure_training(network: PolicyNetwork, settings: TorchSettings, job: Job) 
             "tokens": sum(len(sample.ids) for sample in samples),
             "unique_tokens": _work(samples).tokens,
             "least_gflop": size.update_flops(_work(samples), settings.lora_rank) / 1e9,
-            "executed_gflop": (executed + sum(_computed_twice(size, batch, network.recorded_tokens) for batch in batches)) / 1e9,
+            "executed_gflop": executed / 1e9,
         }
     return figures
 
@@ -112,13 +112,6 @@ def measure_training(network: PolicyNetwork, settings: TorchSettings, job: Job) 
 def _work(samples: list[Sample]) -> Work:
     tree = build_tree(samples)
     return Work.of_positions(tree.positions.tolist(), len(tree.labels))
-
-
-def _computed_twice(size: ModelSize, batch: list[Sample], recorded_tokens: int) -> float:
-    """FLOP of the layers whose activations are not kept (`PolicyNetwork.hidden`)."""
-    work = _work(batch)
-    kept = min(size.layers, size.layers * recorded_tokens // work.tokens)
-    return (size.layers - kept) / size.layers * size.forward_flops(Work(work.tokens, work.pairs, 0))
 
 
 def _sample(conversation: Conversation) -> Sample:
