@@ -210,7 +210,8 @@ class Mailbox:
 
         Any of the words may match (in any inflection): a word that a mail lacks ranks it lower but does not hide it.
         A word counts the more the fewer mails of the inbox hold it, half as much again in the subject, a little more in
-        both, and however often a mail holds it. At most 20 words count, stop words only where there are no others; all
+        both, and however often a mail holds it. Of equally good mails among the best `max_results`, those whose snippet
+        is a question come last. At most 20 words count, stop words only where there are no others; all
         characters are data, none an operator. `max_results` is clamped to 1..20; `sent_before` and `sent_after` are
         inclusive. `from_addr` and `to_addr` (to or cc) are addresses or their part before the @; empty means anyone.
         With any of these four but without keywords, all mails that they leave match.
@@ -232,11 +233,11 @@ class Mailbox:
             values += [*_person(to_addr), self._address_id, self.address]
         limit = min(max(int(max_results), 1), MAX_RESULTS)
         if sought:
-            ids = self._best(list(sought), limit, conditions, values)
+            best = self._best(list(sought), limit, conditions, values)
         else:
             query = _NEWEST.format(conditions=conditions)
-            ids = [row[0] for row in self._database.rows(query, self._address_id, *values, limit)]
-        return self._results(ids, frozenset(sought.values()))
+            best = {row[0]: 0.0 for row in self._database.rows(query, self._address_id, *values, limit)}
+        return self._results(best, frozenset(sought.values()))
 
     def read(self, email_id: int) -> EmailView | None:
         """The mail `email_id`; None if there is no such mail in this mailbox at this moment, whatever the reason."""
@@ -278,8 +279,8 @@ class Mailbox:
             thread=tuple(row[0] for row in thread),
         )
 
-    def _best(self, sought: Sequence[str], limit: int, conditions: str, values: list[object]) -> list[int]:
-        """The ids of the mails that score highest and meet the conditions."""
+    def _best(self, sought: Sequence[str], limit: int, conditions: str, values: list[object]) -> dict[int, float]:
+        """The ids of the mails that score highest and meet the conditions, best first, and their scores."""
         scores = self._scores(sought)
         query = _IN_TIME.format(conditions=conditions)
         found: list[tuple[float, str, int]] = []
@@ -288,7 +289,7 @@ class Mailbox:
             found += sorted(((scores[email_id], sent_at, email_id) for email_id, sent_at in rows), reverse=True)
             if len(found) >= limit:
                 break
-        return [email_id for _, _, email_id in found[:limit]]
+        return {email_id: score for score, _, email_id in found[:limit]}
 
     def _scores(self, sought: Sequence[str]) -> dict[int, float]:
         """Of every mail of this inbox, at whatever date, that holds any of the words: the weights of those that it holds.
@@ -319,12 +320,14 @@ class Mailbox:
         """Mails of this inbox, at whatever date."""
         return self._database.rows("SELECT count(*) FROM delivery WHERE address_id = ?", self._address_id)[0][0]
 
-    def _results(self, ids: list[int], stems: frozenset[str]) -> list[SearchResult]:
+    def _results(self, best: dict[int, float], stems: frozenset[str]) -> list[SearchResult]:
+        """The mails of `best` in its order, but of equally good ones those last whose passage asks: who asks does not know."""
         rows = self._database.rows(
             "SELECT id, message_id, sent_at, from_address, subject, body FROM email"
             " WHERE id IN (SELECT value FROM json_each(?))",
-            json.dumps(ids),
+            json.dumps(list(best)),
         )
+        passages = {row[0]: passage(row[-1], stems) for row in rows}
         results = {
             email_id: SearchResult(
                 id=email_id,
@@ -332,11 +335,12 @@ class Mailbox:
                 date=datetime.fromisoformat(sent_at),
                 from_address=sender,
                 subject=subject,
-                snippet=passage(body, stems),
+                snippet=passages[email_id].shown,
             )
-            for email_id, message_id, sent_at, sender, subject, body in rows
+            for email_id, message_id, sent_at, sender, subject, _ in rows
         }
-        return [results[email_id] for email_id in ids]
+        ranked = sorted(best, key=lambda email_id: (best[email_id], not passages[email_id].asks), reverse=True)
+        return [results[email_id] for email_id in ranked]
 
 
 def _batches(scores: dict[int, float]) -> Iterator[list[int]]:

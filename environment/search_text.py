@@ -10,9 +10,10 @@ import re
 import sqlite3
 import threading
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
+from typing import NamedTuple
 
 # A word is a run of letters and digits, as FTS5's unicode61 tokenizer has it. Inside a word, a single . ' @ & or - is
 # kept for the reader ("555-0173", "o'neil", "4b"); search splits it again and looks for the parts side by side.
@@ -20,6 +21,8 @@ _WORD = re.compile(r"[^\W_]+(?:[-.'’@&][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 
 ELLIPSIS = "…"
+_SENTENCE_ENDS = frozenset(".?!")
+_CLOSING = "\"'’”)]>*_"
 TOKENIZER = "porter unicode61"
 """How the full-text index makes words of a text: without case, accents and inflection."""
 
@@ -111,7 +114,15 @@ def query_words(keywords: Sequence[str]) -> dict[str, str]:
     return {word: known for known, word in islice(found.items(), MAX_QUERY_WORDS)}
 
 
-def passage(text: str, stems: Collection[str]) -> str:
+class Passage(NamedTuple):
+    """Where a text says most of what is sought."""
+
+    shown: str
+    asks: bool
+    """Whether it shows a question mark at the end of the sentence with the last of the words that were sought."""
+
+
+def passage(text: str, stems: Collection[str]) -> Passage:
     """The first eight words in a row of `text` that have the most of `stems`, on one line, with an ellipsis at each cut.
 
     Words are what is between blanks, so that `$31,000` and `555-0173` stay whole; at most 160 characters and an ellipsis
@@ -132,7 +143,14 @@ def passage(text: str, stems: Collection[str]) -> str:
     if len(shown) > _MAX_PASSAGE_CHARS:
         blank = shown.rfind(" ", 0, _MAX_PASSAGE_CHARS + 1)
         shown, cut = shown[: blank if blank > 0 else _MAX_PASSAGE_CHARS], True
-    return f"{ELLIPSIS if begin else ''}{shown}{ELLIPSIS if cut else ''}"
+    shown = f"{ELLIPSIS if begin else ''}{shown}{ELLIPSIS if cut else ''}"
+    return Passage(shown, most > 0 and _sentence_asks(pieces[last : begin + _PASSAGE_WORDS]))
+
+
+def _sentence_asks(pieces: Iterable[str]) -> bool:
+    """Whether the first sentence to end in `pieces`, a text's words with their punctuation, ends with a question mark."""
+    ends = (piece.rstrip(_CLOSING)[-1:] for piece in pieces)
+    return next((end for end in ends if end in _SENTENCE_ENDS), ".") == "?"
 
 
 def densest_start(text: str, stems: Collection[str], length: int) -> int:

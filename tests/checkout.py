@@ -45,7 +45,7 @@ class Checkout:
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "run.py", *words]
 
-    def run(self, *words: str, timeout: float = 280) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         """run.py with these arguments, to its end."""
         return subprocess.run(
             self.command(*words),

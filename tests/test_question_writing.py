@@ -67,7 +67,6 @@ def words_for(model: QuestionModel) -> list[str]:
     ]
 
 
-@pytest.mark.timeout(600)
 def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionModel) -> None:
     go_on = threading.Event()
 

@@ -161,6 +161,15 @@ def test_of_equally_good_mails_the_newest_comes_first(database_of: Build) -> Non
     assert [hit.message_id for hit in hits] == ["<5@example.com>", "<4@example.com>", "<3@example.com>"]
 
 
+def test_of_equally_good_mails_one_that_asks_comes_last(database_of: Build) -> None:
+    asked = mail(5, subject="Lunch", body="Does anybody have the lunch list?", from_address="5@x.example")
+    told = [mail(n, subject="Lunch", body="Here is the lunch list.", from_address=f"{n}@x.example") for n in (3, 4)]
+    mailbox = database_of([asked, *told]).mailbox(OWNER, LATE)
+    assert [hit.message_id for hit in mailbox.search(["lunch list"])] == ["<4@example.com>", "<3@example.com>", "<5@example.com>"]
+    better = [hit.message_id for hit in mailbox.search(["lunch list anybody"])]
+    assert better[0] == "<5@example.com>", "only of equally good ones"
+
+
 def test_results_are_limited_and_dates_restrict(database_of: Build) -> None:
     mailbox = database_of([mail(n) for n in range(1, 26)]).mailbox(OWNER, LATE)
     assert len(mailbox.search(["note"])) == 5

@@ -60,17 +60,33 @@ FILLER = "one two three four five six seven eight nine ten"
     ],
 )
 def test_a_passage_is_where_most_of_the_words_are_together(text: str, wanted: str, expected: str) -> None:
-    assert passage(text, {found for word in words(wanted) if (found := stem(word))}) == expected
+    assert passage(text, {found for word in words(wanted) if (found := stem(word))}).shown == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("Where does the heron nest?", True),
+        ("Where does the heron nest? I forgot.", True),
+        ("(Where does the heron nest?)", True),
+        ("The heron nests in the oak. Any more questions?", False),
+        ("Any questions? The heron nests in the oak", False),
+        (f"Who knows where the heron {FILLER}?", False),
+        ("Where does it nest?", False),
+    ],
+)
+def test_a_passage_asks_when_it_shows_the_question_that_the_words_are_in(text: str, asks: bool) -> None:
+    assert passage(text, {"heron"}).asks is asks
 
 
 def test_a_long_passage_is_cut_between_words_if_it_can_be() -> None:
-    assert passage(" ".join("x" * 37 for _ in range(4)) + " 555-0173-555-0173 heron", set()).endswith("x…")
-    assert passage("9" * 3_000, set()) == "9" * 160 + ELLIPSIS
+    assert passage(" ".join("x" * 37 for _ in range(4)) + " 555-0173-555-0173 heron", set()).shown.endswith("x…")
+    assert passage("9" * 3_000, set()).shown == "9" * 160 + ELLIPSIS
 
 
 @given(st.text(), st.lists(st.text(max_size=5)))
 def test_a_passage_is_a_short_line_of_the_text(text: str, wanted: list[str]) -> None:
-    shown = passage(text, {found for word in wanted if (found := stem(word))})
+    shown = passage(text, {found for word in wanted if (found := stem(word))}).shown
     assert len(shown) <= 162 and shown.strip(ELLIPSIS) in " ".join(text.split()) and "\n" not in shown
 
 

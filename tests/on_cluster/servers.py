@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-START_SECONDS = 120
+START_SECONDS = 600
 PASSWORD = "of-the-test"
 KEY = "of-the-test"
 """Both halves of the S3 server's credentials; it takes any."""

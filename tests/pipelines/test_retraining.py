@@ -45,7 +45,6 @@ def retrain(base: Path, **data: int) -> PipelineRunResponse:
     return Client().get_pipeline_run(started.id)
 
 
-@pytest.mark.timeout(600)
 def test_data_is_reused_training_is_not_and_the_gate_says_why(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second, other = retrain(base), retrain(base), retrain(base, synthetic_questions_per_inbox=20)
     states = [{name: step.status.value for name, step in run.steps.items()} for run in (first, second, other)]

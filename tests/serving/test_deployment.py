@@ -61,7 +61,7 @@ class Place:
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = self.environment | environment
-        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=150, check=False)
+        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=600, check=False)
 
     def zenml(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run(str(Path(sys.executable).with_name("zenml")), *arguments)
