@@ -15,12 +15,14 @@ from rich.progress import (
     ProgressColumn,
     SpinnerColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 from rich.text import Text
 
 console = Console(highlight=False)
+_LINE_SECONDS = 60.0
 
 
 def say(line: str, *, quiet: bool = False) -> None:
@@ -44,19 +46,38 @@ class _Pace(ProgressColumn):
         return Text(shown)
 
 
-def _bars() -> Progress:
-    # Without a terminal, rich prints nothing until the end: logs get the lines that stay and no torn bars.
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        _Pace(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+class _Bars(Progress):
+    """Bars on a terminal. Elsewhere rich would print nothing until the end: a log gets a line a minute."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            _Pace(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._last_line = self.get_time()
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._log(task_id)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._log(task_id)
+
+    def _log(self, task_id: TaskID) -> None:
+        if not self.disable or self.get_time() < self._last_line + _LINE_SECONDS:
+            return
+        self._last_line = self.get_time()
+        task = self._tasks[task_id]
+        of = f" of {task.total:,.0f}" if task.total is not None else ""
+        say(f"  {task.description}: {task.completed:,.0f}{of}, {_Pace().render(task)}")
 
 
 class Counter:
@@ -76,7 +97,7 @@ class Counter:
 @contextmanager
 def counter(description: str, total: int | None = None) -> Iterator[Counter]:
     """A bar for the length of a `with` block."""
-    with _bars() as bars:
+    with _Bars() as bars:
         yield Counter(bars, bars.add_task(description, total=total))
 
 
@@ -91,7 +112,7 @@ class TrainingConsole:
     """
 
     def __init__(self, max_steps: int) -> None:
-        self._bars = _bars()
+        self._bars = _Bars()
         self._task: Any = None
         self._max_steps = max_steps
         self._alerts: set[str] = set()

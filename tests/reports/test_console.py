@@ -8,7 +8,7 @@ import pytest
 from rich.progress import Progress
 
 from reports import console
-from reports.console import TrainingConsole, _Pace
+from reports.console import TrainingConsole, _Pace, counter
 
 
 def test_the_pace_survives_a_changing_estimate_of_the_total() -> None:
@@ -23,6 +23,21 @@ def test_the_pace_survives_a_changing_estimate_of_the_total() -> None:
     assert shown[0] == ""
     assert shown[1:4] == ["1,000/s", "1,500/s, 0:00:03 left", "1,333/s, 0:00:09 left"]
     assert shown[4] == "1,000/s, 0:00:00 left"
+
+
+def test_a_log_gets_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lambda line, quiet=False: lines.append(line))
+    now = 0.0
+    monkeypatch.setattr(console.console, "get_time", lambda: now)
+    with counter("mails read", total=4_000) as count:
+        for _ in range(8):
+            now += 20
+            count.one()
+        now += 20
+        count(2_000, None)
+    assert lines == ["  mails read: 3 of 4,000, 0.1/s, 22:12:20 left", "  mails read: 6 of 4,000, 0.1/s, 22:11:20 left",
+                     "  mails read: 2,000 of 4,000, 11/s, 0:03:00 left"]  # fmt: skip
 
 
 def row(step: int, *alerts: str, validated: float | None = None) -> SimpleNamespace:
