@@ -89,7 +89,7 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
         "--pipeline",
         "train",
         *SMALL_COMPANY,
-        *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
+        *settings(base_model=tiny_base, demonstrations=4, max_steps=12, groups_per_step=1, rollouts_per_group=2),
         *settings(max_tokens=24, lora_layers=2, max_context=8192, experiment="first", prompt_function="own_prompts:brief"),
         *settings(validate_every=0),
     ]
@@ -109,20 +109,34 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     left = history_file.read_bytes()
 
     refused = checkout.run(
-        "--pipeline", "train", "--resume", "first", *settings(max_steps=7, synthetic_train_inboxes=2), "--set", "seed=0"
+        "--pipeline", "train", "--resume", "first", *settings(max_steps=13, synthetic_train_inboxes=2), "--set", "seed=0"
     )
     assert refused.returncode == 2 and history_file.read_bytes() == left, refused.stdout + refused.stderr
     [line] = refused.stderr.splitlines()
-    assert "other settings: synthetic_train_inboxes 1 -> 2, max_steps 6 -> 7: resume" in line
+    assert "other settings: synthetic_train_inboxes 1 -> 2, max_steps 12 -> 13: resume" in line
     assert line.endswith("--set experiment=first-2 instead of --resume")
 
     prompts.unlink()
+    terminated = checkout.start("--pipeline", "train", "--resume", "first")
+    try:
+        while history_file.read_bytes().count(b"\n") < 5:
+            assert terminated.poll() is None, terminated.communicate()[0]
+            time.sleep(0.02)
+        terminated.terminate()
+        output, _ = terminated.communicate()
+    finally:
+        terminated.kill()
+    assert terminated.returncode == 130 and "Traceback" not in output, output
+    assert output.splitlines()[-1] == "stopped; the same command goes on after the last finished step"
+    stopped = checkout.history()
+    assert stopped[: len(before)] == before
+
     resumed = checkout.run("--pipeline", "train", "--resume", "first")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     after = checkout.history()
-    assert [row["step"] for row in after] == list(range(7))
-    assert after[: len(before)] == before
-    assert f"step {len(before):3d}/6" in resumed.stdout and f"step {len(before) - 1:3d}/6" not in resumed.stdout
+    assert [row["step"] for row in after] == list(range(13))
+    assert after[: len(stopped)] == stopped
+    assert f"step {len(stopped):3d}/12" in resumed.stdout and f"step {len(stopped) - 1:3d}/12" not in resumed.stdout
 
     [manifest, _] = [json.loads(file.read_text()) for file in (checkout.folder / "zenml").rglob("manifest.json")]
     assert manifest["config"]["system_prompt"] == "Search first."
@@ -134,7 +148,7 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     assert finished.returncode == 0 and "this run is finished, reused" in finished.stdout, finished.stderr
 
     compared = checkout.run("--pipeline", "compare", "first")
-    assert compared.returncode == 0 and "max_steps=6 reached" in compared.stdout, compared.stdout + compared.stderr
+    assert compared.returncode == 0 and "max_steps=12 reached" in compared.stdout, compared.stdout + compared.stderr
     assert "seed 0, data_seed 42" in compared.stdout
     assert len(list((checkout.folder / "outputs" / "reports").glob("compare-*.html"))) == 1
     unknown = checkout.run("--pipeline", "compare", "second")
