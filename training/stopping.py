@@ -16,6 +16,8 @@ from training.settings import TrainerSettings
 
 def require_stop_rules(settings: TrainerSettings) -> None:
     """Raises `BadInput` for rules that contradict each other or can never act: before anything is spent."""
+    if not settings.demonstrations and not settings.max_steps:
+        raise BadInput("demonstrations=0 and max_steps=0: nothing would be trained")
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
     for name, value in (("stop_plateau_steps", plateau), ("stop_target", target)):
         if value is not None and not settings.validates:

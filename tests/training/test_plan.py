@@ -25,7 +25,9 @@ def test_counts_of_a_run() -> None:
     planned = plan(rules, max_turns=6, max_tokens=96, pace=PACE)
     assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (12, 288, 40)  # after 0, 5, 10 and 12 steps
     assert planned.most_tokens == 328 * 6 * 96 and planned.tokens == 32_800
-    assert planned.seconds == 288 * 2.0 + 96 * 3.0
+    assert planned.seconds == (288 + 40) * 2.0 + 96 * 3.0
+    quicker = PACE.model_copy(update={"seconds_per_validation_rollout": 0.5})
+    assert plan(rules, max_turns=6, max_tokens=96, pace=quicker).seconds == 288 * 2.0 + 40 * 0.5 + 96 * 3.0
     assert (planned.judge_requests, planned.most_judge_cost) == (0, 0.0)
     assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
 
@@ -51,24 +53,25 @@ def test_the_judges_price() -> None:
 
 def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
     def run(key: str, day: int, base_model: str, seconds: float) -> None:
-        config = {"base_model": base_model, "backend": "torch"}
+        config = {"base_model": base_model, "backend": "torch", "validation_questions": 8}
         described = {"git_revision": None, "base_model": "x", "base_model_checksum": "0"}
         created = datetime(2026, 11, day, tzinfo=UTC)
         Experiment(name=key, run=key, config=config, created=created, **described).save(tmp_path / key)
         history = tmp_path / key / "art" / HISTORY_FILE
         history.parent.mkdir()
-        append_row(history, StepRecord(step=0, phase="warm_start", checkpoint_step=1, seconds=50, demonstrations=10))
-        tokens = {"sampled_tokens": 2400, "tokens_per_rollout": 100.0}
+        append_row(history, StepRecord(step=0, phase="warm_start", checkpoint_step=1, seconds=54, validation_seconds=4, demonstrations=10))
+        tokens = {"sampled_tokens": 2400, "tokens_per_rollout": 100.0, "validation_seconds": 12}
         append_row(history, StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=seconds, **tokens))
 
     run("old", 1, "small", 999.0)
-    run("new", 2, "small", 48.0)
+    run("new", 2, "small", 60.0)
     run("other", 3, "large", 999.0)
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "experiment.json").write_text("{")
     pace = earlier_pace(tmp_path, "small", "torch")
     assert pace is not None
     assert (pace.seconds_per_rollout, pace.seconds_per_demonstration, pace.tokens_per_rollout) == (2.0, 5.0, 100.0)
+    assert pace.seconds_per_validation_rollout == 1.0
     assert pace.source == "run new of 2026-11-02"
     assert earlier_pace(tmp_path, "small", "local") is None
 

@@ -38,6 +38,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
         ({"validate_every": 5, "stop_target": 1.2}, "at most 1"),
         ({"validate_every": 5, "stop_target": 0.0}, "above 0"),
         ({"stop_cost": 5}, "scoring=verifiable asks none"),
+        ({"demonstrations": 0, "max_steps": 0}, "nothing would be trained"),
     ],
 )
 def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) -> None:
