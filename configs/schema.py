@@ -39,7 +39,7 @@ class DataConfig(BaseModel):
         default=None, description="folder or dataset id of questions (not for synthetic mails)"
     )
     test_questions: str | None = Field(
-        default=None, description="the same for test; null holds out part of train_questions"
+        default=None, description="the same for test; null: the test split of train_questions, or else part of them"
     )
 
     synthetic_train_inboxes: int = Field(default=8, ge=1, le=10_000, description="synthetic inboxes for training")
@@ -47,8 +47,8 @@ class DataConfig(BaseModel):
     synthetic_mails_per_inbox: int = Field(default=130, ge=60, le=100_000, description="mails per synthetic inbox")
     synthetic_questions_per_inbox: int = Field(default=64, ge=4, le=1000, description="questions per synthetic inbox")
 
-    train_limit: int | None = Field(default=50, ge=1, description="questions to train on, drawn by data_seed; null: all")
-    test_limit: int | None = Field(default=20, ge=1, description="questions to evaluate on; null: all")
+    train_limit: int | None = Field(default=50, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all")
+    test_limit: int | None = Field(default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all")
     held_out_fraction: float = Field(default=0.2, gt=0, lt=1, description="share held out when there is no test split")
     max_messages: int = Field(default=1, ge=1, le=20, description="most source mails that a question may have")
     min_realism: float = Field(default=0.0, ge=0, le=1, description="least how_realistic of a question")
@@ -133,7 +133,7 @@ class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, Que
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
     step_settings: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="ZenML configuration of the training pipeline's steps, by step name"
+        default_factory=dict, description="ZenML configuration of the steps of training and evaluation, by step name"
     )
 
 

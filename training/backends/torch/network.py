@@ -42,8 +42,8 @@ PROJECTIONS = {
 }
 """Of each block of a layer: linear layers that read the same input, in the order in which the model computes them."""
 _PREFIX = "base_model.model."
-_RECORDED_BYTES = 1024 * 4
-"""For the default of `recorded_tokens`: bytes of one number of each of these tokens."""
+_RECORDED_TOKENS = {torch.float32: 896, torch.bfloat16: 2048}
+"""The default of `recorded_tokens`, by the number format of the products: what a run of 135M parameters in 5 GB has room for."""
 
 
 class LoraAdapter:
@@ -90,7 +90,7 @@ class PolicyNetwork:
         self.config = model.config
         self.dtype = dtype
         matmul_dtype = _matmul_dtype(settings, dtype)
-        self.recorded_tokens: int = settings.recorded_tokens or _RECORDED_BYTES // matmul_dtype.itemsize
+        self.recorded_tokens: int = settings.recorded_tokens or _RECORDED_TOKENS[matmul_dtype]
         self.body = model.model
         self.layer_count = len(self.body.layers)
         # Layers below this one, the trunk, never carry an adapter of ours: what they compute stays valid.

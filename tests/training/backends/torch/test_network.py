@@ -22,7 +22,7 @@ def test_the_file_of_the_weights_does_not_stay_in_memory(llama_dir: Path, settin
     assert str(folder) not in MAPS.read_text()
 
 
-@pytest.mark.parametrize(("chosen", "dtype", "recorded"), [(None, "float32", 1024), (None, "bfloat16", 2048), (100, "bfloat16", 100)])
+@pytest.mark.parametrize(("chosen", "dtype", "recorded"), [(None, "float32", 896), (None, "bfloat16", 2048), (100, "bfloat16", 100)])
 def test_activations_take_the_same_memory_in_either_number_format(
     llama_dir: Path, settings: TorchSettings, chosen: int | None, dtype: str, recorded: int
 ) -> None:
