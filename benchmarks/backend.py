@@ -345,6 +345,7 @@ def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]
     """Rates of the arithmetic that cannot be avoided, and of all that is computed, beside both matrix products."""
     figures = {}
     rows = []
+    products = [dtype for dtype in ("float32", "bfloat16") if f"gemm_{dtype}_gflops" in limits]
     for name, update in ours.items():
         least, executed = update["least_gflop"] / update["seconds"], update["executed_gflop"] / update["seconds"]
         figures[name] = {
@@ -354,8 +355,7 @@ def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]
             "least_gflops": round(least, 1),
             "executed_gflops": round(executed, 1),
             "least_of_float32_product": round(least / limits["gemm_float32_gflops"], 3),
-            "executed_of_float32_product": round(executed / limits["gemm_float32_gflops"], 3),
-            "executed_of_bfloat16_product": round(executed / limits["gemm_bfloat16_gflops"], 3),
+            **{f"executed_of_{dtype}_product": round(executed / limits[f"gemm_{dtype}_gflops"], 3) for dtype in products},
         }
     names = list(figures["sft"])
     rows = [(name.replace("_", " "), *(figures[update][name] for update in figures)) for name in names]
