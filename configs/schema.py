@@ -47,7 +47,9 @@ class DataConfig(BaseModel):
     synthetic_mails_per_inbox: int = Field(default=130, ge=60, le=100_000, description="mails per synthetic inbox")
     synthetic_questions_per_inbox: int = Field(default=64, ge=4, le=1000, description="questions per synthetic inbox")
 
-    train_limit: int | None = Field(default=50, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all")
+    train_limit: int | None = Field(
+        default=50, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all"
+    )
     test_limit: int | None = Field(default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all")
     held_out_fraction: float = Field(default=0.2, gt=0, lt=1, description="share held out when there is no test split")
     max_messages: int = Field(default=1, ge=1, le=20, description="most source mails that a question may have")
