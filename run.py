@@ -107,7 +107,6 @@ def main(words: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code: 0 done, 1 failed on another machine, 2 bad input, 130 stopped by the user."""
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     quiet_third_parties()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a run like Ctrl-C, after ZenML's own handler
     from cluster.errors import RunFailed
     from configs.schema import ConfigError
     from environment.errors import BadInput as BadMail
@@ -212,4 +211,5 @@ def manage_schedules(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a run like Ctrl-C, after ZenML's own handler
     sys.exit(main())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
 
-from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
+from configs.schema import Config, DataConfig, TrainingConfig, section
 from environment.errors import BadInput as BadMail
 from reports.console import say
 from steps.data.sources import current_source_version, open_mails
@@ -55,13 +55,11 @@ def run_plan(config: Config) -> None:
 
 
 def _sources(data: DataConfig) -> Iterator[Check]:
-    """Whether mail and questions are there; those of the synthetic company always are."""
-    if data.emails == SYNTHETIC:
-        return
+    """Whether mail and questions are there, or the synthetic company can be made."""
     try:
         open_mails(data)
         current_source_version(data)
-        yield Check("mail", True, f"{data.emails}, questions from {data.train_questions}")
+        yield Check("mail", True, data.emails)
     except BadMail as error:
         yield Check("mail", False, str(error))
 

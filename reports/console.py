@@ -75,7 +75,7 @@ class _Bars(Progress):
         if not self.disable or self.get_time() < self._last_line + _LINE_SECONDS:
             return
         self._last_line = self.get_time()
-        task = self._tasks[task_id]
+        [task] = [task for task in self.tasks if task.id == task_id]
         of = f" of {task.total:,.0f}" if task.total is not None else ""
         say(f"  {task.description}: {task.completed:,.0f}{of}, {_Pace().render(task)}")
 

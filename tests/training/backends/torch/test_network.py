@@ -23,7 +23,7 @@ def test_the_file_of_the_weights_does_not_stay_in_memory(llama_dir: Path, settin
 
 
 @pytest.mark.parametrize(("chosen", "dtype", "recorded"), [(None, "float32", 896), (None, "bfloat16", 2048), (100, "bfloat16", 100)])
-def test_activations_take_the_same_memory_in_either_number_format(
+def test_the_number_format_decides_how_many_activations_are_kept(
     llama_dir: Path, settings: TorchSettings, chosen: int | None, dtype: str, recorded: int
 ) -> None:
     changed = settings.model_copy(update={"recorded_tokens": chosen, "matmul_dtype": dtype})
