@@ -16,6 +16,7 @@ from environment.sources.parquet import Question
 from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import QUESTIONS
+from steps.interruption import signals_cancel
 from steps.project import QUESTION_REPLIES, code_of
 
 __all__ = ["require_model", "write_questions"]
@@ -31,7 +32,7 @@ def write_questions(
     config: QuestionConfig, database: MailDatabase, read_chars: int, max_messages: int, seed: int, fresh: str
 ) -> Annotated[list[Question], QUESTIONS]:
     """Has the questions written, or goes on where a killed run of the same model stopped. `fresh` unless empty starts anew."""
-    with counter("questions") as bar:
+    with signals_cancel(), counter("questions") as bar:
 
         def progress(report: WritingReport, wanted: int) -> None:
             bar(len(report.questions), wanted, description=f"questions ({report.spent})")

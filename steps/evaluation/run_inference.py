@@ -21,6 +21,7 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
 from steps.inference.service_lifecycle import episode_settings
+from steps.interruption import signals_cancel
 from steps.project import code_of
 from steps.published_model import base_model_files
 from training.backends.torch import PolicyServer, TorchSettings
@@ -83,5 +84,5 @@ def run_inference(
                 )
         return predictions
 
-    with PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
+    with signals_cancel(), PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
         return asyncio.run(ask_all(server.base_url))

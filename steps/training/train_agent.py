@@ -21,6 +21,7 @@ from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
+from steps.interruption import signals_cancel
 from steps.project import MODELS, RUNS, git_revision
 from steps.published_model import base_model_files
 from steps.training.published_run import PublishedRun
@@ -92,7 +93,7 @@ def train_agent(
     with watch(settings.max_steps, run_folder) as console:
         experiment = _experiment(config, run_key, files)
         experiment.save(run_folder)
-        with tracked(console, experiment, run_folder) as progress:
+        with signals_cancel(), tracked(console, experiment, run_folder) as progress:
             run = asyncio.run(
                 run_training(
                     EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),

@@ -1,0 +1,58 @@
+"""A step that runs an event loop ends by a signal, and the handler of before has the last word."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from steps.interruption import signals_cancel
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_loop_and_then_reaches_the_handler_of_before(number: signal.Signals) -> None:
+    seen: list[str] = []
+
+    def handle(received: int, frame: object) -> None:
+        seen.append(signal.Signals(received).name)
+        raise Stopped
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(signal.raise_signal, number)
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    before = signal.signal(number, handle)
+    try:
+        with pytest.raises(Stopped), signals_cancel():
+            asyncio.run(main())
+        assert seen == ["cancelled", number.name]
+        assert signal.getsignal(number) is handle
+    finally:
+        signal.signal(number, before)
+
+
+def test_other_errors_and_other_threads_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Stopped), signals_cancel():
+        raise Stopped
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    done = []
+
+    def work() -> None:
+        with signals_cancel():
+            done.append(asyncio.run(asyncio.sleep(0, "done")))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == ["done"]
