@@ -17,7 +17,7 @@ class TrainerSettings(BaseModel):
         default="torch",
         description="who serves tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless",
     )
-    max_steps: int = Field(default=3, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=2, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
     learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
@@ -32,7 +32,7 @@ class TrainerSettings(BaseModel):
     )
 
     # warm start
-    demonstrations: int = Field(default=150, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it")
+    demonstrations: int = Field(default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it")
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="peak learning rate of the warm start")
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
