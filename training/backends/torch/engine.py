@@ -2,8 +2,7 @@
 
 Four things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
 finished, copies those keys and values instead of computing them. A prompt that shares it with one that is still
-being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding. Attention of those that
-decode is computed for all at once.
+being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding. Attention of those that decode is computed for all at once.
 """
 
 from __future__ import annotations
