@@ -166,17 +166,11 @@ class Span:
 class CachedAttention:
     """Serving: append the new keys and values to each sequence's region, then attend within that region."""
 
-    def __init__(self, pool: KVPool, spans: Sequence[Span], together: tuple[Sequence[int], AttentionPlan] | None = None) -> None:
-        """`together`: tokens of the row (places in it) whose attention is computed by another plan, all at once."""
+    def __init__(self, pool: KVPool, spans: Sequence[Span]) -> None:
         store = pool.store
         self._store = store
-        self._together = None
-        if together is not None:
-            tokens, plan = together
-            self._together = torch.tensor(tokens, device=store.device), plan
-        elsewhere = set(together[0]) if together else set()
-        self._spans = [span for span in spans if span.begin not in elsewhere]
-        longest = max((s.total for s in self._spans if s.end - s.begin > 1), default=0)
+        self._spans = spans
+        longest = max((s.total for s in spans if s.end - s.begin > 1), default=0)
         self._mask = CausalMask(longest, store.dtype, store.device)
         slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
         self.slots = torch.cat(slots).to(store.device)
@@ -188,9 +182,6 @@ class CachedAttention:
         keys.index_copy_(1, self.slots, key)
         values.index_copy_(1, self.slots, value)
         out = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
-        if self._together:
-            tokens, plan = self._together
-            out[tokens] = plan.attend(layer, query[:, tokens], key[:, tokens], value[:, tokens], scale)
         for span in self._spans:
             out[span.begin : span.end] = grouped_attention(
                 query[:, span.begin : span.end],

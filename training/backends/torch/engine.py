@@ -1,8 +1,8 @@
 """Continuous batching on one model: every step computes the next tokens of all running sequences in one ragged row.
 
-Four things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
+Three things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
 finished, copies those keys and values instead of computing them. A prompt that shares it with one that is still
-being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding. Attention of those that decode is computed for all at once.
+being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from training.backends.torch.attention import CachedAttention, Span
-from training.backends.torch.decode_cache import DecodeCache, DecodePlan
 from training.backends.torch.network import LoraAdapter, PolicyNetwork
 from training.backends.torch.sampling import sample
 from training.backends.torch.settings import TorchSettings
@@ -101,7 +100,6 @@ class Engine:
         self.network = network
         self._settings = settings
         self._pool = network.kv_pool(settings.kv_cache_tokens)
-        self._decode_cache = DecodeCache(self._pool, settings.max_running, settings.kv_cache_tokens)
         self._waiting: deque[_Request] = deque()
         self._running: list[_Sequence] = []
         self._finished: list[_Sequence] = []
@@ -222,7 +220,6 @@ class Engine:
                 self.busy_seconds += time.monotonic() - started
 
     def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
-        self._decode_cache.clear()
         try:
             if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
                 self._forget()
@@ -257,7 +254,7 @@ class Engine:
         ids = np.concatenate([s.ids[a:b] for (s, _), (a, b) in zip(batch, rows, strict=True)])
         positions = np.concatenate([np.arange(a, b) for a, b in rows])
         network.merge(next((s.request.adapter for s, _ in batch if s.request), None))
-        plan = CachedAttention(self._pool, spans, self._decode_together(batch, spans))
+        plan = CachedAttention(self._pool, spans)
         hidden = network.hidden(
             torch.from_numpy(ids).to(network.device),
             torch.from_numpy(positions).to(network.device),
@@ -273,14 +270,6 @@ class Engine:
         self.counters["computed_tokens"] += begin
         if ready:
             self._sample([s for s, _ in ready], network.logits(hidden[[row for _, row in ready]]))
-
-    def _decode_together(
-        self, batch: list[tuple[_Sequence, int]], spans: list[Span]
-    ) -> tuple[list[int], DecodePlan] | None:
-        """Attention of those that decode, and which tokens of the row they are."""
-        decoding = [(sequence, span.begin) for (sequence, count), span in zip(batch, spans, strict=True) if count == 1]
-        planned = self._decode_cache.plan([sequence for sequence, _ in decoding])
-        return planned and ([decoding[index][1] for index in planned[0]], planned[1])
 
     def _choose_tokens(self) -> list[tuple[_Sequence, int]]:
         """(sequence, how many of its pending tokens) for this step: decoding first, then prompts in order."""

@@ -27,8 +27,7 @@ class TorchSettings(BaseModel):
     """Number format of the layers' matrix products on a CPU, about twice as fast in bfloat16. `auto` takes that where the
     processor has instructions for it. Everything else, the adapter and its gradients too, is float32."""
     kv_cache_tokens: int = Field(default=20_480, ge=256)
-    """Tokens whose keys and values are kept, for running and for finished conversations together. Of those that decode side by
-    side there is a second copy, of at most as many tokens."""
+    """Tokens whose keys and values are kept, for running and for finished conversations together."""
     step_tokens: int = Field(default=512, ge=16)
     """Most tokens computed in one engine step; long prompts are cut into chunks so that others keep decoding."""
     max_running: int = Field(default=48, ge=1)
