@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+def run_cancellable(main: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run` within `signals_cancel`.
+
+    ART's loss imports a library that replaces `asyncio.run` by one that leaves SIGINT alone; what runs after a training in the
+    same process would get that.
+    """
+    with signals_cancel(), asyncio.Runner() as runner:
+        return runner.run(main)
 
 
 @contextmanager

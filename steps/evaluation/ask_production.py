@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from zenml import step
@@ -18,7 +17,7 @@ from reports.console import counter, say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
 from steps.evaluation.run_inference import open_judge
 from steps.inference.service_lifecycle import episode_settings
-from steps.interruption import signals_cancel
+from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
 from steps.project import code_of
 from steps.published_model import base_model_files
@@ -60,5 +59,5 @@ def ask_production(
         with counter("questions answered by the version in production", total=len(questions)) as advance:
             return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
 
-    with signals_cancel(), PolicyServer(files.path, adapters={PRODUCTION: checkpoint.path}, settings=TorchSettings()) as server:
-        return asyncio.run(ask_all(server.base_url))
+    with PolicyServer(files.path, adapters={PRODUCTION: checkpoint.path}, settings=TorchSettings()) as server:
+        return run_cancellable(ask_all(server.base_url))

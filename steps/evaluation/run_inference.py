@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from zenml import step
@@ -21,7 +20,7 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
 from steps.inference.service_lifecycle import episode_settings
-from steps.interruption import signals_cancel
+from steps.interruption import run_cancellable
 from steps.project import code_of
 from steps.published_model import base_model_files
 from training.backends.torch import PolicyServer, TorchSettings
@@ -84,5 +83,5 @@ def run_inference(
                 )
         return predictions
 
-    with signals_cancel(), PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
-        return asyncio.run(ask_all(server.base_url))
+    with PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
+        return run_cancellable(ask_all(server.base_url))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
-from steps.interruption import signals_cancel
+from steps.interruption import run_cancellable
 from steps.project import MODELS, RUNS, git_revision
 from steps.published_model import base_model_files
 from steps.training.published_run import PublishedRun
@@ -93,8 +92,8 @@ def train_agent(
     with watch(settings.max_steps, run_folder) as console:
         experiment = _experiment(config, run_key, files)
         experiment.save(run_folder)
-        with signals_cancel(), tracked(console, experiment, run_folder) as progress:
-            run = asyncio.run(
+        with tracked(console, experiment, run_folder) as progress:
+            run = run_cancellable(
                 run_training(
                     EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
                     base_model=str(files.path),

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from steps.interruption import signals_cancel
+from steps.interruption import run_cancellable, signals_cancel
 
 
 class Stopped(Exception):
@@ -16,8 +16,11 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_loop_and_then_reaches_the_handler_of_before(number: signal.Signals) -> None:
+def test_a_signal_cancels_the_loop_and_then_reaches_the_handler_of_before(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
+    monkeypatch.setattr(asyncio, "run", None)  # others may have replaced it
 
     def handle(received: int, frame: object) -> None:
         seen.append(signal.Signals(received).name)
@@ -33,8 +36,8 @@ def test_a_signal_cancels_the_loop_and_then_reaches_the_handler_of_before(number
 
     before = signal.signal(number, handle)
     try:
-        with pytest.raises(Stopped), signals_cancel():
-            asyncio.run(main())
+        with pytest.raises(Stopped):
+            run_cancellable(main())
         assert seen == ["cancelled", number.name]
         assert signal.getsignal(number) is handle
     finally:
