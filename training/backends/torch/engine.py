@@ -1,8 +1,9 @@
 """Continuous batching on one model: every step computes the next tokens of all running sequences in one ragged row.
 
-Three things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
+Four things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
 finished, copies those keys and values instead of computing them. A prompt that shares it with one that is still
-being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding.
+being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding. Decoding computes
+tokens that are likely to follow together with the one that they follow, and keeps those that are then sampled.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 
 from training.backends.torch.attention import CachedAttention, Span
+from training.backends.torch.drafts import Drafts
 from training.backends.torch.network import LoraAdapter, PolicyNetwork
 from training.backends.torch.sampling import sample
 from training.backends.torch.settings import TorchSettings
@@ -87,6 +89,7 @@ class _Sequence:
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    uniforms: list[float] = field(default_factory=list)  # drawn for tokens to come: a seed's n-th number is the n-th token's
 
 
 class Engine:
@@ -108,7 +111,9 @@ class Engine:
         self._closed = False
         self._clock = itertools.count()
         self._generator = torch.Generator().manual_seed(settings.seed)
-        self.counters = {"requests": 0, "steps": 0, "computed_tokens": 0, "reused_tokens": 0, "sampled_tokens": 0}
+        self._drafts = Drafts()
+        names = ("requests", "steps", "computed_tokens", "reused_tokens", "sampled_tokens", "drafted_tokens", "accepted_tokens")
+        self.counters = dict.fromkeys(names, 0)
         self.busy_seconds = 0.0
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._thread.start()
@@ -246,14 +251,14 @@ class Engine:
             return
         batch = self._choose_tokens()
         spans, begin = [], 0
-        for sequence, count in batch:
+        for sequence, count, _ in batch:
             spans.append(Span(begin, begin + count, sequence.start, sequence.computed + count))
             begin += count
         network = self.network
-        rows = [(s.computed, s.computed + count) for s, count in batch]
-        ids = np.concatenate([s.ids[a:b] for (s, _), (a, b) in zip(batch, rows, strict=True)])
+        rows = [(s.computed, s.computed + count) for s, count, _ in batch]
+        ids = np.concatenate([s.ids[a:b] for (s, _, _), (a, b) in zip(batch, rows, strict=True)])
         positions = np.concatenate([np.arange(a, b) for a, b in rows])
-        network.merge(next((s.request.adapter for s, _ in batch if s.request), None))
+        network.merge(next((s.request.adapter for s, _, _ in batch if s.request), None))
         plan = CachedAttention(self._pool, spans)
         hidden = network.hidden(
             torch.from_numpy(ids).to(network.device),
@@ -261,54 +266,97 @@ class Engine:
             plan,
             keep_trunk=(lambda x: self._pool.trunk.index_copy_(0, plan.slots, x)) if network.trunk_layers else None,
         )
-        ready = []
-        for (sequence, count), span in zip(batch, spans, strict=True):
-            sequence.computed += count
+        ready: list[tuple[_Sequence, int]] = []
+        predicting: list[int] = []
+        for (sequence, count, drafted), span in zip(batch, spans, strict=True):
+            sequence.computed += count - drafted
             if sequence.computed == sequence.length:
-                ready.append((sequence, span.end - 1))
+                ready.append((sequence, drafted))
+                predicting.extend(range(span.end - 1 - drafted, span.end))
         self.counters["steps"] += 1
         self.counters["computed_tokens"] += begin
         if ready:
-            self._sample([s for s, _ in ready], network.logits(hidden[[row for _, row in ready]]))
+            self._sample(ready, network.logits(hidden[predicting]))
 
-    def _choose_tokens(self) -> list[tuple[_Sequence, int]]:
-        """(sequence, how many of its pending tokens) for this step: decoding first, then prompts in order."""
+    def _choose_tokens(self) -> list[tuple[_Sequence, int, int]]:
+        """(sequence, how many of its tokens to compute, how many of these are guessed): decoding first, then prompts in order.
+
+        Guessed tokens are written behind the known ones.
+        """
+        drafted = {s: self._draft(s) for s in self._running if s.length - s.computed == 1}
+        budget = max(1, self._settings.step_tokens - len(drafted) - sum(drafted.values()))
         batch = []
-        budget = max(1, self._settings.step_tokens - sum(s.length - s.computed == 1 for s in self._running))
         for sequence in self._running:
-            pending = sequence.length - sequence.computed
-            if pending == 1:
-                batch.append((sequence, 1))
+            if sequence in drafted:
+                batch.append((sequence, 1 + drafted[sequence], drafted[sequence]))
             elif budget > 0:
-                count = min(pending, budget)
+                count = min(sequence.length - sequence.computed, budget)
                 budget -= count
-                batch.append((sequence, count))
+                batch.append((sequence, count, 0))
         return batch
 
-    def _sample(self, sequences: list[_Sequence], logits: torch.Tensor) -> None:
-        requests = [s.request for s in sequences if s.request]
-        uniforms = torch.tensor(
-            [torch.rand((), dtype=torch.float64, generator=r.generator or self._generator) for r in requests]
-        )
-        for row, (sequence, request) in enumerate(zip(sequences, requests, strict=True)):
+    def _draft(self, sequence: _Sequence) -> int:
+        """Guess the tokens after the next one, as many as may be sampled. None of a restricted reply: masks follow tokens."""
+        request, known = sequence.request, sequence.length
+        if request is None or request.allowed:
+            return 0
+        left = request.params.max_tokens - len(sequence.sampled) - 1
+        guessed = self._drafts.after(sequence.ids[:known], min(self._settings.draft_tokens, left))
+        sequence.ids[known : known + len(guessed)] = guessed
+        return len(guessed)
+
+    def _sample(self, ready: list[tuple[_Sequence, int]], logits: torch.Tensor) -> None:
+        """The next tokens of every sequence: of each row in `logits` one, as long as what was sampled before it is what was guessed.
+
+        So each token is drawn from the model's distribution after the tokens before it, whatever was guessed.
+        """
+        requests: list[_Request] = []
+        uniforms: list[float] = []
+        for sequence, drafted in ready:
+            request = sequence.request
+            assert request is not None, "a running sequence"
             if request.allowed:
                 forbidden = torch.from_numpy(~request.allowed(sequence.sampled))
-                logits[row].masked_fill_(forbidden.to(logits.device), float("-inf"))
-        tokens, logprobs = sample(
-            logits, [r.params.temperature for r in requests], [r.params.top_p for r in requests], uniforms
-        )
-        self.counters["sampled_tokens"] += len(tokens)
-        for sequence, request, token, logprob in zip(sequences, requests, tokens, logprobs, strict=True):
-            sequence.sampled.append(token)
-            sequence.logprobs.append(logprob)
-            sequence.ids[sequence.length] = token
-            sequence.length += 1
-            if request.on_token:
-                request.on_token(token, logprob)
-            if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):
-                self._finish(sequence, "stop")
-            elif len(sequence.sampled) == request.params.max_tokens:
-                self._finish(sequence, "length")
+                logits[len(requests)].masked_fill_(forbidden.to(logits.device), float("-inf"))
+            while len(sequence.uniforms) <= drafted:
+                generator = request.generator or self._generator
+                sequence.uniforms.append(torch.rand((), dtype=torch.float64, generator=generator).item())
+            requests += [request] * (drafted + 1)
+            uniforms += sequence.uniforms[: drafted + 1]
+        temperatures, top_ps = [r.params.temperature for r in requests], [r.params.top_p for r in requests]
+        sampled = zip(*sample(logits, temperatures, top_ps, torch.tensor(uniforms, dtype=torch.float64)), strict=True)
+        for sequence, drafted in ready:
+            guessed = sequence.ids[sequence.length : sequence.length + drafted].tolist()
+            self._accept(sequence, guessed, list(itertools.islice(sampled, drafted + 1)))
+
+    def _accept(self, sequence: _Sequence, drafted: list[int], rows: list[tuple[int, float]]) -> None:
+        """Append the first of the sampled (token, log-probability), and each further one whose token before it was guessed right."""
+        known = sequence.length
+        for number, (token, logprob) in enumerate(rows):
+            if number:
+                sequence.computed += 1  # the token before, as it was guessed
+            self._append(sequence, token, logprob)
+            if sequence.request is None or drafted[number : number + 1] != [token]:
+                break
+        self._drafts.learn(sequence.ids, known, known + number + 1)
+        del sequence.uniforms[: number + 1]
+        self.counters["sampled_tokens"] += number + 1
+        self.counters["accepted_tokens"] += number
+        self.counters["drafted_tokens"] += len(drafted)
+
+    def _append(self, sequence: _Sequence, token: int, logprob: float) -> None:
+        request = sequence.request
+        assert request is not None
+        sequence.sampled.append(token)
+        sequence.logprobs.append(logprob)
+        sequence.ids[sequence.length] = token
+        sequence.length += 1
+        if request.on_token:
+            request.on_token(token, logprob)
+        if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):
+            self._finish(sequence, "stop")
+        elif len(sequence.sampled) == request.params.max_tokens:
+            self._finish(sequence, "length")
 
     def _finish(self, sequence: _Sequence, reason: str) -> None:
         request = sequence.request

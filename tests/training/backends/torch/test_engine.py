@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings
 from training.backends.torch.attention import TreeAttention
+from training.backends.torch.drafts import Drafts
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample
@@ -196,6 +197,60 @@ def test_seed_reproduces_and_top_p_restricts(engine: Engine) -> None:
     narrow = engine.submit(prompt, SamplingParams(max_tokens=10, top_p=1e-6, seed=9)).result(60)
     greedy = engine.submit(prompt, SamplingParams(max_tokens=10, temperature=0)).result(60)
     assert narrow.token_ids == greedy.token_ids
+
+
+def test_what_was_said_twice_takes_fewer_steps_the_third_time(model_dir: Path, engine: Engine) -> None:
+    prompt = prompts(1, shared=30)[0]
+    replies, steps = [], []
+    for _ in range(3):
+        before = engine.counters["steps"]
+        replies.append(engine.submit(prompt, SamplingParams(max_tokens=30, seed=5)).result(60))
+        steps.append(engine.counters["steps"] - before)
+    assert replies[0].token_ids == replies[1].token_ids == replies[2].token_ids
+    check(model_dir, prompt, replies[2])
+    assert steps[2] <= 5 < 30 <= steps[0]
+    assert 24 <= engine.counters["accepted_tokens"] <= engine.counters["drafted_tokens"] < 30
+
+
+@pytest.mark.parametrize("wrong", [1, 2, 3, 5, 100])
+def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a reply that is known before, one guess of every `wrong` is another token; others are sampled beside it."""
+    network = PolicyNetwork(model_dir, settings)
+    prompt, *others = prompts(3, shared=30)
+    params = SamplingParams(max_tokens=30, seed=5)
+    plain = Engine(network, settings.model_copy(update={"draft_tokens": 0}))
+    reply = plain.submit(prompt, params).result(60)
+    assert plain.counters["drafted_tokens"] == 0
+    plain.close()
+
+    def guesses(_: Drafts, ids: np.ndarray, most: int) -> list[int]:
+        if ids[: len(prompt)].tolist() != prompt:
+            return [7] * most
+        begin = len(ids) - len(prompt)
+        return [(reply.token_ids[i] + (i % wrong == 0)) % 300 for i in range(begin, min(begin + most, 30))]
+
+    monkeypatch.setattr(Drafts, "after", guesses)
+    engine = Engine(network, settings)
+    told: list[int] = []
+    beside = [engine.submit(other, SamplingParams(max_tokens=20, seed=i)) for i, other in enumerate(others)]
+    again = engine.submit(prompt, params, on_token=lambda token, _: told.append(token)).result(60)
+    assert again.token_ids == told == reply.token_ids
+    check(model_dir, prompt, again)
+    for other, future in zip(others, beside, strict=True):
+        check(model_dir, other, future.result(60))
+    assert (engine.counters["accepted_tokens"] >= 25) == (wrong == 100)
+    # What was computed for a wrong guess is not what a later turn finds in the cache.
+    longer = [*prompt, *again.token_ids, 5, 6]
+    follow_up = engine.submit(longer, SamplingParams(max_tokens=4, seed=1)).result(60)
+    assert follow_up.cached_tokens >= len(longer) - 3
+    check(model_dir, longer, follow_up)
+    # A reply ends where it would without guesses, however many were right.
+    stopped = engine.submit(prompt, params, is_stop=lambda ids: len(ids) == 7).result(60)
+    assert (stopped.token_ids, stopped.finish_reason) == (reply.token_ids[:7], "stop")
+    monkeypatch.setattr(network, "end_ids", frozenset([reply.token_ids[11]]))
+    ended = engine.submit(prompt, params).result(60)
+    assert ended.token_ids == reply.token_ids[: reply.token_ids.index(reply.token_ids[11]) + 1]
+    engine.close()
 
 
 def test_cancelled_requests_give_their_place_back(engine: Engine) -> None:

@@ -1,0 +1,46 @@
+"""Guesses how a reply goes on, from how earlier replies went on (n-gram speculation; Saxena 2023, "prompt lookup decoding").
+
+Replies of an agent that calls tools are mostly the same words. A guess that the model then samples itself costs no step of
+its own; a wrong one costs the row of a product that it took, and never changes what is sampled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_CONTEXT = 3
+_MOST_REMEMBERED = 50_000
+"""A few megabytes. Replies in which nothing repeats would fill memory otherwise."""
+
+
+class Drafts:
+    """What followed each three tokens, the last time and the time before: guessed where both were the same.
+
+    On 400 calls of the e-mail task's demonstrations (15,924 tokens), guesses of up to 12 leave 3.4 times fewer steps and are wrong
+    for one token in a hundred; after a single occurrence they would leave 3.8 times fewer, and two of three would be wrong.
+    """
+
+    def __init__(self) -> None:
+        self._next: dict[tuple[int, ...], tuple[int, bool]] = {}  # token, and whether it came twice running
+
+    def learn(self, ids: np.ndarray, begin: int, end: int) -> None:
+        """The tokens `ids[begin:end]` of a reply followed what is before them."""
+        first = max(begin, _CONTEXT)
+        known = ids[first - _CONTEXT : end].tolist()
+        if len(self._next) > _MOST_REMEMBERED:
+            self._next.clear()
+        for i in range(_CONTEXT, len(known)):
+            context = tuple(known[i - _CONTEXT : i])
+            self._next[context] = known[i], self._next.get(context, (None, False))[0] == known[i]
+
+    def after(self, ids: np.ndarray, most: int) -> list[int]:
+        """Up to `most` tokens that are likely to follow `ids`."""
+        guessed: list[int] = []
+        context = tuple(ids[-_CONTEXT:].tolist())
+        while len(guessed) < most:
+            token, twice = self._next.get(context, (0, False))
+            if not twice:
+                break
+            guessed.append(token)
+            context = (*context[1:], token)
+        return guessed
