@@ -32,6 +32,8 @@ from training.errors import BadInput
 Result = TypeVar("Result")
 _WORTH_WAITING = 16
 """Hold a prompt back when a running prefill will spare it at least this many tokens."""
+_SAMPLED_ROWS = 64
+"""Rows whose logits are there at the same time: with what sampling makes of them 50 MB for 49,152 words."""
 _PATIENCE_S = 2.0
 """Requests for another adapter wait at most this long before the running batch is drained for them."""
 
@@ -276,7 +278,7 @@ class Engine:
         self.counters["steps"] += 1
         self.counters["computed_tokens"] += begin
         if ready:
-            self._sample(ready, network.logits(hidden[predicting]))
+            self._sample(ready, hidden[predicting])
 
     def _choose_tokens(self) -> list[tuple[_Sequence, int, int]]:
         """(sequence, how many of its tokens to compute, how many of these are guessed): decoding first, then prompts in order.
@@ -305,29 +307,39 @@ class Engine:
         sequence.ids[known : known + len(guessed)] = guessed
         return len(guessed)
 
-    def _sample(self, ready: list[tuple[_Sequence, int]], logits: torch.Tensor) -> None:
-        """The next tokens of every sequence: of each row in `logits` one, as long as what was sampled before it is what was guessed.
+    def _sample(self, ready: list[tuple[_Sequence, int]], hidden: torch.Tensor) -> None:
+        """The next tokens of every sequence: after each row of `hidden` one, as long as what was sampled before it is what was guessed.
 
         So each token is drawn from the model's distribution after the tokens before it, whatever was guessed.
         """
         requests: list[_Request] = []
         uniforms: list[float] = []
+        forbidden: dict[int, np.ndarray] = {}
         for sequence, drafted in ready:
             request = sequence.request
             assert request is not None, "a running sequence"
             if request.allowed:
-                forbidden = torch.from_numpy(~request.allowed(sequence.sampled))
-                logits[len(requests)].masked_fill_(forbidden.to(logits.device), float("-inf"))
+                forbidden[len(requests)] = ~request.allowed(sequence.sampled)
             while len(sequence.uniforms) <= drafted:
                 generator = request.generator or self._generator
                 sequence.uniforms.append(torch.rand((), dtype=torch.float64, generator=generator).item())
             requests += [request] * (drafted + 1)
             uniforms += sequence.uniforms[: drafted + 1]
-        temperatures, top_ps = [r.params.temperature for r in requests], [r.params.top_p for r in requests]
-        sampled = zip(*sample(logits, temperatures, top_ps, torch.tensor(uniforms, dtype=torch.float64)), strict=True)
+        sampled: list[tuple[int, float]] = []
+        for begin in range(0, len(requests), _SAMPLED_ROWS):
+            rows = slice(begin, begin + _SAMPLED_ROWS)
+            logits = self.network.logits(hidden[rows])
+            for row, tokens in forbidden.items():
+                if row in range(*rows.indices(len(requests))):
+                    logits[row - begin].masked_fill_(torch.from_numpy(tokens).to(logits.device), float("-inf"))
+            temperatures, top_ps = [r.params.temperature for r in requests[rows]], [r.params.top_p for r in requests[rows]]
+            drawn = sample(logits, temperatures, top_ps, torch.tensor(uniforms[rows], dtype=torch.float64))
+            sampled += zip(*drawn, strict=True)
+        begin = 0
         for sequence, drafted in ready:
             guessed = sequence.ids[sequence.length : sequence.length + drafted].tolist()
-            self._accept(sequence, guessed, list(itertools.islice(sampled, drafted + 1)))
+            self._accept(sequence, guessed, sampled[begin : begin + drafted + 1])
+            begin += drafted + 1
 
     def _accept(self, sequence: _Sequence, drafted: list[int], rows: list[tuple[int, float]]) -> None:
         """Append the first of the sampled (token, log-probability), and each further one whose token before it was guessed right."""

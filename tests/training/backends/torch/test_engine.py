@@ -230,7 +230,11 @@ def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, 
         return [(reply.token_ids[i] + (i % wrong == 0)) % 300 for i in range(begin, min(begin + most, 30))]
 
     monkeypatch.setattr(Drafts, "after", guesses)
+    monkeypatch.setattr("training.backends.torch.engine._SAMPLED_ROWS", 4)
     engine = Engine(network, settings)
+    few = np.zeros(network.config.vocab_size, bool)
+    few[10:20] = True
+    restricted = engine.submit(others[0], SamplingParams(max_tokens=12, seed=2), allowed=lambda _: few)
     told: list[int] = []
     beside = [engine.submit(other, SamplingParams(max_tokens=20, seed=i)) for i, other in enumerate(others)]
     again = engine.submit(prompt, params, on_token=lambda token, _: told.append(token)).result(60)
@@ -238,6 +242,7 @@ def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, 
     check(model_dir, prompt, again)
     for other, future in zip(others, beside, strict=True):
         check(model_dir, other, future.result(60))
+    assert all(few[restricted.result(60).token_ids])
     assert (engine.counters["accepted_tokens"] >= 25) == (wrong == 100)
     # What was computed for a wrong guess is not what a later turn finds in the cache.
     longer = [*prompt, *again.token_ids, 5, 6]
