@@ -298,12 +298,16 @@ class Engine:
         return batch
 
     def _draft(self, sequence: _Sequence) -> int:
-        """Guess the tokens after the next one, as many as may be sampled. None of a restricted reply: masks follow tokens."""
+        """Guess the tokens after the next one, as many as a step has room for and as may be sampled.
+
+        None of a restricted reply: what it allows next is known when the token before is.
+        """
         request, known = sequence.request, sequence.length
         if request is None or request.allowed:
             return 0
         left = request.params.max_tokens - len(sequence.sampled) - 1
-        guessed = self._drafts.after(sequence.ids[:known], min(self._settings.draft_tokens, left))
+        room = max(0, self._settings.step_tokens // len(self._running) - 1)
+        guessed = self._drafts.after(sequence.ids[:known], min(self._settings.draft_tokens, left, room))
         sequence.ids[known : known + len(guessed)] = guessed
         return len(guessed)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings
-from training.backends.torch.attention import TreeAttention
+from training.backends.torch.attention import CachedAttention, KVPool, Span, TreeAttention
 from training.backends.torch.drafts import Drafts
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
@@ -256,6 +256,23 @@ def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, 
     ended = engine.submit(prompt, params).result(60)
     assert ended.token_ids == reply.token_ids[: reply.token_ids.index(reply.token_ids[11]) + 1]
     engine.close()
+
+
+def test_guesses_leave_a_step_its_size(model_dir: Path, settings: TorchSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(PolicyNetwork(model_dir, settings), settings.model_copy(update={"step_tokens": 16}))
+    monkeypatch.setattr(Drafts, "after", lambda _, ids, most: [7] * most)
+    sizes, attention = [], CachedAttention.__init__
+
+    def measured(plan: CachedAttention, pool: KVPool, spans: Sequence[Span]) -> None:
+        sizes.append(spans[-1].end)
+        attention(plan, pool, spans)
+
+    monkeypatch.setattr(CachedAttention, "__init__", measured)
+    futures = [engine.submit(p, SamplingParams(max_tokens=20, seed=i)) for i, p in enumerate(prompts(6, shared=5))]
+    for future in futures:
+        future.result(60)
+    engine.close()
+    assert 12 <= max(sizes) <= 17  # a prompt that waits for its turn gets one token at least
 
 
 def test_cancelled_requests_give_their_place_back(engine: Engine) -> None:
