@@ -318,12 +318,11 @@ class Engine:
         """
         requests: list[_Request] = []
         uniforms: list[float] = []
-        forbidden: dict[int, np.ndarray] = {}
+        forbidden: list[np.ndarray | None] = []
         for sequence, drafted in ready:
             request = sequence.request
             assert request is not None, "a running sequence"
-            if request.allowed:
-                forbidden[len(requests)] = ~request.allowed(sequence.sampled)
+            forbidden += [~request.allowed(sequence.sampled) if request.allowed else None] * (drafted + 1)
             while len(sequence.uniforms) <= drafted:
                 generator = request.generator or self._generator
                 sequence.uniforms.append(torch.rand((), dtype=torch.float64, generator=generator).item())
@@ -333,9 +332,9 @@ class Engine:
         for begin in range(0, len(requests), _SAMPLED_ROWS):
             rows = slice(begin, begin + _SAMPLED_ROWS)
             logits = self.network.logits(hidden[rows])
-            for row, tokens in forbidden.items():
-                if row in range(*rows.indices(len(requests))):
-                    logits[row - begin].masked_fill_(torch.from_numpy(tokens).to(logits.device), float("-inf"))
+            for row, tokens in zip(logits, forbidden[rows], strict=True):
+                if tokens is not None:
+                    row.masked_fill_(torch.from_numpy(tokens).to(logits.device), float("-inf"))
             temperatures, top_ps = [r.params.temperature for r in requests[rows]], [r.params.top_p for r in requests[rows]]
             drawn = sample(logits, temperatures, top_ps, torch.tensor(uniforms[rows], dtype=torch.float64))
             sampled += zip(*drawn, strict=True)
@@ -347,26 +346,26 @@ class Engine:
 
     def _accept(self, sequence: _Sequence, drafted: list[int], rows: list[tuple[int, float]]) -> None:
         """Append the first of the sampled (token, log-probability), and each further one whose token before it was guessed right."""
-        known = sequence.length
+        self.counters["drafted_tokens"] += len(drafted)
         for number, (token, logprob) in enumerate(rows):
             if number:
                 sequence.computed += 1  # the token before, as it was guessed
+                self.counters["accepted_tokens"] += 1
             self._append(sequence, token, logprob)
             if sequence.request is None or drafted[number : number + 1] != [token]:
                 break
-        self._drafts.learn(sequence.ids, known, known + number + 1)
-        del sequence.uniforms[: number + 1]
-        self.counters["sampled_tokens"] += number + 1
-        self.counters["accepted_tokens"] += number
-        self.counters["drafted_tokens"] += len(drafted)
 
     def _append(self, sequence: _Sequence, token: int, logprob: float) -> None:
+        """All that is counted and kept of a token is so before its request hears of it."""
         request = sequence.request
-        assert request is not None
+        assert request is not None, "a running sequence"
         sequence.sampled.append(token)
         sequence.logprobs.append(logprob)
+        sequence.uniforms.pop(0)
         sequence.ids[sequence.length] = token
         sequence.length += 1
+        self._drafts.learn(sequence.ids, sequence.length - 1, sequence.length)
+        self.counters["sampled_tokens"] += 1
         if request.on_token:
             request.on_token(token, logprob)
         if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):

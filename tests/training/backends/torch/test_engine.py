@@ -212,6 +212,14 @@ def test_what_was_said_twice_takes_fewer_steps_the_third_time(model_dir: Path, e
     assert 24 <= engine.counters["accepted_tokens"] <= engine.counters["drafted_tokens"] < 30
 
 
+def test_what_a_reply_counts_is_counted_when_it_is_told(engine: Engine) -> None:
+    told: list[int] = []
+    future = engine.submit(prompts(1, shared=10)[0], SamplingParams(max_tokens=40, seed=1))
+    future.add_done_callback(lambda _: told.append(engine.counters["sampled_tokens"]))
+    future.result(60)
+    assert engine.alone(lambda: told) == [40]
+
+
 @pytest.mark.parametrize("wrong", [1, 2, 3, 5, 100])
 def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a reply that is known before, one guess of every `wrong` is another token; others are sampled beside it."""
