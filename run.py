@@ -211,5 +211,7 @@ def manage_schedules(arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends a run like Ctrl-C, after ZenML's own handler
+    # Both end a run like Ctrl-C, after ZenML's own handler, which hears SIGINT in a script's background too, where the shell ignores it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class Checkout:
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        """run.py with these arguments, in the background."""
+        """run.py with these arguments, in the background as a script's `&` has it: the shell ignores SIGINT for it."""
         return subprocess.Popen(
             self.command(*words),
             cwd=self.folder,
@@ -66,6 +67,7 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
 
     def history(self) -> list[dict[str, Any]]:

@@ -117,17 +117,18 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     assert line.endswith("--set experiment=first-2 instead of --resume")
 
     prompts.unlink()
-    terminated = checkout.start("--pipeline", "train", "--resume", "first")
-    try:
-        while history_file.read_bytes().count(b"\n") < 5:
-            assert terminated.poll() is None, terminated.communicate()[0]
-            time.sleep(0.02)
-        terminated.terminate()
-        output, _ = terminated.communicate()
-    finally:
-        terminated.kill()
-    assert terminated.returncode == 130 and "Traceback" not in output, output
-    assert output.splitlines()[-1] == "stopped; the same command goes on after the last finished step"
+    for number, rows in ((signal.SIGTERM, 5), (signal.SIGINT, 7)):
+        stopped_run = checkout.start("--pipeline", "train", "--resume", "first")
+        try:
+            while history_file.read_bytes().count(b"\n") < rows:
+                assert stopped_run.poll() is None, stopped_run.communicate()[0]
+                time.sleep(0.02)
+            stopped_run.send_signal(number)
+            output, _ = stopped_run.communicate()
+        finally:
+            stopped_run.kill()
+        assert stopped_run.returncode == 130 and "Traceback" not in output, output
+        assert output.splitlines()[-1] == "stopped; the same command goes on after the last finished step"
     stopped = checkout.history()
     assert stopped[: len(before)] == before
 
