@@ -9,19 +9,23 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from typing import Any
 
 import art
 
 from agent.graph import ToolCallRecord, observation_of
+from agent.judges.exact import normalise
 from agent.rollout import AgentRun, opening_messages
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer, Scenario
 from environment.search_text import content_words
-from environment.tools import MailTools, tool_schemas
+from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
 
-MAX_KEYWORDS = 6
+MAX_KEYWORDS = 8
+MIN_QUOTE_F1 = 0.5
+"""Token-F1 to the reference from which on words of a mail count as a statement of it."""
 
 _WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
@@ -37,39 +41,71 @@ def _as_written(words: list[str], texts: list[str]) -> str:
     return " ".join(spelled.get(word, word) for word in words[:MAX_KEYWORDS])
 
 
-def _queries(question: str, target: EmailView, known: list[EmailView]) -> list[str]:
-    """Queries that lead to `target`, best first: what an agent that has read `known` could have searched for.
-
-    After a first mail, the bridge is the longest name that it shares with the target and that the question does not contain.
-    """
-    asked = content_words(question)
-    in_target = set(content_words(_text(target)))
-    shared = [word for word in asked if word in in_target]
-    plans: list[list[str]] = []
-    for mail in reversed(known):
-        names = sorted(set(_NAME.findall(_text(mail))), key=lambda name: (-len(name.split()), -len(name), name))
-        for name in names:
+def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str]:
+    """The words of the longest name that a mail read so far shares with `target` and the question does not contain."""
+    asked, in_target = content_words(question), set(content_words(_text(target)))
+    for mail in reversed(read):
+        names = set(_NAME.findall(_text(mail)))
+        for name in sorted(names, key=lambda name: (-len(name.split()), -len(name), name)):
             words = content_words(name)
             if words and all(word in in_target for word in words) and not all(word in asked for word in words):
-                plans.append([*words, *(word for word in shared if word not in words)])
-                break
-    if not known:
-        plans.append(shared)
-    plans += [asked, [*shared, *content_words(target.subject)], content_words(target.subject)]
-    return [_as_written(plan, [question, *map(_text, known), _text(target)]) for plan in plans if plan]
+                return words
+    return []
 
 
-def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings) -> AgentRun:
+def _queries(question: str, target: EmailView, read: list[EmailView], hindsight: bool) -> list[str]:
+    """Queries that may lead to `target`, best first, for an agent that has read the mails `read`.
+
+    The first query follows from what such an agent has seen: all content words of the question, or, after a mail, a name in
+    it. The others need to know the target and are there with `hindsight` only.
+    """
+    asked = content_words(question)
+    plans = [_bridge(question, target, read) if read else asked[:MAX_KEYWORDS]]
+    if hindsight:
+        in_target = set(content_words(_text(target)))
+        shared = [word for word in asked if word in in_target]
+        plans += [shared, asked, [*plans[0], *shared], [*shared, *content_words(target.subject)], content_words(target.subject)]
+    return [_as_written(plan, [question, *map(_text, read), _text(target)]) for plan in plans if plan]
+
+
+def quoted(reference: str, passage: str) -> str | None:
+    """Return the words in a row of `passage` with the highest token-F1 to `reference`; of equally good runs the first, shortest one.
+
+    `reference` itself where the passage says it; None where no run reaches `MIN_QUOTE_F1`: whoever reads the passage could not
+    know the answer.
+    """
+    if reference in passage:
+        return reference
+    wanted = Counter(normalise(reference).split())
+    pieces = [(match.start(), match.end(), normalise(match.group()).split()) for match in re.finditer(r"\S+", passage)]
+    most = 2 * wanted.total() + 2
+    best, span = 0.0, None
+    for first, (start, _, _) in enumerate(pieces):
+        seen: Counter[str] = Counter()
+        for _, end, tokens in pieces[first : first + most]:
+            seen.update(tokens)
+            shared = (seen & wanted).total()
+            f1 = 2 * shared / (seen.total() + wanted.total()) if shared else 0.0
+            if f1 > best:
+                best, span = f1, passage[start:end].strip(".,;:!?\"'()<>*")
+    return span if best >= MIN_QUOTE_F1 else None
+
+
+def play_oracle(
+    scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings, *, hindsight: bool = True
+) -> AgentRun:
     """Search for each gold mail in order, read it, answer with the reference. `gold_ids` are the short ids of the gold mails.
 
-    A gold mail that no plan finds is left out; without any, the episode ends without an answer.
+    A gold mail that no query finds is left out; without any, the episode ends without an answer. Without `hindsight` the
+    episode is one that an agent could play that knows the question and what it has read: it writes its queries from these,
+    and its answer is a quotation (`quoted`) or, where the last mail does not say the reference, none.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
     record: list[Any] = list(opening_messages(scenario.question, mailbox, settings))
     calls: list[ToolCallRecord] = []
     shown: set[int] = set()
-    known: list[EmailView] = []
+    read: list[EmailView] = []
     answer: FinalAnswer | None = None
 
     def act(name: str, arguments: dict[str, Any]) -> None:
@@ -83,8 +119,9 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
         if result.final is not None:
             answer = result.final
             return
-        record.append({"role": "tool", "tool_call_id": f"call_{len(calls)}", "content": observation_of(calls[-1], scenario.question)})
-        if name == "search_inbox_tool":
+        observation = observation_of(calls[-1], scenario.question)
+        record.append({"role": "tool", "tool_call_id": f"call_{len(calls)}", "content": observation})
+        if name == SEARCH:
             shown.update(result.email_ids)
 
     for gold_id in gold_ids:
@@ -92,17 +129,18 @@ def play_oracle(scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], setti
         if target is None:
             continue
         if gold_id not in shown:
-            for query in _queries(scenario.question, target, known):
+            for query in _queries(scenario.question, target, read, hindsight):
                 found = mailbox.search([query], max_results=settings.max_results)
                 if gold_id in {hit.id for hit in found}:
-                    act("search_inbox_tool", {"keywords": [query]})
+                    act(SEARCH, {"keywords": [query]})
                     break
             else:
                 continue
-        act("read_email_tool", {"email_id": gold_id})
-        known.append(target)
-    if known:
-        act("return_final_answer_tool", {"answer": scenario.answer, "source_ids": [mail.id for mail in known]})
+        act(READ, {"email_id": gold_id})
+        read.append(target)
+    said = scenario.answer if hindsight or not read else quoted(scenario.answer, calls[-1].observation)
+    if read and said:
+        act(FINAL_ANSWER, {"answer": said, "source_ids": [mail.id for mail in read]})
     turns = sum(turn["role"] == "assistant" for turn in record)
     return AgentRun(
         answer=answer,

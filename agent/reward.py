@@ -1,30 +1,50 @@
 """The verifiable reward: what an episode is worth when the reference answer and its mails are known.
 
-Structure and weights are those published for ART-E, the e-mail agent whose recipe we follow; the number-of-sources bonus is generalised to
-questions that need several mails.
+The structure is the one published for ART-E, the e-mail agent whose recipe we follow, generalised to questions that need several
+mails. Two things differ. A wrong answer there earns -1 and silence 0, which teaches a weak policy silence before it teaches reading:
+here silence never pays more than an answer. And answers are graded by their overlap with the reference, because on real mail a strict
+verdict alone is nearly always the same for all rollouts of a group.
 """
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Self
 
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from agent.metrics import token_f1
 from agent.rollout import AgentRun
 from environment.models import Scenario
 
 
 class RewardWeights(BaseModel):
-    """One weight per thing that is rewarded; see `verifiable_reward` for how they add up."""
+    """Weights of the parts of a reward; `verifiable_reward` says how they add up.
+
+    Raises a validation error when silence or a malformed call could pay more than an honest answer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    correct: float = 1.0
-    all_sources: float = 0.3
-    few_sources: float = 0.1
-    few_turns: float = 0.1
-    wrong: float = -1.0
-    no_answer: float = 0.0
-    malformed: float = -2.0
-    partial: float = 0.1
+    correct: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="base of a correct answer")
+    wrong: float = Field(default=-0.4, allow_inf_nan=False, description="base of a wrong answer")
+    no_answer: float = Field(default=-0.7, allow_inf_nan=False, description="base of an episode without an answer")
+    malformed: float = Field(default=-1.0, allow_inf_nan=False, description="base of one that ends in a malformed reply")
+    overlap: float = Field(default=0.2, ge=0, le=10, description="times the token-F1 of the answer and the reference")
+    all_sources: float = Field(default=0.3, ge=0, le=10, description="times the share of gold mails that a correct answer cites")
+    few_sources: float = Field(default=0.1, ge=0, le=10, description="for a correct answer that cites no mail too many")
+    few_turns: float = Field(default=0.1, ge=0, le=10, description="times the share of turns that a correct answer leaves unused")
+    partial: float = Field(
+        default=0.1, ge=0, le=10, description="each, without a correct answer: gold mails found, read, cited; no invalid call"
+    )
+
+    @model_validator(mode="after")
+    def _answering_pays(self) -> Self:
+        if not self.correct > self.wrong >= self.no_answer >= self.malformed:
+            raise ValueError(
+                f"reward weights must fall from correct ({self.correct:g}) over wrong ({self.wrong:g}) and no_answer "
+                f"({self.no_answer:g}) to malformed ({self.malformed:g}): otherwise silence pays more than an honest answer"
+            )
+        return self
 
 
 class Rubric(BaseModel):
@@ -33,6 +53,8 @@ class Rubric(BaseModel):
     correct: bool
     answered: bool
     malformed: bool
+    overlap: float = Field(ge=0, le=1)
+    """Token-F1 of the answer and the reference."""
     found: float = Field(ge=0, le=1)
     read: float = Field(ge=0, le=1)
     cited: float = Field(ge=0, le=1)
@@ -54,6 +76,7 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
         correct=correct,
         answered=run.answer is not None,
         malformed=run.outcome in ("malformed_call", "no_tool_call", "truncated"),
+        overlap=token_f1(scenario.answer, run.answer.answer if run.answer else None),
         found=len(shown & gold) / len(gold),
         read=len(read & gold) / len(gold),
         cited=len(cited & set(scenario.message_ids)) / len(scenario.message_ids),
@@ -66,20 +89,22 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
 
 
 def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) -> float:
-    """The reward of one counted episode.
+    """Return the reward of one counted episode.
 
-    A correct answer earns `correct`, up to `all_sources` for its sources, `few_sources` if it cites no more mails than
-    needed and up to `few_turns` for brevity. Everything else earns its base (`wrong`, `no_answer`, `malformed`) plus partial
-    credit for having found, read and cited the gold mails without an invalid call. Partial credit never depends on the
-    number of turns: that teaches an agent to pad.
+    Every answer earns up to `overlap` for the words that it shares with the reference. A correct one adds `correct`, up to
+    `all_sources` for its sources, `few_sources` if it cites no more mails than needed and up to `few_turns` for brevity.
+    Everything else adds its base (`wrong`, `no_answer`, `malformed`) and partial credit for having found, read and cited the
+    gold mails without an invalid call. Partial credit never depends on the number of turns: that teaches an agent to pad.
     """
+    graded = weights.overlap * counts.overlap
     if counts.correct:
         economy = min(1.0, counts.gold_count / counts.cited_count) if counts.cited_count else 0.0
         return (
-            weights.correct
+            graded
+            + weights.correct
             + weights.all_sources * counts.cited
             + weights.few_sources * economy
             + weights.few_turns * (1 - counts.turns / max_turns)
         )
     base = weights.malformed if counts.malformed else weights.wrong if counts.answered else weights.no_answer
-    return base + weights.partial * (counts.found + counts.read + counts.cited + (counts.invalid_calls == 0))
+    return graded + base + weights.partial * (counts.found + counts.read + counts.cited + (counts.invalid_calls == 0))

@@ -28,7 +28,7 @@ from materializers.checkpoint import CheckpointMaterializer
 from pipelines.running import run_pipeline
 from reports.console import console, say
 from reports.page import write_text
-from reports.tables import closing_table
+from reports.tables import closing_table, gain
 from steps.artifact_names import (
     CHECKPOINT,
     MAIL_DATABASE,
@@ -315,6 +315,8 @@ def run_eval(
         write_text(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
+    if added := gain(metrics):
+        say(added)
     if run.steps["compute_metrics"].status.value == "cached" or Client().active_stack.orchestrator.config.is_remote:
         promotion = metrics["promotion"]  # elsewhere the gate has said it on this terminal when it decided
         say(f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}")

@@ -9,7 +9,7 @@ from typing import Any
 from reports.page import escape
 
 ORDER = (
-    *("reward", "accuracy", "validation_reward", "validation_accuracy", "turns", "tokens_per_rollout", "tokens_per_second"),
+    *("validation_accuracy", "reward", "accuracy", "validation_reward", "turns", "tokens_per_rollout", "tokens_per_second"),
     *("alert_count", "seconds", "loss", "loss/train", "reward_std", "kl", "loss/kl_old_new", "entropy"),
     *("judge_cost", "judge_seconds"),
 )
@@ -63,10 +63,15 @@ def points_of(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[floa
     ]
 
 
-def chart(column: str, runs: Sequence[Points]) -> str:
-    """One figure with a line per run. A single run also shows its points or, when there are many, its running mean."""
+def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | None = None) -> str:
+    """Return one figure with a line per run. A single run also shows its points or, when there are many, its running mean.
+
+    `level` is the label and the value of a dashed line across the figure, to compare with.
+    """
     steps = [step for points in runs for step, _ in points]
     values = [value for points in runs for _, value in points]
+    if level is not None:
+        values.append(level[1])
     ticks = _ticks(min(0.0, *values), max(0.0, *values))  # from zero, so that noise looks as small as it is
     low, high = ticks[0], ticks[-1]
     first, last = min(steps), max(steps)
@@ -97,7 +102,7 @@ def chart(column: str, runs: Sequence[Points]) -> str:
             lines += f'<path class="smooth" d="{path(_running_mean(points))}"/>'
         else:
             lines += "".join(f'<circle class="dot" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points)
-        latest = short(values[-1])
+        latest = short(points[-1][1])
     else:
         lines = "".join(
             f'<path class="raw run{number % COLOURS}" d="{path(points)}"/>'
@@ -106,6 +111,12 @@ def chart(column: str, runs: Sequence[Points]) -> str:
             if points
         )
         latest = ""
+    if level is not None:
+        label, value = level
+        lines += (
+            f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
+            f'<text class="level" x="{WIDTH - RIGHT}" y="{y(value) - 5:.1f}" text-anchor="end">{escape(label)}</text>'
+        )
     name = LABELS.get(column, column.replace("_", " ").replace("/", " / "))
     return (
         f'<figure data-column="{escape(column)}" data-low="{low}" data-high="{high}" data-first="{first}" '

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.page import escape, page
-from reports.tables import interval, number, percent, seconds_of
+from reports.tables import gain, interval, number, percent, seconds_of
 from reports.viewer import questions_section
 
 _FIELDS = ("answer", "correct", "reason", "outcome", "error", "turns", "seconds", "source_ids", "transcript")
@@ -27,6 +27,7 @@ def evaluation_html(
         f"<header><h1>{escape(title)}</h1><p>{escape(summary.get('n', 0))} held-out questions"
         f"{' · ' + escape(subtitle) if subtitle else ''}</p></header>",
         _policies(rows),
+        _gain(summary),
         _paired(summary.get("paired", {})),
         _promotion(summary.get("promotion")),
         _kinds(rows),
@@ -103,6 +104,11 @@ def _paired(tests: Mapping[str, Mapping[str, Any]]) -> str:
             f'the second; <span class="{"good" if p < 0.05 else "quiet"}">{chance}</span> (exact McNemar test)</li>'
         )
     return f"<section><h2>Paired comparison</h2><ul>{''.join(lines)}</ul></section>" if lines else ""
+
+
+def _gain(summary: Mapping[str, Any]) -> str:
+    added = gain(dict(summary))
+    return f"<section><h2>What reinforcement learning added</h2><p>{escape(added)}.</p></section>" if added else ""
 
 
 def _promotion(promotion: Mapping[str, Any] | None) -> str:

@@ -39,6 +39,19 @@ def closing_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def gain(summary: dict[str, Any]) -> str | None:
+    """Return what reinforcement learning added over the warm start, as one sentence; None without a warm start to compare with."""
+    rows, test = summary.get("policies", {}), summary.get("paired", {}).get("trained_vs_warm_start")
+    if test is None or not {"trained", "warm_start"} <= rows.keys():
+        return None
+    before, after = (rows[name]["accuracy"] for name in ("warm_start", "trained"))
+    chance = "p < 0.0001" if test["p_value"] < 0.0001 else f"p = {test['p_value']:.4f}"
+    return (
+        f"GRPO added {(after - before) * 100:+.1f} points to the warm start: {percent(before)} to {percent(after)} "
+        f"({test['a_only']} questions gained, {test['b_only']} lost, {chance})"
+    )
+
+
 def percent(share: float | None) -> str:
     """0.853 as "85.3%"."""
     return "-" if share is None else f"{share:.1%}"

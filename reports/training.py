@@ -9,6 +9,7 @@ from reports.charts import LABELS, LEFT, ORDER, RIGHT, WIDTH, chart, duration, i
 from reports.page import escape, page
 from reports.viewer import questions_section, rollouts_by_question
 
+_HELD_OUT = ("validation_accuracy", "validation_reward")
 _BOOKKEEPING = ("step", "checkpoint_step", "reward_error", "validation_errors", "validation_tokens", "validation_seconds")
 
 
@@ -22,14 +23,16 @@ def training_html(
 ) -> str:
     """The page. A history row holds `step` and numbers; every numeric column but bookkeeping becomes a chart.
 
-    Rows of another `phase` than the last row's (the warm start) are listed, not drawn: their figures mean other things.
+    Rows of another `phase` than the last row's (the warm start) are listed, not drawn, because their figures mean other things.
+    Only their validation is drawn: the curve begins there, and a line across the chart shows what imitation alone reached.
     `rollouts` are recorded ones to look at, `best_step` is the step whose policy is the result.
     """
     phase = history[-1].get("phase") if history else None
     steps = [_with_alert_count(row) for row in history if row.get("phase") == phase]
     before = [row for row in history if row.get("phase") != phase]
     columns = _numeric_columns(steps)
-    charts = "".join(chart(column, [points_of(column, steps)]) for column in columns)
+    curves = {column: points_of(column, [*before, *steps] if column in _HELD_OUT else steps) for column in columns}
+    charts = "".join(chart(column, [points], level=_imitation(column, before)) for column, points in curves.items())
     subtitle = subtitle or f"{len(steps)} steps"
     body = [
         f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p></header>",
@@ -39,13 +42,19 @@ def training_html(
         questions_section("Rollouts", "rollout", "every step") if rollouts else "",
         _rows(history),
     ]
-    data: dict[str, Any] = {"columns": {column: points_of(column, steps) for column in columns}, "geometry": [LEFT, WIDTH - RIGHT]}
+    data: dict[str, Any] = {"columns": curves, "geometry": [LEFT, WIDTH - RIGHT]}
     if rollouts:
         questions = rollouts_by_question(rollouts, best_step)
         names = dict.fromkeys(name for question in questions for name in question["runs"])
         data |= {"of": "rollout", "policies": list(names), "compared": list(names), "questions": questions}
     scripts = ("training.js", "viewer.js") if rollouts else ("training.js",)
     return page(title, "\n".join(part for part in body if part), scripts=scripts, data=data)
+
+
+def _imitation(column: str, before: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
+    """The level that the policy had on held-out questions before its first GRPO step."""
+    validated = points_of(column, before) if column in _HELD_OUT else []
+    return ("imitation alone", validated[-1][1]) if validated else None
 
 
 def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,10 +1,13 @@
 """A synthetic company: mailboxes of any size with questions that take search, reading and judgement to answer.
 
 Everything is made up from the word lists in `synthetic_text.toml` and follows from the seed alone. Each inbox is written
-by itself: facts about projects, people and firms that only its owner's mails contain, some of them corrected by a later
-mail (the earlier one stays as a trap), replies that quote without answering, mails that only mention what is asked for,
-and newsletters. Names of train and test inboxes come from disjoint parts of the word lists, test questions use wordings
-of their own, and some kinds of question occur in test only.
+by itself: facts about projects, people and firms that only its owner's mails contain, and mails that mislead whoever opens the
+first hit of a search. A later mail corrects a fact, often under a subject that does not name it; a mail calls it off
+before the new value is known; a mail of the year before says something else; a colleague asks the same question; replies
+quote without answering. So the first hit of a search for all content words is right for three questions in four, and the
+first five hits hold the right mail for nearly all, as in real mail. Train and test inboxes have the same traps. Their names
+come from disjoint parts of the word lists, test questions use wordings of their own, and some kinds of question occur in
+test only.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from random import Random
 
 from environment.errors import BadInput
 from environment.models import Email, Scenario
-from environment.sources.synthetic_inbox import CORRECTED_SHARE, TWO_MAIL_SHARE, Inbox, Mail, newsletter
+from environment.sources.synthetic_inbox import (
+    ASKED_SHARE,
+    CORRECTED_SHARE,
+    LAST_YEAR_SHARE,
+    TWO_MAIL_SHARE,
+    Inbox,
+    Mail,
+    newsletter,
+)
 from environment.sources.synthetic_names import Split, split_names, text
 
 SHARED_GROUP = 8  # inboxes that receive the same newsletters
@@ -72,16 +83,17 @@ class SyntheticCompany:
 
 
 def mails_needed(questions_per_inbox: int) -> int:
-    """Smallest `mails_per_inbox` that holds that many questions: their facts, the corrections and some filler."""
-    facts = sum(round(share * questions_per_inbox) for share in (1, max(TWO_MAIL_SHARE.values()), CORRECTED_SHARE))
-    return SHARED_MAILS + round(facts * (1 + FILLER_SHARE)) + 1
+    """Smallest `mails_per_inbox` that holds that many questions: their facts, what misleads about them and some filler."""
+    per_question = (1, max(TWO_MAIL_SHARE.values()), 2 * CORRECTED_SHARE, ASKED_SHARE, LAST_YEAR_SHARE)
+    written = sum(round(share * questions_per_inbox) for share in per_question)
+    return SHARED_MAILS + round(written * (1 + FILLER_SHARE)) + 1
 
 
 def synthetic_company(
     seed: int = 0,
     train_inboxes: int = 8,
     test_inboxes: int = 4,
-    mails_per_inbox: int = 130,
+    mails_per_inbox: int = 180,
     questions_per_inbox: int = 64,
 ) -> SyntheticCompany:
     """A company whose mails and questions follow from these numbers alone, on every Python version.

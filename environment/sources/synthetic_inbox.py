@@ -17,9 +17,13 @@ WORKING_DAYS = tuple(
 )  # half a year
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
-TWO_MAIL_SHARE: dict[Split, float] = {"train": 0.5, "test": 0.28}
-"""When to search again is the hardest to learn, so training asks for it as often as not."""
-CORRECTED_SHARE = 0.2
+TWO_MAIL_SHARE: dict[Split, float] = {"train": 0.34, "test": 0.28}
+"""When to search again is hard to learn, so training asks for it a little more often."""
+CORRECTED_SHARE = 0.25
+HIDDEN_CORRECTION = 0.6  # of the corrections: their subject does not name what they correct, so the old mail ranks first
+CALLED_OFF = 0.2  # of the corrected facts: a mail between the two says that the old value is off and no new one is known
+ASKED_SHARE = 0.25  # of the questions: a colleague asks the same by mail
+LAST_YEAR_SHARE = 0.25  # of the questions: a mail of the year before says something else
 FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
 SENT_BY_OWNER = 0.12
@@ -171,11 +175,18 @@ class Inbox:
         return template.format(e=entity, v=value, o=other, old=old, time=clock, room=room)
 
     def _state(
-        self, kind: str, entity: str, day_index: int, corrected_after: int = 0, pointer: str = ""
+        self,
+        kind: str,
+        entity: str,
+        day_index: int,
+        corrected_after: int = 0,
+        pointer: str = "",
+        may_call_off: bool = False,
     ) -> _Fact:
-        """Writes the mail that states the fact and, `corrected_after` working days later, its correction.
+        """Write the mail that states the fact and, `corrected_after` working days later, its correction.
 
-        `pointer` is a remark on where more is to be found; {v} in it is the fact's value.
+        `pointer` is a remark on where more is to be found; {v} in it is the fact's value. With `may_call_off` a mail between the
+        two may say that the first value is off.
         """
         spec, frame, rng = text()["mail"][kind], text()["frame"], self.rng
         sort, day = spec["value"], WORKING_DAYS[day_index]
@@ -189,9 +200,13 @@ class Inbox:
             return _Fact(original, value)
 
         new_value = self._names.value(sort, day, (value,))
+        if may_call_off and rng.random() < CALLED_OFF:
+            self._call_off(kind, entity, value, day_index + rng.randrange(1, corrected_after))
         sentence = self._fill(rng.choice(spec["corrections"]), sort, day, entity, new_value, old=value)
         below = pointer.format(v=new_value)
-        if rng.random() < 0.2:
+        if rng.random() < HIDDEN_CORRECTION:
+            subject = rng.choice(frame["vague_subjects"])
+        elif rng.random() < 0.3:
             subject = f"Re: {subject}"
             if rng.random() < 0.5:
                 below = f"{below}\n\n{self._quote(original, statement)}".strip()
@@ -201,6 +216,23 @@ class Inbox:
         correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, below, padded=False)
         return _Fact(original, value, correction, new_value)
 
+    def _call_off(self, kind: str, entity: str, value: str, day_index: int) -> None:
+        """Write that `value` no longer holds, without saying what does."""
+        frame, rng = text()["frame"], self.rng
+        named = f"the {entity}" if text()["mail"][kind]["entity"] in text()["aspects"] else entity
+        sentence = rng.choice(frame["called_off"]).format(e=named, old=value)
+        subject = rng.choice(frame["correction_subjects"]).format(e=entity)
+        self._letter(self._moment(day_index), subject, sentence, padded=False)
+
+    def _state_last_year(self, kind: str, entity: str, day_index: int, value: str) -> None:
+        """Write what the same thing was a year before the working day `day_index`: anything but `value`."""
+        spec, rng = text()["mail"][kind], self.rng
+        sent = self._moment(day_index) - timedelta(weeks=52)
+        old = self._names.value(spec["value"], sent.date(), (value,))
+        statement = self._fill(rng.choice(spec["statements"]), spec["value"], sent.date(), entity, old)
+        subject = rng.choice(spec["subjects"]).format(e=entity)
+        self._letter(sent, subject, statement, padded=rng.random() < 0.5)
+
     def _quote(self, mail: Mail, line: str) -> str:
         return f"On {day_month(mail.sent.date())}, {mail.author} wrote:\n> {line}"
 
@@ -209,14 +241,19 @@ class Inbox:
     def _write_questions(self, count: int) -> None:
         two = round(TWO_MAIL_SHARE[self.split] * count)
         kinds = self._kinds(count - two, mails=1) + self._kinds(two, mails=2)
-        corrected = set(self.rng.sample(range(count), round(CORRECTED_SHARE * count)))
+        corrected, asked, last_year = (
+            set(self.rng.sample(range(count), round(share * count)))
+            for share in (CORRECTED_SHARE, ASKED_SHARE, LAST_YEAR_SHARE)
+        )
         namesakes: list[str] = []
         if kinds.count("phone") > 1:
             person = self._names.person()
             namesakes = [f"{person} in {d}" for d in self.rng.sample(text()["names"]["departments"], 2)]
         for n, kind in enumerate(kinds):
             entity = namesakes.pop() if kind == "phone" and namesakes else ""
-            self._write_question(kind, n in corrected, entity)
+            self._write_question(kind, n in corrected, n in last_year, entity)
+            if n in asked:
+                self._ask(self._questions[-1])
 
     def _kinds(self, count: int, mails: int) -> list[str]:
         """`count` kinds that take that many mails, in turn; those only tested come half as often as the others."""
@@ -233,8 +270,8 @@ class Inbox:
             self._wordings[kind] = cycle(self.rng.sample(wordings, len(wordings)))
         return next(self._wordings[kind])
 
-    def _write_question(self, kind: str, corrected: bool, entity: str) -> None:
-        """Writes the mails that answer a question of this kind, about `entity` or something new, and asks it."""
+    def _write_question(self, kind: str, corrected: bool, last_year: bool, entity: str) -> None:
+        """Write the mails that answer a question of this kind, about `entity` or something new, and ask it."""
         rng, specs = self.rng, text()["mail"]
         mail_kinds = text()["question"][kind]["mails"]
         sort = specs[mail_kinds[0]]["entity"]
@@ -246,12 +283,15 @@ class Inbox:
         day, gap = rng.randrange(1, LAST_FACT_DAY), rng.randrange(3, 15)
 
         mails: list[Mail] = []
+        repeated = rng.randrange(len(mail_kinds)) if last_year else -1
         for n, mail_kind in enumerate(mail_kinds):
             pointer = rng.choice(text()["frame"]["pointers"]) if n + 1 < len(mail_kinds) else ""
             if n == place:
-                fact = self._state(mail_kind, topic, day, gap, pointer)
+                fact = self._state(mail_kind, topic, day, gap, pointer, may_call_off=not early)
             else:
                 fact = self._state(mail_kind, topic, rng.randrange(day if early else LAST_FACT_DAY), pointer=pointer)
+            if n == repeated:
+                self._state_last_year(mail_kind, topic, day, fact.value)
             if specs[mail_kind]["value"] == "person":
                 self._contacts.append(fact.value)
             if fact.correction is None or early:
@@ -280,7 +320,7 @@ class Inbox:
         fact_mails = list(self.mails)
         writers = (
             self._mention, lambda: self._acknowledge(fact_mails), self._chat, self._mention_contact, self._repeat,
-            self._mention, self._chat, self._ask, self._mention, self._chat,
+            self._mention, self._chat, lambda: self._ask(self.rng.choice(self._questions)), self._mention, self._chat,
         )  # fmt: skip
         turn = 0
         while len(self.mails) < end:
@@ -305,15 +345,11 @@ class Inbox:
         subject = mail.subject if mail.subject.startswith("Re: ") else f"Re: {mail.subject}"
         self._letter(sent, subject, rng.choice(text()["filler"]["acknowledgements"]), author, quoted, padded=False)
 
-    def _ask(self) -> None:
-        """Somebody else wonders, in the words of a train question, about what a question of ours is about."""
-        rng, filler, specs = self.rng, text()["filler"], text()["question"]
-        known = [question for question in self._questions if specs[question.kind]["train"]]
-        if not known:
-            return self._mention()
-        question = rng.choice(known)
+    def _ask(self, question: _Question) -> None:
+        """Somebody else asks for what `question` asks for, in the words of a train question, and does not know either."""
+        rng, filler, wordings = self.rng, text()["filler"], text()["question"][question.kind]
         sent = self._moment(rng.randrange(WORKING_DAYS.index(question.asked.date()) + 1))
-        asked = rng.choice(specs[question.kind]["train"]).format(e=question.entity)
+        asked = rng.choice(wordings["train"] or wordings["test"]).format(e=question.entity)
         subject = rng.choice(filler["ask_subjects"]).format(e=question.entity)
         self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent.demonstrations import play_oracle, quoted
 from agent.judges.exact import ExactJudge
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase, build_database
 from environment.models import Scenario
+from environment.search_text import content_words
 from environment.sources.synthetic import synthetic_company
 
 
@@ -27,3 +29,32 @@ def test_questions_of_one_mail_and_of_two_take_turns_as_far_as_there_are_enough(
     one = [scenario for scenario in scenarios if len(scenario.message_ids) == 1]
     assert mails(one + two[:2]) == [1, 2, 1, 2, 1, 1, 1, 1]
     assert mails(one) == [1] * 8
+
+
+def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path) -> None:
+    company = synthetic_company(train_inboxes=2, test_inboxes=1)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+    task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
+    followed = 0
+    for scenario in task.train_scenarios():
+        mailbox = task.database.mailbox(scenario.inbox_address, scenario.query_date)
+        run = play_oracle(scenario, mailbox, task.gold_ids(scenario), task.settings, hindsight=False)
+        if run.answer is None:
+            continue
+        followed += 1
+        seen = scenario.question
+        for call in run.calls:
+            if call.name == "search_inbox_tool":
+                words = content_words(call.arguments["keywords"][0])
+                assert all(word in content_words(seen) for word in words), (seen, words)
+            seen += f"\n{call.observation}"
+        assert run.answer.answer in run.calls[-2].observation
+    assert followed > 0.9 * len(task.train_scenarios())
+
+
+def test_an_answer_is_quoted_from_the_mail_or_not_demonstrated() -> None:
+    mail = "Hi all,\n\nthe review moves to Tuesday at 15:00, bring the Heron figures. Room 4B is taken."
+    assert quoted("15:00", mail) == "15:00"
+    assert quoted("It was moved to Tuesday at 15:00", mail) == "to Tuesday at 15:00"
+    assert quoted("Nobody knows", mail) is None
+    assert quoted("15:00", "") is None

@@ -126,9 +126,9 @@ def test_rewards_order_episodes_by_what_they_achieved(
     no_sources = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": []})
     scripts = {
         "malformed": ["<tool_call>{"],
+        "gave up after reading": [SEARCH, READ, *[SEARCH] * 4],
         "wrong": [wrong],
         "wrong after reading": [SEARCH, READ, wrong],
-        "gave up after reading": [SEARCH, READ, *[SEARCH] * 4],
         "right without sources": [SEARCH, READ, no_sources],
         "right": [SEARCH, READ, ANSWER],
         "right and quick": [SEARCH, ANSWER],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from reports.tables import closing_table
+from reports.tables import closing_table, gain
 
 ROW = {"accuracy": 0.853, "ci95": [0.79, 0.9], "answer_rate": 1.0, "source_recall": 0.5, "turns": 3.25, "seconds": 1.5}
 
@@ -42,3 +42,13 @@ def test_it_fits_a_narrow_terminal_and_lacks_gracefully() -> None:
     assert "…" not in render({"n": 200, "policies": {"base_with_examples": widest}}, width=80)
     assert "-" in render({"policies": {"[bold]base": {}}})
     assert "[bold]base" in render({"policies": {"[bold]base": {}}})
+
+
+def test_the_gain_of_reinforcement_learning_is_said_in_points() -> None:
+    test = {"n": 200, "a_only": 40, "b_only": 4, "p_value": 1e-8}
+    rows = {"warm_start": {**ROW, "accuracy": 0.74}, "trained": {**ROW, "accuracy": 0.92}}
+    said = gain({"policies": rows, "paired": {"trained_vs_warm_start": test}})
+    assert said == "GRPO added +18.0 points to the warm start: 74.0% to 92.0% (40 questions gained, 4 lost, p < 0.0001)"
+    rows["trained"]["accuracy"], test["p_value"] = 0.73, 0.5
+    assert "added -1.0 points" in (gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) or "")
+    assert gain({"policies": {"trained": ROW}, "paired": {}}) is None

@@ -81,7 +81,7 @@ def test_validation_has_charts_of_its_own_and_columns_that_say_nothing_are_left_
     assert "validation_accuracy" not in training_html(rows)
     rows[4]["validation_accuracy"], rows[9]["validation_accuracy"] = 0.5, 0.75
     text = training_html(rows)
-    assert columns(text) == ["reward", "accuracy", "validation_accuracy", "seconds"]
+    assert columns(text) == ["validation_accuracy", "reward", "accuracy", "seconds"]
     assert "accuracy on held-out questions" in text and "entropy" not in text
 
 
@@ -100,3 +100,14 @@ def test_any_numbers_can_be_drawn(rows: list[dict]) -> None:
     for path in re.findall(r' d="([^"]*)"', text):
         assert "nan" not in path
         assert "inf" not in path
+
+
+def test_the_held_out_curve_begins_with_the_warm_start_and_is_compared_with_it() -> None:
+    warm = {**WARM, "validation_accuracy": 0.5}
+    steps = [{**row, "validation_accuracy": 0.5 + row["step"] / 40} for row in ROWS]
+    text = training_html([warm, *steps])
+    assert columns(text)[0] == "validation_accuracy"
+    held_out = text.partition('data-column="validation_accuracy"')[2].partition("</figure>")[0]
+    assert 'data-first="0.0"' in held_out and "imitation alone" in held_out
+    assert text.count("imitation alone") == 1
+    assert "imitation alone" not in training_html([WARM, *steps])
