@@ -45,6 +45,9 @@ class EmailSearchTask:
     def train_scenarios(self) -> list[Scenario]:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
 
+    def kind(self, scenario: Scenario) -> str:
+        return scenario.kind
+
     def gold_ids(self, scenario: Scenario) -> list[int]:
         """Short ids of the scenario's mails, in its order."""
         ids = [self.database.resolve(message_id) for message_id in scenario.message_ids]

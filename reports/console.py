@@ -129,6 +129,10 @@ class TrainingConsole:
             self._bars.remove_task(self._task)
         self._task = self._bars.add_task(description, total=total)
 
+    def extend(self, parts: int) -> None:
+        [task] = [task for task in self._bars.tasks if task.id == self._task]
+        self._bars.update(self._task, total=(task.total or 0) + parts)
+
     def advance(self) -> None:
         self._bars.advance(self._task)
 

@@ -16,20 +16,23 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 import art
 from openai import OpenAIError
 
 from training.errors import BadInput
+from training.history import AskedQuestion
 from training.judge import JudgeUse, judge_name
 from training.progress import Progress
 from training.scoring import Scorer
+from training.selection import Question, StepQuestions
 from training.settings import TrainerSettings
 from training.task import Policy, Task
 from training.watch import CallWatch
@@ -78,6 +81,8 @@ class Gathered:
     """What a step learns from. A failed rollout is left out, a group of fewer than two or one that the judge could not score too."""
 
     groups: list[art.TrajectoryGroup]
+    questions: list[AskedQuestion]
+    """In the order in which they were asked, those of dropped groups included."""
     dropped: int
     failures: int
     judged_by: JudgeUse
@@ -89,10 +94,24 @@ class Gathered:
 
 @dataclass
 class _Group:
+    question: Question
+    replaces: bool
     scored: art.TrajectoryGroup | None
     failures: list[BaseException]
     judged_by: JudgeUse
     checkpoint_step: int
+
+    def asked(self) -> AskedQuestion:
+        trajectories = self.scored.trajectories if self.scored else []
+        verdicts = [bool(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
+        return AskedQuestion(
+            index=self.question.index,
+            kind=self.question.kind,
+            rollouts=len(trajectories),
+            right=sum(verdicts) if verdicts else None,
+            reward_std=reward_spread(self.scored) if self.scored else 0.0,
+            replaces=self.replaces,
+        )
 
 
 @dataclass
@@ -100,10 +119,12 @@ class _Step:
     """The gathering of one step. Without a deadline as long as nobody waits for it: what it waits for may be an update."""
 
     tasks: list[asyncio.Task[_Group]] = field(default_factory=list)
+    reserve: list[Question] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
     ended: float = 0.0
     rollouts_ended: int = 0
     advance: Callable[[], None] | None = None
+    more: Callable[[int], None] | None = None
     deadline: float | None = None
     limits: set[asyncio.Timeout] = field(default_factory=set)
 
@@ -173,13 +194,18 @@ class Gatherer:
         """The checkpoints that groups under way are sampled from."""
         return set(self._sampling)
 
-    def begin(self, step: int, scenarios: Sequence[Any]) -> None:
-        """Groups for step `step`, one per scenario, begin as soon as there are slots."""
-        under_way = self._steps[step] = _Step()
-        under_way.tasks = [
-            asyncio.create_task(self._group(under_way, step, number, scenario))
-            for number, scenario in enumerate(scenarios, 1)
-        ]
+    def begin(self, step: int, questions: StepQuestions) -> None:
+        """Groups for step `step`, one per question, begin as soon as there are slots.
+
+        As soon as a group turns out to have no spread, the next question of the reserve takes its place.
+        """
+        under_way = self._steps[step] = _Step(reserve=list(questions.reserve))
+        for question in questions.asked:
+            self._ask(under_way, step, question, replaces=False)
+
+    def _ask(self, under_way: _Step, step: int, question: Question, *, replaces: bool) -> None:
+        number = len(under_way.tasks) + 1
+        under_way.tasks.append(asyncio.create_task(self._group(under_way, step, number, question, replaces)))
 
     async def take(self, step: int) -> Gathered:
         """Waits for the groups of step `step`; from now on its rollouts have `step_timeout` seconds.
@@ -191,9 +217,11 @@ class Gatherer:
         self._progress.stage(f"step {step}: rollouts", len(under_way.tasks) * settings.rollouts_per_group)
         for _ in range(under_way.rollouts_ended):
             self._progress.advance()
-        under_way.advance = self._progress.advance
+        under_way.advance, under_way.more = self._progress.advance, self._progress.extend
         under_way.set_deadline(asyncio.get_running_loop().time() + settings.step_timeout)
-        results = await asyncio.gather(*under_way.tasks)
+        results: list[_Group] = []
+        while len(results) < len(under_way.tasks):
+            results = await asyncio.gather(*under_way.tasks)
         del self._steps[step]
         groups = [group.scored for group in results if group.scored is not None]
         failures = [failure for group in results for failure in group.failures]
@@ -207,6 +235,7 @@ class Gatherer:
         oldest = min(group.checkpoint_step for group in results if group.scored is not None)
         return Gathered(
             groups=groups,
+            questions=[group.asked() for group in results],
             dropped=len(results) - len(groups),
             failures=len(failures),
             judged_by=use,
@@ -214,7 +243,7 @@ class Gatherer:
             seconds=under_way.ended - under_way.begun,
         )
 
-    async def _group(self, under_way: _Step, step: int, number: int, scenario: Any) -> _Group:
+    async def _group(self, under_way: _Step, step: int, number: int, question: Question, replaces: bool) -> _Group:
         """Scored as soon as it is complete, while others are still being played."""
         sampled_by: tuple[int, Policy] | None = None
 
@@ -226,7 +255,7 @@ class Gatherer:
                         sampled_by = self._newest
                         self._sampling.append(sampled_by[0])
                     with self._watch.call(name, turn=step):
-                        return await self._task.rollout(sampled_by[1], scenario)
+                        return await self._task.rollout(sampled_by[1], question.scenario)
             finally:
                 under_way.rollout_ended()
 
@@ -248,7 +277,16 @@ class Gatherer:
             with self._watch.call(f"scores of question {number} in step {step}", turn=step):
                 group, use = await self._scorer.score(art.TrajectoryGroup(finished))
         under_way.ended = time.monotonic()
-        return _Group(group, failures, use, sampled_by[0] if sampled_by else -1)
+        if group is not None and not reward_spread(group) and under_way.reserve:
+            self._ask(under_way, step, under_way.reserve.pop(0), replaces=True)
+            if under_way.more is not None:
+                under_way.more(self._settings.rollouts_per_group)
+        return _Group(question, replaces, group, failures, use, sampled_by[0] if sampled_by else -1)
+
+
+def reward_spread(group: art.TrajectoryGroup) -> float:
+    """Standard deviation of the rewards of a group: without spread there is nothing to learn from it."""
+    return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
 
 
 def tell_failures(

@@ -38,6 +38,21 @@ class Alert(BaseModel):
     examples: list[Example]
 
 
+class AskedQuestion(BaseModel):
+    """What a GRPO step asked, and how it went."""
+
+    index: int
+    """Position among the run's train questions, whose order is fixed."""
+    kind: str | None = None
+    rollouts: int
+    """Scored ones; 0 when the group was dropped."""
+    right: int | None = None
+    """Correct rollouts; `None` when the task does not say what is correct."""
+    reward_std: float = 0.0
+    replaces: bool = False
+    """Asked in place of a group without spread."""
+
+
 class StepRecord(BaseModel):
     """One row of the history. Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts."""
 
@@ -60,7 +75,10 @@ class StepRecord(BaseModel):
     """Mean reward of the rollouts that were correct, and of those that were not."""
     accuracy: float | None = None
     turns: float | None = None
+    questions: list[AskedQuestion] = Field(default_factory=list)
     groups_trained: int = 0
+    groups_replaced: int = 0
+    """Groups asked in place of groups without spread (`max_extra_groups`)."""
     groups_dropped: int = 0
     """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
     off_policy_steps: int = 0

@@ -11,6 +11,9 @@ class Progress:
     def stage(self, description: str, total: int) -> None:
         """A stage of `total` parts begins."""
 
+    def extend(self, parts: int) -> None:
+        """The stage has so many parts more than it was begun with."""
+
     def advance(self) -> None:
         """One part of the stage is done."""
 

@@ -20,6 +20,13 @@ class TrainerSettings(BaseModel):
     max_steps: int = Field(default=2, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
+    question_selection: Literal["shuffled", "learnability"] = Field(
+        default="shuffled",
+        description="shuffled epochs, or the questions whose success rate is most likely near one half (Thompson sampling)",
+    )
+    max_extra_groups: int = Field(
+        default=0, ge=0, le=1024, description="further questions that a step may ask in place of groups without spread; 0 drops these"
+    )
     learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         default="constant", description="after the rise: stay, or fall in a line towards zero at the last GRPO step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import art
 from pydantic import BaseModel, ConfigDict, Field
@@ -52,4 +52,13 @@ class Task(Protocol):
 
     async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
         """The same group with verifiable rewards and `metrics["correct"]`."""
+        ...
+
+
+@runtime_checkable
+class TellsKinds(Protocol):
+    """A task whose scenarios fall into kinds that are about equally hard: what is learnt of one helps to judge the others."""
+
+    def kind(self, scenario: Any) -> str:
+        """The kind of a scenario."""
         ...

@@ -52,6 +52,9 @@ class _Tracked(Progress):
     def stage(self, description: str, total: int) -> None:
         self._progress.stage(description, total)
 
+    def extend(self, parts: int) -> None:
+        self._progress.extend(parts)
+
     def advance(self) -> None:
         self._progress.advance()
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
-import random
 import shutil
 import statistics
 import time
-from collections.abc import Collection, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import art
-from art.utils.iterate_dataset import DatasetBatch, iterate_dataset
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
 from training.errors import BadInput
-from training.gathering import Gatherer, tell_failures
+from training.gathering import Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
@@ -41,6 +38,7 @@ from training.history import (
 from training.monitors import find_alerts, step_signals
 from training.progress import Progress
 from training.scoring import Scorer, require_scoring
+from training.selection import select_questions
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
@@ -142,6 +140,7 @@ class Trainer:
         held_out: list[Any] = []
         if self.settings.validates:
             scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
+        selection = select_questions(self.task, scenarios, self.settings)
 
         async def finish(row: StepRecord, in_use: Collection[int] = ()) -> None:
             if validation_due([*rows, row], self.settings):
@@ -153,18 +152,16 @@ class Trainer:
             self.progress.step(row)
             self._prune(rows, in_use)
 
-        # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
-        random.Random(self.settings.seed).shuffle(scenarios)
         if not rows and self.settings.demonstrations:
-            await finish(await self._warm_start(self._not_asked(scenarios)))
+            await finish(await self._warm_start(selection.demonstrable()))
         step = begun = rows[-1].step if rows else 0
-        batches = self._batches(scenarios, after=step)
         async with self._gatherer(scorer, await self.model.get_step()) as gatherer:
             while (stopped := stop_reason(rows, self.settings)) is None:
                 step += 1
-                for batch in islice(batches, step + self.settings.max_steps_off_policy - begun):
-                    begun = batch.step + 1
-                    gatherer.begin(begun, batch.items)
+                last = min(step + self.settings.max_steps_off_policy, self.settings.max_steps)
+                while begun < last:
+                    begun += 1
+                    gatherer.begin(begun, selection.for_step(begun, rows))
                 row = await self._grpo_step(step, gatherer, rows)
                 await finish(row, gatherer.checkpoints_in_use())
         if rows:
@@ -189,27 +186,6 @@ class Trainer:
             stopped=stopped,
             folder=self._model_dir,
         )
-
-    def _batches(self, scenarios: Sequence[Any], after: int) -> Iterator[DatasetBatch[Any]]:
-        """What the GRPO steps after step `after` ask, up to the last."""
-        steps_per_epoch = math.ceil(len(scenarios) / self.settings.groups_per_step) if scenarios else 1
-        batches = iterate_dataset(
-            list(scenarios),
-            groups_per_step=self.settings.groups_per_step,
-            num_epochs=math.ceil(self.settings.max_steps / steps_per_epoch),
-            initial_step=after,
-            use_tqdm=False,
-        )
-        return islice(batches, max(0, self.settings.max_steps - after))
-
-    def _not_asked(self, scenarios: Sequence[Any]) -> Sequence[Any]:
-        """The scenarios that no GRPO step is going to ask, if they are enough for the demonstrations, else all.
-
-        What has been demonstrated is known: a group of it is right throughout and teaches nothing.
-        """
-        asked = {index for batch in self._batches(range(len(scenarios)), after=0) for index in batch.items}
-        rest = [scenario for index, scenario in enumerate(scenarios) if index not in asked]
-        return rest if len(rest) >= self.settings.demonstrations else scenarios
 
     def _finished_rows(self, history_path: Path) -> list[StepRecord]:
         """The rows to go on after; everything later is removed."""
@@ -275,7 +251,7 @@ class Trainer:
         groups, judged_by = gathered.groups, gathered.judged_by
         update_started = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        spread = [statistics.pstdev([t.reward for t in group.trajectories]) for group in groups]
+        spread = [reward_spread(group) for group in groups]
         trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
@@ -304,7 +280,9 @@ class Trainer:
             reward_std=statistics.fmean(spread),
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
+            questions=gathered.questions,
             groups_trained=len(trainable),
+            groups_replaced=sum(question.replaces for question in gathered.questions),
             groups_dropped=gathered.dropped,
             off_policy_steps=gathered.off_policy_steps,
             judge_requests=judged_by.requests,

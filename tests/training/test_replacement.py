@@ -1,0 +1,95 @@
+"""Groups without spread are replaced by further questions, up to a bound, while the others are still being played."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import art
+import pytest
+from test_gathering import Scripted, comes, run
+from toy_run import Told, settings
+
+from training.settings import TrainerSettings
+from training.task import Policy
+
+
+def replacing(extra: int, **changes: Any) -> TrainerSettings:
+    return settings(**{"max_extra_groups": extra, "max_steps": 2, "demonstrations": 2, **changes})
+
+
+class Uneven(Scripted):
+    """All rollouts of an even question are right; those of an odd one differ."""
+
+    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        group = await super().score(group)
+        for number, trajectory in enumerate(group.trajectories):
+            question = int(str(trajectory.metadata["scenario_id"]))
+            trajectory.reward = float(question % 2 == 0 or number == 0)
+        return group
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_step_asks_on_until_its_groups_have_spread_or_the_bound_is_reached(ahead: int, tmp_path: Path) -> None:
+    told = Told()
+    finished, backend = run(tmp_path / "wide", replacing(10, max_steps_off_policy=ahead), Uneven(), told=told)
+    assert [len(trained) for trained in backend.trained] == [3, 3]
+    for row, trained in zip(finished.history[1:], backend.trained, strict=True):
+        odd = [question for question in row.questions if question.reward_std > 0]
+        assert row.groups_trained == len(odd) == 3 and all(question % 2 for question in trained)
+        assert row.groups_replaced == len(row.questions) - 3 == sum(question.replaces for question in row.questions) > 0
+        assert row.sampled_tokens == 40 * len(row.questions), "what was replaced was sampled too"
+
+    narrow, backend = run(tmp_path / "narrow", replacing(1, max_steps_off_policy=ahead), Uneven())
+    assert all(row.groups_replaced <= 1 for row in narrow.history)
+    assert any(len(trained) < 3 for trained in backend.trained)
+
+    dropped, _ = run(tmp_path / "none", replacing(0, max_steps_off_policy=ahead), Uneven())
+    assert [len(row.questions) for row in dropped.history[1:]] == [3, 3]
+
+
+def test_a_replacement_begins_while_other_groups_are_still_being_played(tmp_path: Path) -> None:
+    plain, _ = run(tmp_path / "plain", replacing(1, max_steps=1), Uneven())
+    first, replacement = plain.history[1].questions[0], plain.history[1].questions[-1]
+    assert replacement.replaces
+    replaced = next(question for question in plain.history[1].questions if not question.reward_std)
+    scenario = {}
+    began = asyncio.Event()
+
+    async def play(_: Policy, question: int) -> None:
+        """All groups but the one without spread wait for its replacement."""
+        asked = scenario.setdefault(question, len(scenario))
+        if asked == 3:
+            began.set()
+        elif question != waiting_for:
+            await comes(began)
+
+    order = Uneven()
+    run(tmp_path / "order", replacing(1, max_steps=1), order)
+    played = list(dict.fromkeys(int(event.split()[1]) for event in order.events if event.startswith("play")))
+    waiting_for = played[plain.history[1].questions.index(replaced)]
+    assert first.index != replacement.index
+    again, _ = run(tmp_path / "again", replacing(1, max_steps=1), Uneven(play=play))
+    assert began.is_set() and again.history[1].rollout_errors == 0
+
+
+def test_the_progress_of_a_step_grows_with_its_replacements(tmp_path: Path) -> None:
+    class Bars(Told):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stages: list[list[Any]] = []
+
+        def stage(self, description: str, total: int) -> None:
+            self.stages.append([description, total, 0])
+
+        def extend(self, parts: int) -> None:
+            self.stages[-1][1] += parts
+
+        def advance(self) -> None:
+            self.stages[-1][2] += 1
+
+    bars = Bars()
+    run(tmp_path, replacing(10), Uneven(), told=bars)
+    rollouts = [(total, done) for name, total, done in bars.stages if "rollouts" in name]
+    assert all(total == done > 12 for total, done in rollouts)

@@ -1,0 +1,202 @@
+"""Which questions the GRPO steps ask: shuffled epochs, or the questions about which the policy is least certain.
+
+A group teaches only if its rollouts differ, and the chance of that is highest for questions with a success rate near one half.
+`LearnableQuestions` keeps a Beta posterior of the success rate per question, draws a rate from each (Thompson sampling) and asks
+those with the draws nearest to one half. GRESO (arXiv 2506.02177) skips questions by their recent outcomes in the same spirit.
+
+All choices follow from the settings and the history rows, so a resumed run chooses as the killed one would have.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+from art.utils.iterate_dataset import iterate_dataset
+
+from training.errors import BadInput
+from training.history import StepRecord
+from training.settings import TrainerSettings
+from training.task import Task, TellsKinds
+
+_PRIOR_ROLLOUTS = 4.0
+"""Weight of the prior in rollouts: of all questions in the rate of a kind, and of the kind in the rate of a question."""
+_KEPT_PER_STEP = 0.9
+"""Weight that an outcome keeps per step: the policy of ten steps ago tells little about today's."""
+_REST_STEPS = 4
+"""A question is asked again within so many steps only if there are no others: one question must not make up the training."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A train scenario, its position in the run's fixed order, and its kind if the task tells kinds."""
+
+    index: int
+    scenario: Any
+    kind: str | None
+
+
+@dataclass(frozen=True)
+class StepQuestions:
+    """What a step asks, and what it asks next, in this order, in place of groups without spread."""
+
+    asked: list[Question]
+    reserve: list[Question]
+
+
+class QuestionSelection(Protocol):
+    """Chooses questions, and keeps some back for demonstrations."""
+
+    def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
+        """The questions of GRPO step `step` (the first is 1), given the history. Later rows than may be known are ignored."""
+        ...
+
+    def demonstrable(self) -> list[Any]:
+        """The scenarios that no GRPO step is going to ask, if there are enough of them for the demonstrations, else all.
+
+        What has been demonstrated is known: its group is right throughout and teaches nothing.
+        """
+        ...
+
+
+def select_questions(task: Task, scenarios: Sequence[Any], settings: TrainerSettings) -> QuestionSelection:
+    """The selection that the settings ask for.
+
+    Raises:
+        BadInput: a step would ask more questions than there are.
+    """
+    questions = [
+        Question(index, scenario, task.kind(scenario) if isinstance(task, TellsKinds) else None)
+        for index, scenario in enumerate(scenarios)
+    ]
+    chosen = LearnableQuestions if settings.question_selection == "learnability" else ShuffledQuestions
+    return chosen(questions, settings)
+
+
+class ShuffledQuestions:
+    """Epochs over all questions in an order shuffled per epoch, as ART's `iterate_dataset` has it."""
+
+    def __init__(self, questions: Sequence[Question], settings: TrainerSettings) -> None:
+        self._questions = list(questions)
+        self._settings = settings
+        per_step = settings.groups_per_step + settings.max_extra_groups
+        _require_enough(len(self._questions), per_step if settings.max_extra_groups else 1, settings)
+        # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
+        order = list(questions)
+        random.Random(settings.seed).shuffle(order)
+        steps_per_epoch = max(1, math.ceil(len(order) / per_step))
+        epochs = math.ceil(settings.max_steps / steps_per_epoch)
+        batches = iterate_dataset(order, groups_per_step=per_step, num_epochs=epochs, use_tqdm=False)
+        self._batches = [batch.items for batch in islice(batches, settings.max_steps)]
+        self._order = order
+
+    def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
+        batch = self._batches[step - 1]
+        count = self._settings.groups_per_step
+        return StepQuestions(batch[:count], batch[count:])
+
+    def demonstrable(self) -> list[Any]:
+        asked = {question.index for batch in self._batches for question in batch}
+        rest = [question.scenario for question in self._order if question.index not in asked]
+        enough = len(rest) >= self._settings.demonstrations
+        return rest if enough else [question.scenario for question in self._order]
+
+
+class LearnableQuestions:
+    """Thompson sampling of the questions whose success rate is most likely near one half."""
+
+    def __init__(self, questions: Sequence[Question], settings: TrainerSettings) -> None:
+        self._settings = settings
+        order = list(questions)
+        random.Random(settings.seed).shuffle(order)
+        # The task picks its demonstrations among twice as many questions: it may refuse some, and has an order of its own.
+        kept_back = 2 * settings.demonstrations
+        apart = kept_back <= len(order) / 2
+        self._questions = order[kept_back:] if apart else order
+        self._demonstrable = [question.scenario for question in (order[:kept_back] if apart else order)]
+        _require_enough(len(self._questions), settings.groups_per_step + settings.max_extra_groups, settings)
+        self._first_asked: dict[int, set[int]] = {}
+
+    def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
+        # Steps gathered ahead are chosen before the steps just ahead of them are finished.
+        known = [row for row in rows if row.step < max(1, step - self._settings.max_steps_off_policy)]
+        beliefs = success_beliefs(self._questions, known, step, self._settings.validation_questions)
+        rng = random.Random(f"questions-{self._settings.seed}-{step}")
+        drawn = {question.index: rng.betavariate(*beliefs[question.index]) for question in self._questions}
+        resting = self._resting(step, rows, known)
+        order = sorted(
+            self._questions, key=lambda question: (question.index in resting, abs(drawn[question.index] - 0.5))
+        )
+        count, extra = self._settings.groups_per_step, self._settings.max_extra_groups
+        self._first_asked[step] = {question.index for question in order[:count]}
+        return StepQuestions(order[:count], order[count : count + extra])
+
+    def demonstrable(self) -> list[Any]:
+        return self._demonstrable
+
+    def _resting(self, step: int, rows: Sequence[StepRecord], known: Sequence[StepRecord]) -> set[int]:
+        """Asked lately. Of steps that are under way when the choice is made, replacements are not known yet and not counted."""
+        last_known = known[-1].step if known else 0
+        resting = {asked.index for row in known if row.step >= step - _REST_STEPS for asked in row.questions}
+        finished = {row.step: row for row in rows}
+        for earlier in range(max(last_known + 1, 1), step):
+            if earlier in finished:
+                resting |= {asked.index for asked in finished[earlier].questions if not asked.replaces}
+            else:
+                resting |= self._first_asked[earlier]
+        return resting
+
+
+def success_beliefs(
+    questions: Sequence[Question], rows: Sequence[StepRecord], step: int, validation_questions: int
+) -> dict[int, tuple[float, float]]:
+    """Question -> parameters of the Beta posterior of its success rate at step `step`.
+
+    The prior of a question is the rate of its kind, that of a kind is the rate over all questions, validations included; each
+    weighs `_PRIOR_ROLLOUTS` rollouts. Outcomes lose weight with age.
+
+    Raises:
+        BadInput: the task does not report whether a rollout was correct.
+    """
+    right: defaultdict[Any, float] = defaultdict(float)
+    count: defaultdict[Any, float] = defaultdict(float)
+    total = "all"
+    for row in rows:
+        weight = _KEPT_PER_STEP ** (step - 1 - row.step)
+        if row.validation_accuracy is not None:
+            answered = validation_questions - row.validation_errors
+            right[total] += weight * answered * row.validation_accuracy
+            count[total] += weight * answered
+        for asked in row.questions:
+            if not asked.rollouts:
+                continue
+            if asked.right is None:
+                raise BadInput(
+                    "question_selection=learnability needs to know which rollouts are correct, and this task does not say: "
+                    "use question_selection=shuffled"
+                )
+            for key in (total, ("kind", asked.kind), ("question", asked.index)):
+                right[key] += weight * asked.right
+                count[key] += weight * asked.rollouts
+    overall = (right[total] + 1) / (count[total] + 2)
+
+    def belief(question: Question) -> tuple[float, float]:
+        kind, own = ("kind", question.kind), ("question", question.index)
+        rate = (right[kind] + _PRIOR_ROLLOUTS * overall) / (count[kind] + _PRIOR_ROLLOUTS)
+        return _PRIOR_ROLLOUTS * rate + right[own], _PRIOR_ROLLOUTS * (1 - rate) + count[own] - right[own]
+
+    return {question.index: belief(question) for question in questions}
+
+
+def _require_enough(there: int, needed: int, settings: TrainerSettings) -> None:
+    if not settings.max_steps or there >= needed:
+        return
+    raise BadInput(
+        f"a step may ask groups_per_step={settings.groups_per_step} + max_extra_groups={settings.max_extra_groups} questions, "
+        f"and there are {there} to choose from: lower them, or give more train questions"
+    )
