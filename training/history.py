@@ -79,6 +79,9 @@ class StepRecord(BaseModel):
     groups_trained: int = 0
     groups_replaced: int = 0
     """Groups asked in place of groups without spread (`max_extra_groups`)."""
+    rollouts_sampled: int = 0
+    rollouts_trained: int = 0
+    """Finished rollouts of the step, and those that the update was given."""
     groups_dropped: int = 0
     """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
     off_policy_steps: int = 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class TrainerSettings(BaseModel):
@@ -20,6 +20,9 @@ class TrainerSettings(BaseModel):
     max_steps: int = Field(default=2, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
+    train_rollouts_per_group: int | None = Field(
+        default=None, ge=2, description="update only on so many rollouts of a group, those whose rewards vary most; null: on all"
+    )
     question_selection: Literal["shuffled", "learnability"] = Field(
         default="shuffled",
         description="shuffled epochs, or the questions whose success rate is most likely near one half (Thompson sampling)",
@@ -31,8 +34,9 @@ class TrainerSettings(BaseModel):
     learning_rate_schedule: Literal["constant", "linear"] = Field(
         default="constant", description="after the rise: stay, or fall in a line towards zero at the last GRPO step"
     )
-    scale_rewards: bool = Field(
-        default=True, description="divide the advantages of a group by the standard deviation of its rewards, as GRPO first did"
+    scale_rewards: Literal["group", "batch"] = Field(
+        default="group",
+        description="divide the advantages by the standard deviation of their group's rewards (GRPO), or alike in the whole batch",
     )
     warm_up_steps: int = Field(
         default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
@@ -130,6 +134,22 @@ class TrainerSettings(BaseModel):
         default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what you call the run; null: its key"
     )
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _scales_by_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(scale := values.get("scale_rewards"), bool):
+            raise ValueError(f"scale_rewards={scale}: expected group (what true was) or batch (what false was)")
+        return values
+
+    @model_validator(mode="after")
+    def _require_consistent(self) -> Self:
+        subset, rollouts = self.train_rollouts_per_group, self.rollouts_per_group
+        if subset is not None and subset >= rollouts:
+            raise ValueError(
+                f"train_rollouts_per_group={subset} must be less than rollouts_per_group={rollouts}: set it to null to learn from all"
+            )
+        return self
 
     @property
     def validates(self) -> bool:

@@ -20,6 +20,7 @@ import art
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
+from training.downsampling import downsampled
 from training.errors import BadInput
 from training.gathering import Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
@@ -252,7 +253,8 @@ class Trainer:
         update_started = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [reward_spread(group) for group in groups]
-        trainable = [group for group, std in zip(groups, spread, strict=True) if std > 0]
+        subset = self.settings.train_rollouts_per_group
+        trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > 0]
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
         if trainable:
@@ -261,7 +263,7 @@ class Trainer:
                     self.model,
                     trainable,
                     learning_rate=grpo_learning_rate(self.settings, step),
-                    scale_rewards=self.settings.scale_rewards,
+                    scale_rewards=self.settings.scale_rewards == "group",
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self.progress.advance()
@@ -283,6 +285,8 @@ class Trainer:
             questions=gathered.questions,
             groups_trained=len(trainable),
             groups_replaced=sum(question.replaces for question in gathered.questions),
+            rollouts_sampled=len(trajectories),
+            rollouts_trained=sum(len(group.trajectories) for group in trainable),
             groups_dropped=gathered.dropped,
             off_policy_steps=gathered.off_policy_steps,
             judge_requests=judged_by.requests,

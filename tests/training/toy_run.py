@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import art
 
@@ -111,6 +111,9 @@ class CountingBackend:
         self.model.new_checkpoint()
 
 
+Backend = TypeVar("Backend", bound=CountingBackend)
+
+
 class Told(Progress):
     def __init__(self) -> None:
         self.rows: list[StepRecord] = []
@@ -133,5 +136,13 @@ def settings(**changes: Any) -> TrainerSettings:
 
 
 def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
+    return run_with(CountingBackend, folder, rules, task, told)[0]
+
+
+def run_with(
+    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, told: Told | None = None
+) -> tuple[TrainingRun, Backend]:
+    """A run and the backend of this kind that it was trained by."""
     model = CountingModel(folder)
-    return asyncio.run(Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=told).run())
+    backend = kind(model)
+    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()), backend

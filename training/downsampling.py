@@ -1,0 +1,42 @@
+"""Which rollouts of a group are learnt from: the subset whose rewards vary most (PODS, arXiv 2504.13818).
+
+Rollouts are cheap next to the update, and those that earn the same say the same. The advantages are those of the subset: its own
+mean and standard deviation, as in the paper. ART computes them from the group that it is given, so it is given the subset.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import art
+
+
+def max_variance_subset(rewards: Sequence[float], size: int) -> list[int]:
+    """Positions of the `size` rewards with the largest variance, in ascending order.
+
+    It always consists of the highest and the lowest rewards (theorem 1 of the paper), so only their shares are tried. Ties go to
+    the subset with the more even shares.
+    """
+    ascending = sorted(range(len(rewards)), key=lambda position: rewards[position])
+    if size >= len(rewards):
+        return sorted(ascending)
+
+    def chosen(highest: int) -> list[int]:
+        lowest = size - highest
+        return ascending[:lowest] + ascending[len(rewards) - highest :]
+
+    def spread(highest: int) -> tuple[float, float]:
+        # Rounded: equal subsets in another order of summation are still equal.
+        variance = statistics.pvariance(rewards[position] for position in chosen(highest))
+        return round(variance, 12), -abs(highest - size / 2)
+
+    return sorted(chosen(max(range(size + 1), key=spread)))
+
+
+def downsampled(group: art.TrajectoryGroup, size: int | None) -> art.TrajectoryGroup:
+    """The group with only the `size` trajectories whose rewards vary most; with all of them when `size` is `None`."""
+    if size is None or size >= len(group.trajectories):
+        return group
+    positions = max_variance_subset([trajectory.reward for trajectory in group.trajectories], size)
+    return art.TrajectoryGroup([group.trajectories[position] for position in positions], metadata=group.metadata)
