@@ -66,29 +66,34 @@ class EpisodeState(TypedDict):
     outcome: Outcome | None
 
 
-_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Policy, bool], Runnable]] = WeakKeyDictionary()
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], ChatOpenAI]] = WeakKeyDictionary()
 
 
 def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
-    """A chat model with the mail tools bound. One connection pool per event loop and policy: pools cannot cross loops.
+    """Return a chat model with the mail tools bound.
+
+    Policies at the same base URL share one client and its connection pool: every training step has a policy of its own, and a pool
+    each would keep their sockets open to the end of the run. Pools cannot cross event loops, so each loop has its own.
 
     `optional_arguments`: see `tool_schemas`.
     """
-    of_this_loop = _connections.setdefault(asyncio.get_running_loop(), {})
-    key = (policy, optional_arguments)
-    if key not in of_this_loop:
-        chat = ChatOpenAI(
+    of_this_loop = _clients.setdefault(asyncio.get_running_loop(), {})
+    server = (policy.base_url, policy.api_key)
+    if server not in of_this_loop:
+        of_this_loop[server] = ChatOpenAI(
             model=policy.model,
             base_url=policy.base_url,
             api_key=policy.api_key,
-            temperature=policy.temperature,
-            max_tokens=policy.max_tokens,
             logprobs=True,
             max_retries=2,
             http_async_client=DefaultAsyncHttpxClient(),
         )
-        of_this_loop[key] = chat.bind_tools(tool_schemas(optional_arguments))
-    return of_this_loop[key]
+    return of_this_loop[server].bind_tools(
+        tool_schemas(optional_arguments),
+        model=policy.model,
+        temperature=policy.temperature,
+        max_tokens=policy.max_tokens,
+    )
 
 
 def sampled_choice(reply: AIMessage) -> Choice:

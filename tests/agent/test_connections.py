@@ -1,0 +1,56 @@
+"""Connections of the agent to policy servers: one pool per server, however many policies it serves."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import psutil
+import pytest
+from scripted_policy import OWNER, ScriptedPolicy
+
+from agent.graph import connect
+from agent.rollout import answer_question
+from agent.settings import AgentSettings
+from environment.email_db import MailDatabase
+
+ANSWER = ("return_final_answer_tool", {"answer": "x", "source_ids": [1]})
+
+
+def sockets_to(port: int) -> int:
+    return sum(
+        bool(connection.raddr) and connection.raddr.port == port for connection in psutil.Process().net_connections()
+    )
+
+
+def test_fifty_policies_of_one_server_share_its_connections(
+    scripted: ScriptedPolicy, database: MailDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted.RequestHandlerClass, "protocol_version", "HTTP/1.1")  # keeps connections open
+    scripted.replies = [ANSWER] * 50
+    policies = [
+        scripted.policy.model_copy(update={"model": f"agent@{step}", "temperature": step / 50, "max_tokens": 10 + step})
+        for step in range(50)
+    ]
+    mailbox = database.mailbox(OWNER, datetime(2001, 2, 1))
+
+    async def episodes() -> int:
+        for policy in policies:
+            await answer_question(policy, mailbox, "Who?", AgentSettings())
+        return sockets_to(scripted.server_address[1])
+
+    assert asyncio.run(episodes()) == 1
+    asked = [
+        (request["model"], request["temperature"], request["max_completion_tokens"]) for request in scripted.requests
+    ]
+    assert asked == [(policy.model, policy.temperature, policy.max_tokens) for policy in policies]
+
+
+def test_servers_and_keys_are_not_mixed_up(scripted: ScriptedPolicy) -> None:
+    async def clients() -> list[object]:
+        other = {"base_url": "http://127.0.0.1:9/v1"}, {"api_key": "another"}, {"model": "another"}
+        policies = [scripted.policy, *(scripted.policy.model_copy(update=change) for change in other)]
+        return [connect(policy, optional_arguments=False).bound.root_async_client for policy in policies]
+
+    first, server, key, model = asyncio.run(clients())
+    assert first is not server and first is not key and first is model

@@ -1,0 +1,41 @@
+"""The verifiable reward in numbers, with weights of their own that no default can shift."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.reward import RewardWeights, Rubric, verifiable_reward
+
+WEIGHTS = RewardWeights(
+    correct=2.0,
+    all_sources=0.4,
+    few_sources=0.2,
+    few_turns=0.3,
+    wrong=-1.5,
+    no_answer=-0.5,
+    malformed=-3.0,
+    partial=0.25,
+)
+RIGHT = {"correct": True, "answered": True, "found": 1.0, "read": 1.0, "cited": 1.0, "cited_count": 2, "turns": 4}
+NOTHING = {"correct": False, "answered": False, "found": 0.0, "read": 0.0, "cited": 0.0, "cited_count": 0, "turns": 6}
+
+
+@pytest.mark.parametrize(
+    ("counts", "reward"),
+    [
+        (RIGHT, 2.0 + 0.4 + 0.2 + 0.3 * 0.5),
+        ({**RIGHT, "turns": 8}, 2.0 + 0.4 + 0.2),
+        ({**RIGHT, "cited": 0.5, "cited_count": 4}, 2.0 + 0.2 + 0.1 + 0.15),
+        ({**RIGHT, "cited": 0.0, "cited_count": 0}, 2.0 + 0.15),
+        ({**RIGHT, "correct": False}, -1.5 + 0.25 * 4),
+        ({**RIGHT, "correct": False, "cited": 0.5, "read": 0.5}, -1.5 + 0.25 * 3),
+        ({**RIGHT, "correct": False, "invalid_calls": 1}, -1.5 + 0.25 * 3),
+        (NOTHING, -0.5 + 0.25),
+        ({**NOTHING, "found": 1.0, "turns": 1}, -0.5 + 0.5),
+        ({**NOTHING, "malformed": True}, -3.0 + 0.25),
+        ({**NOTHING, "malformed": True, "invalid_calls": 2}, -3.0),
+    ],
+)
+def test_each_part_is_worth_its_weight(counts: dict[str, float], reward: float) -> None:
+    rest = {"malformed": False, "gold_count": 2, "invalid_calls": 0, "repeated_calls": 0}
+    assert verifiable_reward(Rubric(**{**rest, **counts}), 8, WEIGHTS) == pytest.approx(reward)
