@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from itertools import chain, zip_longest
@@ -17,7 +18,7 @@ from agent.suspicions import suspicions
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.tools import tool_schemas
-from training.task import Policy
+from training.task import CALL_SEQUENCE, Policy
 
 
 class EmailSearchTask:
@@ -103,6 +104,7 @@ class EmailSearchTask:
                 "outcome": run.outcome,
                 "answer": run.answer.answer if run.answer else None,
                 "reference": scenario.answer,
+                CALL_SEQUENCE: json.dumps([[call.name, call.arguments] for call in run.calls], sort_keys=True),
             },
         )
 

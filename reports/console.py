@@ -101,6 +101,21 @@ def counter(description: str, total: int | None = None) -> Iterator[Counter]:
         yield Counter(bars, bars.add_task(description, total=total))
 
 
+def _learnt_from(row: Any) -> str:
+    """What the update of a step was given, and how much its rollouts differed."""
+    asked = f"{row.groups_trained} of {len(row.questions)} questions with spread"
+    if row.groups_replaced:
+        asked += f" ({row.groups_replaced} asked in place of others)"
+    parts = [asked, f"{row.rollouts_trained} of {row.rollouts_sampled} rollouts"]
+    if row.rollouts_replayed:
+        parts.append(f"{row.rollouts_replayed} replayed ones")
+    if row.distinct_call_sequences is not None:
+        parts.append(f"{row.distinct_call_sequences:.1f} different call sequences per question")
+    if row.entropy is not None:
+        parts.append(f"entropy {row.entropy:.3f}")
+    return ", ".join(parts)
+
+
 def _number(value: float | None, form: str) -> str:
     return format(value, form) if value is not None else "-"
 
@@ -145,12 +160,16 @@ class TrainingConsole:
                 f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
                 f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"
             )
+            say(f"  learnt from  {_learnt_from(row)}", quiet=True)
         if row.validation_reward is not None:
             figures = f"reward {row.validation_reward:6.3f}  accuracy {_number(row.validation_accuracy, '4.0%')}"
             say(f"  validation   {figures}", quiet=True)
         if begun := [alert for alert in row.alerts if alert.name not in self._alerts]:
             say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
         self._alerts = {alert.name for alert in row.alerts}
+
+    def note(self, sentence: str) -> None:
+        say(f"  {sentence}", quiet=True)
 
     def warning(self, sentence: str) -> None:
         say(f"  warning      {sentence}")

@@ -81,7 +81,9 @@ class StepRecord(BaseModel):
     """Groups asked in place of groups without spread (`max_extra_groups`)."""
     rollouts_sampled: int = 0
     rollouts_trained: int = 0
-    """Finished rollouts of the step, and those that the update was given."""
+    """Finished rollouts of the step, and those of them that the update was given."""
+    rollouts_replayed: int = 0
+    """Rollouts of earlier steps that the update was given in addition (`replay_steps`)."""
     groups_dropped: int = 0
     """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
     off_policy_steps: int = 0
@@ -98,6 +100,8 @@ class StepRecord(BaseModel):
     tokens_per_rollout: float | None = None
     entropy: float | None = None
     """Nats per sampled token, estimated by the mean of their negative log-probabilities."""
+    distinct_call_sequences: float | None = None
+    """Mean over groups of the number of different tool-call sequences among their rollouts: 1 when all do the same."""
     tokens_per_second: float | None = None
     """Sampled tokens per second of rollout time."""
     rollout_seconds: float | None = None

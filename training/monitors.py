@@ -16,7 +16,7 @@ import art
 from openai.types.chat.chat_completion import Choice
 
 from training.history import Alert, Example, StepRecord
-from training.task import SUSPECT
+from training.task import CALL_SEQUENCE, SUSPECT
 
 RECENT = 2
 """Steps that are judged together: one step of few questions is mostly luck."""
@@ -53,12 +53,14 @@ def step_signals(groups: Sequence[art.TrajectoryGroup]) -> dict[str, float | Non
     means = [statistics.fmean(t.reward for t in group.trajectories) for group in groups]
     # Rollouts of one question resemble each other: the questions are the independent part of a step.
     units = means if len(means) > 1 else rewards
+    sequences = [count for group in groups if (count := _distinct_call_sequences(group))]
     habits = sorted({name for t in trajectories for name in t.metrics if name.startswith(SUSPECT)})
     return {
         "reward_error": statistics.stdev(units) / math.sqrt(len(units)),
         "reward_right": statistics.fmean(by_verdict[True]) if by_verdict[True] else None,
         "reward_wrong": statistics.fmean(by_verdict[False]) if by_verdict[False] else None,
         "entropy": statistics.fmean(surprisals) if surprisals else None,
+        "distinct_call_sequences": statistics.fmean(sequences) if sequences else None,
         "tokens_per_rollout": statistics.fmean(_tokens(trajectory) for trajectory in trajectories),
         **{name: statistics.fmean(bool(t.metrics.get(name)) for t in trajectories) for name in habits},
     }
@@ -198,6 +200,10 @@ def _alert(name: str, sentence: str, suspects: Sequence[art.Trajectory], by: Cal
 
 def _tokens(trajectory: art.Trajectory) -> int:
     return int(trajectory.metrics.get("sampled_tokens", 0))
+
+
+def _distinct_call_sequences(group: art.TrajectoryGroup) -> int:
+    return len({t.metadata[CALL_SEQUENCE] for t in group.trajectories if CALL_SEQUENCE in t.metadata})
 
 
 def _sampled_logprobs(trajectory: art.Trajectory) -> list[float]:

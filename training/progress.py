@@ -20,6 +20,9 @@ class Progress:
     def step(self, row: StepRecord) -> None:
         """A step is finished and on disk."""
 
+    def note(self, sentence: str) -> None:
+        """Something that is worth a line."""
+
     def stopped(self, reason: str) -> None:
         """There will be no further step."""
 

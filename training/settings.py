@@ -30,9 +30,12 @@ class TrainerSettings(BaseModel):
     max_extra_groups: int = Field(
         default=0, ge=0, le=1024, description="further questions that a step may ask in place of groups without spread; 0 drops these"
     )
+    replay_steps: int = Field(
+        default=0, ge=0, le=16, description="steps whose groups are learnt from once more, with the log-probabilities of then"
+    )
     learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
-    learning_rate_schedule: Literal["constant", "linear"] = Field(
-        default="constant", description="after the rise: stay, or fall in a line towards zero at the last GRPO step"
+    learning_rate_schedule: Literal["constant", "cosine"] = Field(
+        default="constant", description="after the rise: stay, or fall along a half cosine to a tenth at the last GRPO step"
     )
     scale_rewards: Literal["group", "batch"] = Field(
         default="group",
@@ -148,6 +151,10 @@ class TrainerSettings(BaseModel):
         if subset is not None and subset >= rollouts:
             raise ValueError(
                 f"train_rollouts_per_group={subset} must be less than rollouts_per_group={rollouts}: set it to null to learn from all"
+            )
+        if self.replay_steps and self.replay_steps >= self.max_steps:
+            raise ValueError(
+                f"replay_steps={self.replay_steps} must be less than max_steps={self.max_steps}: there are no more steps to replay"
             )
         return self
 

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 SUSPECT = "suspect_"
 """How the metrics begin by which a task says that a rollout may be after the reward instead of the task."""
 
+CALL_SEQUENCE = "call_sequence"
+"""Metadata of a rollout: its tool calls in order, as one text. The trainer counts how many different ones a group has."""
+
 
 class Policy(BaseModel):
     """A model behind an OpenAI-compatible endpoint, and how to sample from it."""
@@ -46,7 +49,8 @@ class Task(Protocol):
         """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure.
 
         The trainer's own metrics are `turns` and `sampled_tokens`; those that begin with `SUSPECT` are true or false and
-        watched by the monitors. By the metadata `scenario_id` and `question` it names an example to people.
+        watched by the monitors. By the metadata `scenario_id` and `question` it names an example to people. The metadata
+        `CALL_SEQUENCE` is a text that is equal for rollouts which made the same tool calls in the same order.
         """
         ...
 

@@ -63,6 +63,9 @@ class _Tracked(Progress):
         values = {name: value for name, value in row.model_dump().items() if isinstance(value, int | float)}
         self._run.log({**values, "alert_count": len(row.alerts)})
 
+    def note(self, sentence: str) -> None:
+        self._progress.note(sentence)
+
     def stopped(self, reason: str) -> None:
         self._progress.stopped(reason)
         self._run.summary["stopped"] = reason

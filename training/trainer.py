@@ -20,6 +20,7 @@ import art
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
+from training.batch import describe_batch
 from training.downsampling import downsampled
 from training.errors import BadInput
 from training.gathering import Gatherer, reward_spread, tell_failures
@@ -38,6 +39,7 @@ from training.history import (
 )
 from training.monitors import find_alerts, step_signals
 from training.progress import Progress
+from training.replay import REPLAY, ReplayBuffer
 from training.scoring import Scorer, require_scoring
 from training.selection import select_questions
 from training.settings import TrainerSettings
@@ -46,6 +48,8 @@ from training.task import Policy, Task
 from training.watch import CallWatch
 
 JUDGE_CACHE = "judge_cache"
+_RATE_FLOOR = 0.1
+"""Of the learning rate, at the end of the cosine."""
 
 
 class TrainingRun(BaseModel):
@@ -68,11 +72,13 @@ class TrainingRun(BaseModel):
 def grpo_learning_rate(settings: TrainerSettings, step: int) -> float:
     """Of GRPO step `step` (the first is 1)."""
     # A fresh Adam moves every weight by the full rate, signal or noise: the first steps have to be small. And a few groups
-    # are a noisy gradient: the last steps settle what the larger ones left.
-    rise = min(1.0, step / settings.warm_up_steps)
+    # are a noisy gradient: the last steps settle what the larger ones left. The floor keeps the last ones from being wasted.
+    if step < settings.warm_up_steps:
+        return settings.learning_rate * step / settings.warm_up_steps
     if settings.learning_rate_schedule == "constant":
-        return settings.learning_rate * rise
-    return settings.learning_rate * min(rise, (settings.max_steps - step + 1) / settings.max_steps)
+        return settings.learning_rate
+    done = (step - settings.warm_up_steps) / max(1, settings.max_steps - settings.warm_up_steps)
+    return settings.learning_rate * (_RATE_FLOOR + (1 - _RATE_FLOOR) * (1 + math.cos(math.pi * done)) / 2)
 
 
 def warm_start_learning_rates(batches: int, peak: float) -> list[float]:
@@ -109,6 +115,7 @@ class Trainer:
             settings.health_seconds, Path(model.base_path), lambda: self.model.inference_base_url, self._warn
         )
         self._warnings: list[str] = []
+        self._replay = ReplayBuffer(self._model_dir / REPLAY, settings.replay_steps)
 
     async def run(self) -> TrainingRun:
         """Runs to `max_steps` or until a stop rule is met, going on after the last finished step if there is one.
@@ -255,17 +262,22 @@ class Trainer:
         spread = [reward_spread(group) for group in groups]
         subset = self.settings.train_rollouts_per_group
         trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > 0]
+        replayed = self._replay.recall(step) if trainable else []
+        if trainable and not any(row.groups_trained for row in before):
+            scale = self.settings.scale_rewards == "group"
+            self.progress.note(describe_batch(self.backend, self.model, trainable, scale=scale))
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
         if trainable:
             with self._watch.call(f"update of step {step}", turn=step):
                 result = await self.backend.train(
                     self.model,
-                    trainable,
+                    [*trainable, *replayed],
                     learning_rate=grpo_learning_rate(self.settings, step),
                     scale_rewards=self.settings.scale_rewards == "group",
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
+        self._replay.remember(step, trainable)
         self.progress.advance()
         checkpoint_step = await self.model.get_step()
         gatherer.sample_from(checkpoint_step, self._policy(self.settings.temperature))
@@ -287,6 +299,7 @@ class Trainer:
             groups_replaced=sum(question.replaces for question in gathered.questions),
             rollouts_sampled=len(trajectories),
             rollouts_trained=sum(len(group.trajectories) for group in trainable),
+            rollouts_replayed=sum(len(group.trajectories) for group in replayed),
             groups_dropped=gathered.dropped,
             off_policy_steps=gathered.off_policy_steps,
             judge_requests=judged_by.requests,

@@ -49,6 +49,14 @@ def row(step: int, *alerts: str, validated: float | None = None) -> SimpleNamesp
         accuracy=0.75,
         turns=3.3,
         tokens_per_second=113.0,
+        questions=[None] * 6,
+        groups_trained=4,
+        groups_replaced=2,
+        rollouts_sampled=36,
+        rollouts_trained=16,
+        rollouts_replayed=12 if step == 5 else 0,
+        distinct_call_sequences=3.25 if step > 1 else None,
+        entropy=0.0312 if step > 1 else None,
         validation_reward=validated,
         validation_accuracy=validated,
         alerts=[SimpleNamespace(name=name, sentence=f"{name} is high") for name in alerts],
@@ -66,9 +74,13 @@ def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: py
         *(f"step   {n}/10  reward  0.500  accuracy  75%  turns 3.3   113 tokens/s     60 s" for n in range(1, 6)),
         "stopped: all done",
     ]
-    assert [line for line, quiet in lines if quiet] == [
+    learnt = "  learnt from  4 of 6 questions with spread (2 asked in place of others), 16 of 36 rollouts"
+    varied = "3.2 different call sequences per question, entropy 0.031"
+    told = [line for line, quiet in lines if quiet and line.startswith("  learnt")]
+    assert told == [learnt, *[f"{learnt}, {varied}"] * 3, f"{learnt}, 12 replayed ones, {varied}"]
+    assert [line for line, quiet in lines if quiet and not line.startswith("  learnt")] == [
         "  alert        a: a is high; b: b is high",
         "  validation   reward  0.900  accuracy  90%",
         "  alert        a: a is high",
     ]
-    assert lines[2][0].startswith("  alert") and lines[3][0].startswith("step   3")
+    assert lines[4][0].startswith("  alert") and lines[5][0].startswith("step   3")

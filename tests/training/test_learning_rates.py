@@ -17,9 +17,9 @@ def rates(schedule: str, *, steps: int = 4, rise: int = 2) -> list[float]:
 
 def test_the_rate_rises_and_then_stays_or_falls() -> None:
     assert rates("constant") == pytest.approx([0.2, 0.4, 0.4, 0.4])
-    assert rates("linear") == pytest.approx([0.2, 0.3, 0.2, 0.1])
-    assert rates("linear", steps=1, rise=1) == pytest.approx([0.4])
-    assert min(rates("linear", steps=3, rise=9)) > 0
+    assert rates("cosine", steps=6) == pytest.approx([0.2, 0.4, 0.3473, 0.22, 0.0927, 0.04], abs=1e-4)
+    assert rates("cosine", steps=1, rise=1) == pytest.approx([0.4])
+    assert rates("cosine", steps=3, rise=9) == pytest.approx([0.4 / 9, 0.8 / 9, 1.2 / 9])
 
 
 def test_a_warm_start_rises_to_its_peak_and_ends_low() -> None:

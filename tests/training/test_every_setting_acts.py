@@ -1,0 +1,141 @@
+"""Every setting of the trainer changes what a run does: a run is traced with one value and with another."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import art
+import pytest
+from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
+
+from training.settings import TrainerSettings
+from training.trainer import Trainer
+
+REVERSED, DOUBLED = (f"test_every_setting_acts:{name}_reward" for name in ("reversed", "doubled"))
+ACTS: dict[str, tuple[dict[str, Any], Any]] = {
+    "max_steps": ({}, 5),
+    "groups_per_step": ({}, 4),
+    "rollouts_per_group": ({}, 5),
+    "train_rollouts_per_group": ({}, 2),
+    "question_selection": ({}, "learnability"),
+    "max_extra_groups": ({}, 2),
+    "replay_steps": ({}, 1),
+    "learning_rate": ({}, 1e-5),
+    "learning_rate_schedule": ({}, "cosine"),
+    "scale_rewards": ({}, "batch"),
+    "warm_up_steps": ({}, 1),
+    "demonstrations": ({}, 4),
+    "warm_start_epochs": ({}, 2),
+    "warm_start_learning_rate": ({}, 1e-4),
+    "warm_start_batch_size": ({}, 3),
+    "scoring": ({"reward_function": REVERSED}, "custom"),
+    "reward_function": ({"scoring": "custom", "reward_function": DOUBLED}, REVERSED),
+    "blend_weights": (
+        {"scoring": "blend", "reward_function": REVERSED, "blend_weights": {"verifiable": 1.0, "custom": 0.5}},
+        {"verifiable": 1.0, "custom": 0.25},
+    ),
+    "temperature": ({}, 0.5),
+    "max_concurrent": ({}, 1),
+    "max_steps_off_policy": ({}, 1),
+    "validate_every": ({"validate_every": 2}, 3),
+    "validation_questions": ({"validate_every": 2}, 9),
+    "validation_metric": ({"validate_every": 1}, "reward"),
+    "stop_plateau_steps": ({"validate_every": 1, "max_steps": 8}, 2),
+    "stop_target": ({"validate_every": 1}, 0.3),
+    "stop_seconds": ({}, 1e-9),
+    "stop_tokens": ({}, 100),
+    "alert_share": ({}, 0.99),
+    "seed": ({}, 1),
+}  # fmt: skip
+"""Setting -> settings that it is tried with, and the value that is compared with theirs."""
+
+ELSEWHERE = {
+    "backend": "test_session.py",
+    "ruler_model": "test_scoring.py",
+    "ruler_api_base": "test_scoring.py",
+    "ruler_rubric": "test_scoring.py",
+    "extra_litellm_params": "test_scoring.py",
+    "ruler_attempts": "test_scoring.py",
+    "ruler_backoff": "test_scoring.py",
+    "ruler_timeout": "test_scoring.py",
+    "stop_cost": "test_stopping.py",
+    "step_timeout": "test_gathering.py",
+    "stall_seconds": "test_injections.py",
+    "health_seconds": "test_health.py",
+    "lora_rank": "injection.py",
+    "lora_layers": "injection.py",
+    "max_context": "test_session.py",
+    "experiment": "test_experiment.py",
+}
+"""Setting that a toy run has no use for -> the test file that drives it."""
+
+
+def reversed_reward(trajectory: art.Trajectory) -> float:
+    return -2 * float(trajectory.reward)
+
+
+def doubled_reward(trajectory: art.Trajectory) -> float:
+    return 2 * float(trajectory.reward)
+
+
+class Tracing(CountingBackend):
+    def __init__(self, model: CountingModel) -> None:
+        super().__init__(model)
+        self.updates: list[Any] = []
+
+    async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
+        rewards = [[trajectory.reward for trajectory in group.trajectories] for group in groups]
+        self.updates.append((rewards, learning_rate, scale_rewards))
+        return await super().train(model, groups, learning_rate=learning_rate, scale_rewards=scale_rewards)
+
+    async def _train_sft(self, model: Any, trajectories: list[art.Trajectory], config: Any, dev_config: Any) -> Any:
+        self.updates.append((len(trajectories), config.learning_rate, config.batch_size))
+        async for metrics in super()._train_sft(model, trajectories, config, dev_config):
+            yield metrics
+
+
+class Habitual(ToyTask):
+    """Half of the rollouts repeat their calls, every fourth question has no spread, and rollouts run at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = self.most_running = 0
+
+    async def rollout(self, policy: Any, scenario: int) -> art.Trajectory:
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0)
+        trajectory = await super().rollout(policy, scenario)
+        trajectory.metrics["suspect_repeated_calls"] = len(self.asked) % 2 == 0
+        if policy.temperature and scenario % 4 == 0:
+            trajectory.metrics["correct"] = True
+        self.running -= 1
+        return trajectory
+
+
+def trace(folder: Path, rules: TrainerSettings) -> Any:
+    model, task, told = CountingModel(folder), Habitual(), Told()
+    backend = Tracing(model)
+    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run())
+    alerts = [[alert.name for alert in row.alerts] for row in run.history]
+    return backend.updates, task.asked, task.most_running, run.checkpoint_of, run.stopped, told.reasons, alerts
+
+
+@pytest.mark.parametrize("setting", ACTS)
+def test_another_value_makes_another_run(setting: str, tmp_path: Path) -> None:
+    given, other = ACTS[setting]
+    base = {"max_steps": 4, "learning_rate": 1e-4, **given}
+    changed = {**base, setting: other}
+    if setting == "scoring":
+        base.pop("reward_function")
+    assert trace(tmp_path / "one", settings(**base)) == trace(tmp_path / "again", settings(**base))
+    assert trace(tmp_path / "one more", settings(**base)) != trace(tmp_path / "other", settings(**changed))
+
+
+def test_no_setting_is_forgotten() -> None:
+    assert set(ACTS) | set(ELSEWHERE) == set(TrainerSettings.model_fields) and not set(ACTS) & set(ELSEWHERE)
+    for setting, file in ELSEWHERE.items():
+        assert setting in (Path(__file__).parent / file).read_text(), f"{file} does not mention {setting}"

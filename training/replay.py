@@ -1,0 +1,92 @@
+"""Groups of the last steps, learnt from once more (RePO, arXiv 2506.09340).
+
+A replayed group keeps its rewards, its own mean and deviation, and the log-probabilities with which it was sampled. ART's loss
+weighs each token by its probability now over the recorded one, clipped (`art.loss`), so older tokens count for what they still are.
+
+A file per step, written before the step's history row: a resumed run replays what the killed one would have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import art
+from art.trajectories import History
+from openai.types.chat.chat_completion import Choice
+
+REPLAY = "replay"
+_SPARE = 1
+"""Older steps that are kept as well: a damaged checkpoint takes a run back by one step."""
+
+
+class ReplayBuffer:
+    """The groups that the last `steps` steps were updated on."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._folder = folder
+        self._steps = steps
+
+    def recall(self, step: int) -> list[art.TrajectoryGroup]:
+        """The groups to replay in step `step`, oldest first."""
+        files = [self._file(earlier) for earlier in range(max(1, step - self._steps), step)]
+        return [_group(stored) for file in files if file.is_file() for stored in json.loads(file.read_text("utf-8"))]
+
+    def remember(self, step: int, groups: Sequence[art.TrajectoryGroup]) -> None:
+        """Write the groups of step `step`, all or nothing, and delete what no step needs any more."""
+        if not self._steps:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        partial = self._file(step).with_suffix(".partial")
+        partial.write_text(json.dumps([[_stored(t) for t in group.trajectories] for group in groups]), encoding="utf-8")
+        os.replace(partial, self._file(step))
+        for file in self._folder.glob("*.json"):
+            if int(file.stem) <= step - self._steps - _SPARE:
+                file.unlink()
+
+    def _file(self, step: int) -> Path:
+        return self._folder / f"{step:06d}.json"
+
+
+def _stored(trajectory: art.Trajectory) -> dict[str, Any]:
+    # Not pydantic's own dump: a message is a union of dicts there, and a `Choice` would not come back as one.
+    return {
+        **trajectory.model_dump(mode="json", include={"reward", "metrics", "metadata", "tools"}),
+        "turns": _turns(trajectory.messages_and_choices),
+        "additional": [
+            {"turns": _turns(h.messages_and_choices), "tools": h.tools} for h in trajectory.additional_histories
+        ],
+    }
+
+
+def _turns(messages_and_choices: Sequence[Any]) -> list[dict[str, Any]]:
+    return [
+        {"choice": turn.model_dump(mode="json")} if isinstance(turn, Choice) else {"message": turn}
+        for turn in messages_and_choices
+    ]
+
+
+def _group(stored: list[dict[str, Any]]) -> art.TrajectoryGroup:
+    return art.TrajectoryGroup(
+        [
+            art.Trajectory(
+                messages_and_choices=_messages_and_choices(one["turns"]),
+                tools=one["tools"],
+                additional_histories=[
+                    History(messages_and_choices=_messages_and_choices(history["turns"]), tools=history["tools"])
+                    for history in one["additional"]
+                ],
+                reward=one["reward"],
+                metrics=one["metrics"],
+                metadata=one["metadata"],
+            )
+            for one in stored
+        ]
+    )
+
+
+def _messages_and_choices(turns: Sequence[dict[str, Any]]) -> list[Any]:
+    return [Choice.model_validate(turn["choice"]) if "choice" in turn else turn["message"] for turn in turns]
