@@ -24,6 +24,7 @@ from environment.search_text import content_words
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
 
 MAX_KEYWORDS = 8
+MIN_NAME_WORDS = 3
 MIN_QUOTE_F1 = 0.5
 """Token-F1 to the reference from which on words of a mail count as a statement of it."""
 
@@ -41,6 +42,31 @@ def _as_written(words: list[str], texts: list[str]) -> str:
     return " ".join(spelled.get(word, word) for word in words[:MAX_KEYWORDS])
 
 
+def named_words(question: str) -> list[str]:
+    """Return the words of the names in `question`: capitalised ones inside the sentence, and the content words right after them."""
+    found: list[str] = []
+    inside = False
+    for number, token in enumerate(re.findall(rf"{_WORD.pattern}|[^\w\s]", question)):
+        words = content_words(token)
+        if number and words and token[0].isupper():
+            inside = True
+        elif not words:
+            inside = False
+        if inside:
+            found += words
+    return list(dict.fromkeys(found))
+
+
+def first_query(question: str) -> list[str]:
+    """Return the words that an agent searches for that knows the question alone.
+
+    A long name says what the question is about; the words around it also occur in mails that ask the same. Without one, all
+    content words find most.
+    """
+    named = named_words(question)
+    return named if len(named) >= MIN_NAME_WORDS else content_words(question)[:MAX_KEYWORDS]
+
+
 def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str]:
     """The words of the longest name that a mail read so far shares with `target` and the question does not contain."""
     asked, in_target = content_words(question), set(content_words(_text(target)))
@@ -56,11 +82,11 @@ def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str
 def _queries(question: str, target: EmailView, read: list[EmailView], hindsight: bool) -> list[str]:
     """Queries that may lead to `target`, best first, for an agent that has read the mails `read`.
 
-    The first query follows from what such an agent has seen: all content words of the question, or, after a mail, a name in
-    it. The others need to know the target and are there with `hindsight` only.
+    The first query follows from what such an agent has seen: words of the question or, after a mail, a name in it. The others
+    need to know the target and are there with `hindsight` only.
     """
     asked = content_words(question)
-    plans = [_bridge(question, target, read) if read else asked[:MAX_KEYWORDS]]
+    plans = [_bridge(question, target, read) if read else first_query(question)]
     if hindsight:
         in_target = set(content_words(_text(target)))
         shared = [word for word in asked if word in in_target]

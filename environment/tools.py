@@ -153,9 +153,8 @@ class MailTools:
                 return _invalid(f"{SEARCH} expects {name} to be {expected}.")
         hits = self.mailbox.search(keywords, **{"max_results": self.settings.max_results, **filters})
         self._sought = frozenset(query_words(keywords).values())
-        # The id comes last: a causal model can only tie it to what a line says if it has read the line by then.
         lines = [
-            f"{self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet} | {hit.id}"
+            f"{hit.id} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits
         ]
         return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
