@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.graph import EpisodeContext, Outcome, ToolCallRecord, connect, react_graph
 from agent.prompts import load
 from agent.settings import AgentSettings
+from agent.standstill import progress_of
 from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
@@ -65,7 +65,7 @@ async def answer_question(
     """Runs the agent on one question. `examples` are demonstrations to put before it (few-shot prompting).
 
     Raises:
-        TimeoutError: after `settings.rollout_timeout` seconds.
+        TimeoutError: when the policy's server has done nothing for any episode for `settings.rollout_timeout` seconds.
         openai.OpenAIError: when the policy's server fails; a failed episode is an error, never a wrong answer.
     """
     started = time.monotonic()
@@ -81,10 +81,13 @@ async def answer_question(
     }
     model = connect(policy, optional_arguments=settings.optional_arguments)
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
-    async with asyncio.timeout(settings.rollout_timeout):
+    progress = progress_of(policy.base_url)
+    async with progress.required(settings.rollout_timeout):
         # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
         final = await react_graph().ainvoke(
-            state, context=context, config={"recursion_limit": 2 * settings.max_turns + 2}
+            state,
+            context=context,
+            config={"recursion_limit": 2 * settings.max_turns + 2, "callbacks": [progress]},
         )
     return AgentRun(
         answer=final["answer"],

@@ -25,9 +25,9 @@ console = Console(highlight=False)
 _LINE_SECONDS = 60.0
 
 
-def say(line: str, *, quiet: bool = False) -> None:
-    """A line that stays; a quiet one is dim on a terminal that can do that."""
-    console.print(line, style="dim" if quiet else None, soft_wrap=True, markup=False)
+def say(line: str, *, quiet: bool = False, alarm: bool = False) -> None:
+    """Print a line that stays: dim if `quiet`, red if `alarm`, on a terminal that can do that."""
+    console.print(line, style="bold red" if alarm else "dim" if quiet else None, soft_wrap=True, markup=False)
 
 
 class _Pace(ProgressColumn):
@@ -172,7 +172,7 @@ class TrainingConsole:
         say(f"  {sentence}", quiet=True)
 
     def warning(self, sentence: str) -> None:
-        say(f"  warning      {sentence}")
+        say(f"  warning      {sentence}", alarm=True)
 
     def stopped(self, reason: str) -> None:
         say(f"stopped: {reason}")

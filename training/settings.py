@@ -85,7 +85,10 @@ class TrainerSettings(BaseModel):
     )
 
     step_timeout: float = Field(
-        default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step or a validation; those unfinished then are errors"
+        default=3600.0,
+        gt=0,
+        le=86_400,
+        description="seconds without the end of any rollout of a step or a validation after which the unfinished ones are errors",
     )
     stall_seconds: float = Field(
         default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"

@@ -22,8 +22,9 @@ from pydantic import BaseModel
 
 from training.batch import describe_batch
 from training.downsampling import downsampled
+from training.deadline import MovingDeadline
 from training.errors import BadInput
-from training.gathering import Gatherer, reward_spread, tell_failures
+from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
@@ -317,22 +318,37 @@ class Trainer:
         return row.model_copy(update={"alerts": find_alerts(row, groups, before, self.settings.alert_share)})
 
     async def _validate(self, row: StepRecord, scenarios: Sequence[Any]) -> StepRecord:
-        """The row with what the policy after its step does with the held-out scenarios, decoded greedily."""
+        """The row with what the policy after its step does with the held-out scenarios, decoded greedily.
+
+        With more errors than `MOST_ERRORS`, after a second try, the row has no validation figures: the rest is no fair sample.
+        """
         started = time.monotonic()
-        self.progress.stage(f"step {row.step}: validation", len(scenarios))
         policy = self._policy(temperature=0.0)
         slots = asyncio.Semaphore(self.settings.max_concurrent)  # of its own: what is gathered ahead may hold all others
 
-        async def one(number: int, scenario: Any) -> art.TrajectoryGroup:
-            try:
-                async with asyncio.timeout(self.settings.step_timeout), slots:
-                    with self._watch.call(f"validation on question {number} after step {row.step}", turn=row.step):
-                        return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
-            finally:
-                self.progress.advance()
+        deadline = MovingDeadline(self.settings.step_timeout)
 
-        asked = (one(number, scenario) for number, scenario in enumerate(scenarios, 1))
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        async def one(number: int) -> art.TrajectoryGroup:
+            try:
+                async with deadline.limit(), slots:
+                    with self._watch.call(f"validation on question {number + 1} after step {row.step}", turn=row.step):
+                        return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenarios[number])]))
+            finally:
+                deadline.move()
+
+        async def ask(numbers: Sequence[int]) -> list[art.TrajectoryGroup | BaseException]:
+            self.progress.stage(f"step {row.step}: validation", len(numbers))
+            deadline.move()
+            asked = [asyncio.ensure_future(one(number)) for number in numbers]
+            for question in asked:
+                question.add_done_callback(lambda _: self.progress.advance())
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        outcomes = await ask(range(len(scenarios)))
+        for _ in range(MOST_ATTEMPTS - 1):
+            failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Exception)]
+            for number, outcome in zip(failed, await ask(failed) if failed else (), strict=True):
+                outcomes[number] = outcome
         groups = [outcome for outcome in outcomes if isinstance(outcome, art.TrajectoryGroup)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         tell_failures(failures, f"validation after step {row.step}", self._warn, none_finished=not groups)
@@ -342,11 +358,17 @@ class Trainer:
         if not judged and self.settings.validation_metric == "accuracy":
             raise BadInput("validation_metric=accuracy: this task does not say what is correct; use validation_metric=reward")
         seconds = time.monotonic() - started
+        comparable = len(failures) <= MOST_ERRORS * len(scenarios)
+        if not comparable:
+            self._warn(
+                f"validation after step {row.step} counts for nothing: {len(failures)} of {len(scenarios)} questions failed, "
+                f"more than {MOST_ERRORS:.0%}"
+            )
         return row.model_copy(
             update={
                 "seconds": row.seconds + seconds,
-                "validation_accuracy": statistics.fmean(judged) if judged else None,
-                "validation_reward": statistics.fmean(t.reward for t in trajectories),
+                "validation_accuracy": statistics.fmean(judged) if judged and comparable else None,
+                "validation_reward": statistics.fmean(t.reward for t in trajectories) if comparable else None,
                 "validation_errors": len(failures),
                 "validation_tokens": sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories),
                 "validation_seconds": seconds,

@@ -132,7 +132,7 @@ def test_alerts_are_in_the_rows_and_survive_a_restart(tmp_path: Path) -> None:
     assert not any(row.alerts for row in off.history)
 
 
-def test_failed_validation_rollouts_are_counted_and_not_wrong_answers(tmp_path: Path) -> None:
+def test_a_validation_that_lost_questions_chooses_no_checkpoint(tmp_path: Path) -> None:
     class Flaky(ToyTask):
         async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
             trajectory = await super().rollout(policy, scenario)
@@ -141,9 +141,30 @@ def test_failed_validation_rollouts_are_counted_and_not_wrong_answers(tmp_path: 
             return trajectory
 
     run = train(tmp_path, settings(validate_every=3), Flaky())
-    validated = [row for row in run.history if row.validation_accuracy is not None]
-    assert [row.validation_accuracy for row in validated] == [1.0] * 3
-    assert all(0 < row.validation_errors < 10 for row in validated)
+    assert all(row.validation_accuracy is row.validation_reward is None for row in run.history), "only the easy ones are left"
+    lost = [row for row in run.history if row.validation_errors]
+    assert [row.step for row in lost] == [0, 3, 6] and all(row.validation_errors < 10 for row in lost)
+    assert all("counts for nothing" in row.warnings[-1] and "of 10 questions failed" in row.warnings[-1] for row in lost)
+    assert run.checkpoint_of == 6, "the last checkpoint, as in a run without validation"
+
+
+def test_what_fails_once_is_asked_again(tmp_path: Path) -> None:
+    class FailsOnce(ToyTask):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failed: set[tuple[str, int]] = set()
+
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            if (policy.model, scenario) not in self.failed:
+                self.failed.add((policy.model, scenario))
+                raise TimeoutError
+            return await super().rollout(policy, scenario)
+
+    rules = settings(validate_every=3)
+    run, expected = train(tmp_path / "a", rules, FailsOnce()), train(tmp_path / "b", rules, ToyTask())
+    figures = [(row.reward, row.rollout_errors, row.validation_accuracy, row.validation_errors) for row in run.history]
+    assert figures == [(row.reward, 0, row.validation_accuracy, 0) for row in expected.history]
+    assert not any(row.warnings for row in run.history)
 
 
 def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:
