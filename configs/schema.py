@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agent.judges.settings import JudgeSettings
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
 from cluster.settings import StackSettings
@@ -68,8 +69,8 @@ class DataConfig(BaseModel):
         return self
 
 
-class TrainingConfig(TrainerSettings, AgentSettings):
-    """training_pipeline: the base model, the agent's limits and the trainer's settings."""
+class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings):
+    """training_pipeline: the base model, the agent's limits, the judge and the trainer's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -81,15 +82,12 @@ class TrainingConfig(TrainerSettings, AgentSettings):
     )
 
 
-class EvaluationConfig(BaseModel):
+class EvaluationConfig(JudgeSettings):
     """evaluation_pipeline: how many questions, and who judges the answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     eval_limit: int | None = Field(default=100, ge=1, description="test questions to ask each policy; null: all")
-    judge: Literal["exact", "llm"] = Field(default="exact", description="deterministic comparison, or an LLM")
-    judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
-    judge_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")
     base_examples: int = Field(
         default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
     )
