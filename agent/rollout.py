@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import art
-from langchain_core.messages import convert_to_messages
+from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,6 +31,8 @@ class AgentRun(BaseModel):
     outcome: Outcome
     turns: int
     seconds: float
+    context_tokens: int = 0
+    """Tokens of the last prompt and its reply: the whole conversation, as far as the server reported them."""
     calls: list[ToolCallRecord] = Field(default_factory=list)
     record: list[Any] = Field(default_factory=list, exclude=True)
 
@@ -94,6 +96,12 @@ async def answer_question(
         outcome=final["outcome"],
         turns=final["turns"],
         seconds=time.monotonic() - started,
+        context_tokens=_context_tokens(final["messages"]),
         calls=final["calls"],
         record=final["record"],
     )
+
+
+def _context_tokens(messages: Sequence[AnyMessage]) -> int:
+    replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
+    return replies[-1].usage_metadata["total_tokens"] if replies else 0

@@ -154,7 +154,7 @@ class TrainingConsole:
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
             say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
-        else:
+        elif row.phase == "grpo":
             say(
                 f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
                 f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
@@ -164,6 +164,8 @@ class TrainingConsole:
         if row.validation_reward is not None:
             figures = f"reward {row.validation_reward:6.3f}  accuracy {_number(row.validation_accuracy, '4.0%')}"
             say(f"  validation   {figures}", quiet=True)
+        if row.validation_errors or row.rollout_errors:
+            say(f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions", alarm=True)
         if begun := [alert for alert in row.alerts if alert.name not in self._alerts]:
             say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
         self._alerts = {alert.name for alert in row.alerts}

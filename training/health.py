@@ -77,8 +77,15 @@ class HealthMonitor:
         self._found_before = set(found)
 
     def _watch(self) -> None:
+        failed: set[str] = set()
         while not self._ended.wait(self._seconds):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # a look that fails must not end the watch, nor the run
+                problem = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+                if problem not in failed:
+                    failed.add(problem)
+                    self._warn(f"the health of the run could not be checked ({problem}); the next look is in {self._seconds:g} s")
 
     def _causes(self) -> Iterator[tuple[str, str]]:
         """What is wrong now: what tells a cause from others, and a sentence with the figures."""

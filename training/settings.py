@@ -116,6 +116,12 @@ class TrainerSettings(BaseModel):
     stop_target: float | None = Field(
         default=None, allow_inf_nan=False, description="stop when the validation metric reaches this; null: never"
     )
+    stop_margin: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="stop when the validation metric is this much above that of the policy before the first GRPO step; null: never",
+    )
     stop_seconds: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="begin no step after so much training time; null: no limit"
     )

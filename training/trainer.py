@@ -29,6 +29,7 @@ from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
     HISTORY_FILE,
+    UNTOUCHED,
     StepRecord,
     append_row,
     checkpoint_digest,
@@ -163,6 +164,8 @@ class Trainer:
 
         if not rows and self.settings.demonstrations:
             await finish(await self._warm_start(selection.demonstrable()))
+        elif not rows and self.settings.stop_margin is not None:
+            await finish(StepRecord(step=0, phase=UNTOUCHED, checkpoint_step=0, seconds=0.0))
         step = begun = rows[-1].step if rows else 0
         async with self._gatherer(scorer, await self.model.get_step()) as gatherer:
             while (stopped := stop_reason(rows, self.settings)) is None:
@@ -229,12 +232,17 @@ class Trainer:
         )
         self.progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
         losses: list[float] = []
+        too_long = 0
         # What `model.train_sft` does, with a word to the progress after each batch.
         with self._watch.call("warm start"):
             async for metrics in self.backend._train_sft(self.model, trajectories, config, {}):
                 losses.append(float(metrics.get("loss/train", math.nan)))
+                too_long = int(metrics.get("data/step_num_dropped_trajectories", 0)) // settings.warm_start_epochs
                 self.progress.advance()
                 self._watch.moves()
+        if too_long:
+            limit = f"max_context={settings.max_context}"
+            self._warn(f"warm start: {too_long} of {len(demonstrations)} demonstrations are longer than {limit} tokens, and left out")
         checkpoint_step = await self.model.get_step()
         last = losses[-max(1, len(losses) // 10) :]
         loss = statistics.fmean(last) if last else math.nan
@@ -246,7 +254,7 @@ class Trainer:
             checkpoint_step=checkpoint_step,
             seconds=seconds,
             update_seconds=seconds,
-            demonstrations=len(demonstrations),
+            demonstrations=len(demonstrations) - too_long,
             loss=loss,
         )
 
@@ -308,6 +316,7 @@ class Trainer:
             judge_seconds=judged_by.seconds / judged_by.requests if judged_by.requests else None,
             judge_cost=judged_by.cost if judged_by.requests else None,
             rollout_errors=gathered.failures,
+            rollouts_too_long=self._too_long(step, trajectories),
             sampled_tokens=sampled,
             tokens_per_second=sampled / gathered.seconds,
             rollout_seconds=gathered.seconds,
@@ -316,6 +325,16 @@ class Trainer:
             **update,
         )
         return row.model_copy(update={"alerts": find_alerts(row, groups, before, self.settings.alert_share)})
+
+    def _too_long(self, step: int, trajectories: Sequence[art.Trajectory]) -> int:
+        limit = self.settings.max_context
+        too_long = sum(t.metrics.get("context_tokens", 0) > limit for t in trajectories)
+        if too_long:
+            self._warn(
+                f"step {step}: {too_long} of {len(trajectories)} rollouts have more than max_context={limit} tokens and are not learnt "
+                "from; raise it, or lower max_turns, max_tokens, max_results or read_chars"
+            )
+        return too_long
 
     async def _validate(self, row: StepRecord, scenarios: Sequence[Any]) -> StepRecord:
         """The row with what the policy after its step does with the held-out scenarios, decoded greedily.

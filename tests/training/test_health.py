@@ -183,6 +183,30 @@ def test_a_server_that_fails_or_is_gone(monitored: Monitored, tmp_path: Path, mo
     assert len(gone.looks()) == 1
 
 
+def test_a_look_that_fails_is_told_and_the_next_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([PermissionError("no access to /proc"), PermissionError("no access to /proc"), None, None])
+    looked = threading.Event()
+
+    def causes(_: HealthMonitor) -> Any:
+        failure = next(looks, None)
+        if failure is not None:
+            raise failure
+        yield "disk", "the disk is full"
+
+    told: list[str] = []
+
+    def warn(sentence: str) -> None:
+        told.append(sentence)
+        if "disk" in sentence:
+            looked.set()
+
+    monkeypatch.setattr(HealthMonitor, "_causes", causes)
+    with HealthMonitor(0.01, tmp_path, lambda: None, warn):
+        assert looked.wait(60)
+    assert [sentence for sentence in told if "could not be checked" in sentence] == told[:1]
+    assert "PermissionError: no access to /proc" in told[0] and told[1:] == ["the disk is full"]
+
+
 class Slow(ToyTask):
     async def rollout(self, *arguments: Any) -> Any:
         time.sleep(0.02)

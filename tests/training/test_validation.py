@@ -85,6 +85,8 @@ def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path)
     [
         ({"validate_every": 1, "stop_plateau_steps": 2}, 5, "was never above"),
         ({"validate_every": 3, "stop_target": 0.8}, 3, "reached stop_target=0.8"),
+        ({"validate_every": 1, "stop_margin": 0.3}, 2, "before the first step by stop_margin=0.3"),
+        ({"validate_every": 1, "stop_margin": 0.3, "demonstrations": 0}, 3, "before the first step by stop_margin=0.3"),
         ({"stop_tokens": 300}, 3, "360 tokens sampled of stop_tokens=300"),
         ({"stop_tokens": 300, "validate_every": 5}, 2, "tokens sampled of stop_tokens=300"),
         ({"stop_seconds": 1e-9}, 0, "of stop_seconds=1e-09"),
@@ -165,6 +167,20 @@ def test_what_fails_once_is_asked_again(tmp_path: Path) -> None:
     figures = [(row.reward, row.rollout_errors, row.validation_accuracy, row.validation_errors) for row in run.history]
     assert figures == [(row.reward, 0, row.validation_accuracy, 0) for row in expected.history]
     assert not any(row.warnings for row in run.history)
+
+
+def test_rollouts_that_are_too_long_to_learn_from_are_counted(tmp_path: Path) -> None:
+    class Long(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metrics["context_tokens"] = 513 if scenario % 2 else 512
+            return trajectory
+
+    task = Long()
+    run = train(tmp_path, settings(max_context=512, max_steps=2), task)
+    assert sum(row.rollouts_too_long for row in run.history) == sum(scenario % 2 for _, _, scenario in task.asked) > 0
+    told = [warning for row in run.history for warning in row.warnings]
+    assert all("more than max_context=512 tokens and are not learnt from" in warning for warning in told) and told
 
 
 def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:

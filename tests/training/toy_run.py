@@ -17,7 +17,7 @@ from training.settings import TrainerSettings
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
 
-SKILL = {1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
+SKILL = {0: 0.2, 1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
 """Checkpoint -> share of the questions that the policy answers."""
 
 
