@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from agent.judges.settings import JudgeSettings
 from agent.question_writing.settings import QuestionSettings
+from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings
 from cluster.settings import StackSettings
 from training.functions import load_function
@@ -79,6 +80,9 @@ class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings):
     )
     prompt_function: str | None = Field(
         default=None, description="package.module:name of a function without arguments that returns the system_prompt"
+    )
+    verifiable_weights: RewardWeights = Field(
+        default_factory=RewardWeights, description="what the verifiable reward pays for: see agent/reward_weights.py"
     )
 
 
@@ -208,11 +212,15 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals:
             raise ConfigError(f"--set {word}: expected key=value")
-        _require_known(key, "--set")
+        name, _, part = key.partition(".")
+        _require_known(name, "--set")
         try:
-            values[key] = yaml.safe_load(text)
+            value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+        if part and not isinstance(values.setdefault(name, {}), dict):
+            raise ConfigError(f"--set {key}: {name} is {values[name]!r} here, which has no parts")
+        values[name] = {**values[name], part: value} if part else value
     return values
 
 
@@ -241,5 +249,8 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     if not key:
         return str(first["msg"]).removeprefix("Value error, ")
     reason = first["msg"][0].lower() + first["msg"][1:]
-    bounds = _bounds(key)
+    bounds = _bounds(key) if len(first["loc"]) == 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"{'.'.join(map(str, first['loc']))}: unknown key; configs/schema.py lists them all"
+    key = ".".join(map(str, first["loc"]))
     return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {bounds})" if bounds else "")

@@ -20,6 +20,7 @@ import art
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
+from training.backends import update_arguments
 from training.batch import describe_batch
 from training.downsampling import downsampled
 from training.deadline import MovingDeadline
@@ -47,6 +48,7 @@ from training.selection import select_questions
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
+from training.trajectories import sampled_for_log
 from training.watch import CallWatch
 
 JUDGE_CACHE = "judge_cache"
@@ -114,7 +116,7 @@ class Trainer:
         self._model_dir = Path(get_model_dir(model=model, art_path=model.base_path))
         self._watch = CallWatch(settings.stall_seconds, self._warn)
         self._health = HealthMonitor(
-            settings.health_seconds, Path(model.base_path), lambda: self.model.inference_base_url, self._warn
+            settings.health_seconds, settings.health, Path(model.base_path), lambda: self.model.inference_base_url, self._warn
         )
         self._warnings: list[str] = []
         self._replay = ReplayBuffer(self._model_dir / REPLAY, settings.replay_steps)
@@ -150,6 +152,9 @@ class Trainer:
         held_out: list[Any] = []
         if self.settings.validates:
             scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
+        if self.settings.epochs is not None:
+            in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
+            self.settings = self.settings.model_copy(update={"max_steps": min(self.settings.max_steps, in_epochs)})
         selection = select_questions(self.task, scenarios, self.settings)
 
         async def finish(row: StepRecord, in_use: Collection[int] = ()) -> None:
@@ -283,14 +288,15 @@ class Trainer:
                     self.model,
                     [*trainable, *replayed],
                     learning_rate=grpo_learning_rate(self.settings, step),
-                    scale_rewards=self.settings.scale_rewards == "group",
+                    **update_arguments(self.settings),
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self._replay.remember(step, trainable)
         self.progress.advance()
         checkpoint_step = await self.model.get_step()
         gatherer.sample_from(checkpoint_step, self._policy(self.settings.temperature))
-        await self.model.log(groups, split="train", step=checkpoint_step)
+        if kept := sampled_for_log(groups, self.settings.log_sample_rate, seed=f"{self.settings.seed}-{step}"):
+            await self.model.log(kept, split="train", step=checkpoint_step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]

@@ -210,7 +210,7 @@ def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, 
     file = project.folder / "deployment.yaml"
     file.write_text(yaml.safe_dump({"settings": settings}))
     try:
-        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", idle_seconds=1500)
+        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", "--unpromoted", idle_seconds=1500)
         assert done.returncode == 0, done.stdout + done.stderr
         inbox = stack.client.get_artifact_version("scenarios").load()[0].inbox_address
         asked = {"question": "Where is it?", "inbox_address": inbox, "query_date": "2035-01-01"}

@@ -35,6 +35,7 @@ Client().create_model(MODEL_NAME)
 version = Client().create_model_version(MODEL_NAME)
 for artifact in (checkpoint, database):
     link_artifact_to_model(artifact, Model(name=MODEL_NAME, version=version.name))
+version.set_stage("production")
 """
 DEPLOY = """
 import json, sys

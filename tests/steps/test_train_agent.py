@@ -10,6 +10,7 @@ import pytest
 
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
+from agent.reward_weights import RewardWeights
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
 
@@ -31,6 +32,11 @@ def task_of(config: TrainingConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
     with pytest.raises(Handed) as handed:
         module.train_agent.entrypoint(config, "r1", {"source": "base", "checksum": "c" * 64}, None, [])
     return handed.value.args[0]
+
+
+def test_the_weights_of_the_reward_come_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainingConfig.model_validate({"verifiable_weights": {"few_turns": 0.5}})
+    assert task_of(config, monkeypatch).weights == RewardWeights(few_turns=0.5)
 
 
 def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import art
 import pytest
+from art.local import LocalBackend
+from art.serverless.backend import ServerlessBackend
 from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, settings, train
 
+from training.backends import require_backend, update_arguments
 from training.errors import BadInput
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
@@ -85,8 +89,8 @@ def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path)
     [
         ({"validate_every": 1, "stop_plateau_steps": 2}, 5, "was never above"),
         ({"validate_every": 3, "stop_target": 0.8}, 3, "reached stop_target=0.8"),
-        ({"validate_every": 1, "stop_margin": 0.3}, 2, "before the first step by stop_margin=0.3"),
-        ({"validate_every": 1, "stop_margin": 0.3, "demonstrations": 0}, 3, "before the first step by stop_margin=0.3"),
+        ({"validate_every": 1, "stop_margin": 0.3}, 3, "before the first step by stop_margin=0.3"),
+        ({"validate_every": 1, "stop_margin": 0.3, "demonstrations": 0}, 2, "before the first step by stop_margin=0.3"),
         ({"stop_tokens": 300}, 3, "360 tokens sampled of stop_tokens=300"),
         ({"stop_tokens": 300, "validate_every": 5}, 2, "tokens sampled of stop_tokens=300"),
         ({"stop_seconds": 1e-9}, 0, "of stop_seconds=1e-09"),
@@ -148,6 +152,43 @@ def test_a_validation_that_lost_questions_chooses_no_checkpoint(tmp_path: Path) 
     assert [row.step for row in lost] == [0, 3, 6] and all(row.validation_errors < 10 for row in lost)
     assert all("counts for nothing" in row.warnings[-1] and "of 10 questions failed" in row.warnings[-1] for row in lost)
     assert run.checkpoint_of == 6, "the last checkpoint, as in a run without validation"
+
+
+def test_the_settings_of_the_loss_reach_the_backend(tmp_path: Path) -> None:
+    rules = settings(
+        max_steps=1, policy_loss="ppo", clip_low=0.1, clip_high=0.3, kl_penalty=0.05, advantage_balance=0.2, scale_rewards=False
+    )
+    model = CountingModel(tmp_path)
+    backend = CountingBackend(model)
+    asyncio.run(Trainer(ToyTask(), model, backend, rules, max_tokens=8).run())
+    expected = {"loss_fn": "ppo", "epsilon": 0.1, "epsilon_high": 0.3, "kl_penalty_coef": 0.05, "advantage_balance": 0.2}
+    assert backend.arguments == {**expected, "scale_rewards": False}
+    known = inspect.signature(LocalBackend.train).parameters
+    assert set(backend.arguments) <= set(known)
+    remote = update_arguments(rules.model_copy(update={"backend": "serverless", "kl_penalty": 0.0}))
+    assert remote["ppo"] is True and set(remote) <= set(inspect.signature(ServerlessBackend.train).parameters)
+    with pytest.raises(BadInput, match="kl_penalty=0.05: backend=serverless has none"):
+        require_backend(rules.model_copy(update={"backend": "serverless"}))
+
+
+def test_epochs_end_a_run_before_max_steps(tmp_path: Path) -> None:
+    task = ToyTask()
+    run = train(tmp_path, settings(max_steps=100, groups_per_step=8, rollouts_per_group=2, epochs=1), task)
+    assert run.stopped == "max_steps=5 reached" and len({scenario for _, _, scenario in task.asked}) == 40
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(1.0, 12, 12), (0.5, 1, 11), (0.0, 0, 0)])
+def test_a_share_of_the_transcripts_is_kept(tmp_path: Path, share: float, least: int, most: int) -> None:
+    class Logging(CountingModel):
+        kept = 0
+
+        async def log(self, groups: Any = None, **named: Any) -> None:
+            self.kept += sum(len(group.trajectories) for group in groups or ())
+
+    model = Logging(tmp_path)
+    rules = settings(max_steps=1, log_sample_rate=share)
+    asyncio.run(Trainer(ToyTask(), model, CountingBackend(model), rules, max_tokens=8).run())
+    assert least <= model.kept <= most
 
 
 def test_what_fails_once_is_asked_again(tmp_path: Path) -> None:

@@ -101,7 +101,8 @@ class CountingBackend:
         self.model = model
         self.learnt_from: list[art.Trajectory] = []
 
-    async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
+    async def train(self, model: Any, groups: Any, *, learning_rate: float, **arguments: Any) -> SimpleNamespace:
+        self.arguments = arguments
         self.model.new_checkpoint()
         return SimpleNamespace(metrics={"loss/train": 0.1})
 
