@@ -26,9 +26,11 @@ _ONLY_FOR = {
     "checkpoint": ("eval", "deploy"),
     "dry-run": ("train", "stack"),
     "name": ("deploy",),
+    "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
     "summary": ("eval", "all"),
+    "unpromoted": ("deploy",),
 }
 
 
@@ -53,7 +55,9 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
+    add("--new-code", action="store_true", help="with --resume: go on although the training code has changed since")
     add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
+    add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack: check everything and say what would be done")
@@ -65,6 +69,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         given = getattr(arguments, option.replace("-", "_"))
         if given not in (None, False) and arguments.pipeline not in pipelines:
             parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
+    if arguments.new_code and arguments.resume is None:
+        parser.error("--new-code belongs to --resume NAME")
     if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
         parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
     if arguments.dry_run and arguments.schedule is not None:
@@ -145,7 +151,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.resume is not None:
         from pipelines.resuming import find_resumable
 
-        resumed = find_resumable(arguments.resume, arguments.config, arguments.set)
+        resumed = find_resumable(arguments.resume, arguments.config, arguments.set, new_code=arguments.new_code)
     # A run that goes on has the prompt with which it began, whatever its function returns by now.
     config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
     if arguments.pipeline == "stack":
@@ -178,7 +184,8 @@ def execute(arguments: argparse.Namespace) -> None:
         return
     if arguments.pipeline == "deploy":
         name = arguments.name if arguments.name is not None else "email-search-agent"
-        runs.run_deploy(config, name, checkpoint=arguments.checkpoint, base_model=explicit.get("base_model"))
+        chosen = {"checkpoint": arguments.checkpoint, "unpromoted": arguments.unpromoted}
+        runs.run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
         return
     if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))

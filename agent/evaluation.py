@@ -19,6 +19,9 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from training.task import Policy
 
+MOST_ATTEMPTS = 3
+"""How often a question is asked at most when asking it fails."""
+
 BASELINES = ("search_and_quote", "oracle", "do_nothing")
 
 
@@ -47,19 +50,30 @@ class Evaluation:
         examples: Sequence[art.Trajectory] = (),
         advance: Callable[[], None] = lambda: None,
     ) -> list[Prediction]:
-        """Predictions of a policy. `examples` are demonstrations put before the question (few-shot prompting)."""
+        """Return a policy's predictions, in the order of `scenarios`.
+
+        What ended in an error is asked again when all others are done, up to `MOST_ATTEMPTS` times in all. `examples` are
+        demonstrations put before the question (few-shot prompting).
+        """
 
         async def ask(scenario: Scenario) -> AgentRun:
             mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
             return await answer_question(policy, mailbox, scenario.question, self.settings, examples=examples)
 
-        async def one(scenario: Scenario) -> Prediction:
+        async def one(scenario: Scenario, first: bool) -> Prediction:
             async with self._slots:
                 prediction = await self._predict(name, scenario, ask)
-            advance()
+            if first:
+                advance()
             return prediction
 
-        return list(await asyncio.gather(*(one(scenario) for scenario in scenarios)))
+        predictions = list(await asyncio.gather(*(one(scenario, True) for scenario in scenarios)))
+        for _ in range(MOST_ATTEMPTS - 1):
+            failed = [number for number, prediction in enumerate(predictions) if prediction.error is not None]
+            again = await asyncio.gather(*(one(scenarios[number], False) for number in failed))
+            for number, prediction in zip(failed, again, strict=True):
+                predictions[number] = prediction
+        return predictions
 
     async def baseline(self, name: str, scenarios: Sequence[Scenario]) -> list[Prediction]:
         """Predictions of a non-learning row (one of `BASELINES`)."""

@@ -16,6 +16,10 @@ Z95 = 1.959963984540054
 """Quantile of the standard normal distribution that leaves 2.5% above it."""
 
 
+MOST_ERRORS = 0.02
+"""Share of questions that may end in an error. With more, the others are not a fair sample: the long ones fail first."""
+
+
 class Prediction(BaseModel):
     """What one policy did with one question. An `error` (class name) means that nobody can say what it would have done."""
 
@@ -62,6 +66,8 @@ class PolicyMetrics(BaseModel):
     n: int
     errors: int
     error_classes: dict[str, int]
+    comparable: bool
+    """Whether few enough questions ended in an error for the figures to be compared with others."""
     accuracy: float
     ci95: tuple[float, float]
     answer_rate: float
@@ -98,6 +104,15 @@ def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, floa
     low = 0.0 if successes == 0 else centre - half
     high = 1.0 if successes == n else centre + half
     return low, high
+
+
+def too_many_errors(predictions: Sequence[Prediction]) -> str | None:
+    """Say which errors make these predictions unfit to be compared; `None` when at most `MOST_ERRORS` of them failed."""
+    failed = Counter(prediction.error for prediction in predictions if prediction.error is not None)
+    if failed.total() <= MOST_ERRORS * len(predictions):
+        return None
+    kinds = ", ".join(f"{count} {name}" for name, count in failed.most_common())
+    return f"{failed.total()} of {len(predictions)} questions ended in an error ({kinds})"
 
 
 def mcnemar(a: Sequence[Prediction], b: Sequence[Prediction]) -> McNemar:
@@ -157,6 +172,7 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
     return PolicyMetrics(
         n=len(runs),
         errors=len(predictions) - len(runs),
+        comparable=too_many_errors(predictions) is None,
         error_classes=dict(sorted(Counter(p.error for p in predictions if p.error is not None).items())),
         accuracy=right / len(runs) if runs else 0.0,
         ci95=wilson_interval(right, len(runs)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel
 
-from agent.metrics import Prediction, compute_metrics, mcnemar
+from agent.metrics import MOST_ERRORS, Prediction, compute_metrics, mcnemar, too_many_errors
 
 
 class Promotion(BaseModel):
@@ -26,17 +26,18 @@ def decide_promotion(
     min_gain: float,
     significance: float,
 ) -> Promotion:
-    """Promotes when no `alerts` of the training are left unresolved, and accuracy (0 to 1) is above `floor`, above the base's
+    """Promote when few questions ended in errors, no `alerts` are left unresolved, and accuracy (0 to 1) is above `floor`, above the base's
     by `min_gain`, and not worse than production's.
 
     Worse means: on the questions that both were asked, more were right in production only than in the new version only,
     and a difference of that size or larger has a chance of at most `significance` between equals (exact two-sided McNemar
     test). `production` is None when nothing is in production yet, or when the evaluated version is.
     """
-    figures = compute_metrics(trained)
-    accuracy, of_base = figures.accuracy, compute_metrics(base).accuracy
-    if figures.n == 0:
-        return Promotion(promoted=False, reason="every question ended in an error")
+    accuracy, of_base = compute_metrics(trained).accuracy, compute_metrics(base).accuracy
+    for whose, predictions in (("", trained), ("base: ", base), ("production: ", production or [])):
+        if problem := too_many_errors(predictions):
+            reason = f"{whose}{problem}, more than {MOST_ERRORS:.0%}: no result to compare; find the cause and evaluate again"
+            return Promotion(promoted=False, reason=reason)
     if alerts:
         reason = f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
         return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")

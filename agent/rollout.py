@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
 import art
-from langchain_core.messages import convert_to_messages
+from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.graph import EpisodeContext, Outcome, ToolCallRecord, connect, react_graph
 from agent.prompts import load
 from agent.settings import AgentSettings
+from agent.standstill import progress_of
 from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
@@ -31,6 +31,8 @@ class AgentRun(BaseModel):
     outcome: Outcome
     turns: int
     seconds: float
+    context_tokens: int = 0
+    """Tokens of the last prompt and its reply: the whole conversation, as far as the server reported them."""
     calls: list[ToolCallRecord] = Field(default_factory=list)
     record: list[Any] = Field(default_factory=list, exclude=True)
 
@@ -65,7 +67,7 @@ async def answer_question(
     """Runs the agent on one question. `examples` are demonstrations to put before it (few-shot prompting).
 
     Raises:
-        TimeoutError: after `settings.rollout_timeout` seconds.
+        TimeoutError: when the policy's server has done nothing for any episode for `settings.rollout_timeout` seconds.
         openai.OpenAIError: when the policy's server fails; a failed episode is an error, never a wrong answer.
     """
     started = time.monotonic()
@@ -81,16 +83,25 @@ async def answer_question(
     }
     model = connect(policy, optional_arguments=settings.optional_arguments)
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
-    async with asyncio.timeout(settings.rollout_timeout):
+    progress = progress_of(policy.base_url)
+    async with progress.required(settings.rollout_timeout):
         # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
         final = await react_graph().ainvoke(
-            state, context=context, config={"recursion_limit": 2 * settings.max_turns + 2}
+            state,
+            context=context,
+            config={"recursion_limit": 2 * settings.max_turns + 2, "callbacks": [progress]},
         )
     return AgentRun(
         answer=final["answer"],
         outcome=final["outcome"],
         turns=final["turns"],
         seconds=time.monotonic() - started,
+        context_tokens=_context_tokens(final["messages"]),
         calls=final["calls"],
         record=final["record"],
     )
+
+
+def _context_tokens(messages: Sequence[AnyMessage]) -> int:
+    replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
+    return replies[-1].usage_metadata["total_tokens"] if replies else 0

@@ -16,7 +16,9 @@ class AgentSettings(BaseModel):
 
     max_turns: int = Field(default=6, ge=1, le=50, description="model replies per question")
     max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
-    rollout_timeout: float = Field(default=180.0, gt=0, le=3600, description="seconds per question")
+    rollout_timeout: float = Field(
+        default=300.0, gt=0, le=3600, description="a question fails when the policy server does nothing at all for so many seconds"
+    )
     max_results: int = Field(default=3, ge=1, le=20, description="mails per search")
     read_chars: int = Field(
         default=750, ge=100, le=20_000, description="characters of a mail's body that one read shows"

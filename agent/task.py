@@ -94,6 +94,7 @@ class EmailSearchTask:
                 **counts.model_dump(),
                 **suspicions(run, gold_ids),
                 "sampled_tokens": run.sampled_tokens,
+                "context_tokens": run.context_tokens,
                 "seconds": run.seconds,
                 "verifiable_reward": verifiable_reward(counts, self.settings.max_turns, self.weights),
             },

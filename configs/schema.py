@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from agent.judges.settings import JudgeSettings
 from agent.question_writing.settings import QuestionSettings
+from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings
 from cluster.settings import StackSettings
 from training.functions import load_function
@@ -68,8 +70,8 @@ class DataConfig(BaseModel):
         return self
 
 
-class TrainingConfig(TrainerSettings, AgentSettings):
-    """training_pipeline: the base model, the agent's limits and the trainer's settings."""
+class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings):
+    """training_pipeline: the base model, the agent's limits, the judge and the trainer's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,17 +81,17 @@ class TrainingConfig(TrainerSettings, AgentSettings):
     prompt_function: str | None = Field(
         default=None, description="package.module:name of a function without arguments that returns the system_prompt"
     )
+    verifiable_weights: RewardWeights = Field(
+        default_factory=RewardWeights, description="what the verifiable reward pays for: see agent/reward_weights.py"
+    )
 
 
-class EvaluationConfig(BaseModel):
+class EvaluationConfig(JudgeSettings):
     """evaluation_pipeline: how many questions, and who judges the answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     eval_limit: int | None = Field(default=100, ge=1, description="test questions to ask each policy; null: all")
-    judge: Literal["exact", "llm"] = Field(default="exact", description="deterministic comparison, or an LLM")
-    judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
-    judge_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")
     base_examples: int = Field(
         default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
     )
@@ -210,11 +212,15 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals:
             raise ConfigError(f"--set {word}: expected key=value")
-        _require_known(key, "--set")
+        name, _, part = key.partition(".")
+        _require_known(name, "--set")
         try:
-            values[key] = yaml.safe_load(text)
+            value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+        if part and not isinstance(values.setdefault(name, {}), dict):
+            raise ConfigError(f"--set {key}: {name} is {values[name]!r} here, which has no parts")
+        values[name] = {**values[name], part: value} if part else value
     return values
 
 
@@ -243,5 +249,8 @@ def _explain(error: ValidationError, path: Path | None) -> str:
     if not key:
         return str(first["msg"]).removeprefix("Value error, ")
     reason = first["msg"][0].lower() + first["msg"][1:]
-    bounds = _bounds(key)
+    bounds = _bounds(key) if len(first["loc"]) == 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"{'.'.join(map(str, first['loc']))}: unknown key; configs/schema.py lists them all"
+    key = ".".join(map(str, first["loc"]))
     return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {bounds})" if bounds else "")

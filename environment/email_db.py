@@ -4,11 +4,13 @@
 is one inbox at one moment, and the only thing that tools see: mail of other people and mail that has not been sent yet
 cannot be found or read through it.
 
-Schema: `email` (the kept copy of each mail), `alias` (every Message-ID of every copy), `address`, `delivery` (who
-sent or received what), `thread` (mails that answer each other) and `email_fts`, an FTS5 index of subject, body and
+Schema: `email` (the text of each mail, stored once), `copy` (each time it was sent: date and Message-ID), `address`,
+`delivery` (who sent or received which copy), `alias` (further Message-IDs of a copy), `reply` (which Message-IDs a copy answers),
+`thread` (mails that may belong together) and `email_fts`, an FTS5 index of subject, body and
 `inbox`. The last is a column of tokens such as `i17 i203`, one per sender or recipient, so that the limit to one inbox is
 part of the full-text query: its cost follows the inbox, not the database. The index says which mails hold a word, and no
-more: `Mailbox.search` does the ranking. Deleting, changing and adding mail is not provided for: a build is a new file.
+more: `Mailbox.search` does the ranking. What a mailbox shows of a mail (date, recipients, thread) comes from the copies that
+its owner had sent or received by then. Deleting, changing and adding mail is not provided for: a build is a new file.
 """
 
 from __future__ import annotations
@@ -41,26 +43,34 @@ _BOTH_BONUS = 0.05
 _FIRST_BATCH = 50
 
 _HOLDING = "SELECT {number}, json_group_array(rowid) FROM email_fts WHERE email_fts MATCH ?"
-# The index email_moment has all that is asked for: the mails themselves, with their bodies, are not touched.
-_IN_TIME = """
-    SELECT email.id, email.sent_at FROM json_each(?) CROSS JOIN email INDEXED BY email_moment ON email.id = value
-    WHERE email.sent_at BETWEEN ? AND ? {conditions}
+# The owner's copies of a mail decide whether it matches; the earliest one that does stands for it. Of a second, the lowest id.
+_EARLIEST = "min(copy.sent_at || printf('#%012d', copy.id))"
+_IN_TIME = f"""
+    SELECT own.email_id, {_EARLIEST} FROM json_each(?)
+    CROSS JOIN delivery AS own ON own.email_id = value AND own.address_id = ?
+    CROSS JOIN copy ON copy.id = own.copy_id
+    WHERE copy.sent_at BETWEEN ? AND ? {{conditions}} GROUP BY own.email_id
 """
-_NEWEST = """
-    SELECT email.id FROM delivery JOIN email ON email.id = delivery.email_id
-    WHERE delivery.address_id = ? AND email.sent_at BETWEEN ? AND ? {conditions}
-    ORDER BY email.sent_at DESC, email.id DESC LIMIT ?
+_NEWEST = f"""
+    SELECT own.email_id, {_EARLIEST} FROM delivery AS own JOIN copy ON copy.id = own.copy_id
+    WHERE own.address_id = ? AND copy.sent_at BETWEEN ? AND ? {{conditions}}
+    GROUP BY own.email_id ORDER BY 2 DESC, 1 DESC LIMIT ?
+"""
+_OWN_COPIES = """
+    SELECT DISTINCT copy.id, copy.message_id, copy.sent_at FROM delivery JOIN copy ON copy.id = copy_id
+    WHERE delivery.email_id = ? AND address_id = ? AND copy.sent_at <= ? ORDER BY copy.sent_at, copy.id
 """
 _IS_PERSON = "(address = ? OR (address >= ? AND address < ?))"
 _SENT_BY = (
-    "AND EXISTS (SELECT 1 FROM delivery JOIN address ON address.id = address_id"
-    f" WHERE email_id = email.id AND role = 'from' AND {_IS_PERSON})"
+    "AND EXISTS (SELECT 1 FROM delivery AS other JOIN address ON address.id = other.address_id"
+    f" WHERE other.email_id = own.email_id AND other.copy_id = own.copy_id AND other.role = 'from' AND {_IS_PERSON})"
 )
-# Whoever is not the sender knows of no blind copy but their own.
+# Only the sender knows of blind copies to other people.
 _SENT_TO = (
-    "AND EXISTS (SELECT 1 FROM delivery JOIN address ON address.id = address_id"
-    f" WHERE email_id = email.id AND {_IS_PERSON}"
-    " AND (role IN ('to', 'cc') OR (role = 'bcc' AND (address_id = ? OR email.from_address = ?))))"
+    "AND EXISTS (SELECT 1 FROM delivery AS other JOIN address ON address.id = other.address_id"
+    f" WHERE other.email_id = own.email_id AND other.copy_id = own.copy_id AND {_IS_PERSON}"
+    " AND (other.role IN ('to', 'cc')"
+    " OR (other.role = 'bcc' AND (other.address_id = own.address_id OR own.role = 'from'))))"
 )
 
 
@@ -101,28 +111,18 @@ class MailDatabase:
         return Mailbox(self, address_id, normalise_address(address), parse_query_date(query_date))
 
     def resolve(self, message_id: str) -> int | None:
-        """The id of the mail with this Message-ID, or of the kept copy of it. None if there is none."""
-        rows = self.rows("SELECT email_id FROM alias WHERE message_id = ?", storable(message_id).strip())
-        return rows[0][0] if rows else None
-
-    def canonical(self, message_id: str) -> str | None:
-        """The Message-ID of the kept copy of the mail with this Message-ID. None if there is none."""
+        """Return the id of the mail of which a copy has this Message-ID. None if there is none."""
         rows = self.rows(
-            "SELECT email.message_id FROM alias JOIN email ON email.id = email_id WHERE alias.message_id = ?",
+            "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1",
             storable(message_id).strip(),
         )
         return rows[0][0] if rows else None
 
     def delivered_to(self, email_id: int, address: str) -> bool:
-        """Whether `address` sent or received the mail `email_id`."""
+        """Whether `address` sent or received a copy of the mail `email_id`, at whatever date."""
         address_id = self._address_id(address)
-        query = "SELECT 1 FROM delivery WHERE email_id = ? AND address_id = ?"
+        query = "SELECT 1 FROM delivery WHERE email_id = ? AND address_id = ? LIMIT 1"
         return address_id is not None and _is_id(email_id) and bool(self.rows(query, email_id, address_id))
-
-    def date_of(self, email_id: int) -> datetime | None:
-        """When the mail `email_id` was sent, in UTC. None if there is no such mail."""
-        rows = self.rows("SELECT sent_at FROM email WHERE id = ?", email_id) if _is_id(email_id) else []
-        return datetime.fromisoformat(rows[0][0]) if rows else None
 
     def close(self) -> None:
         """Close the connections of all threads."""
@@ -230,42 +230,29 @@ class Mailbox:
             values += _person(from_addr)
         if to_addr:
             conditions += _SENT_TO
-            values += [*_person(to_addr), self._address_id, self.address]
+            values += _person(to_addr)
         limit = min(max(int(max_results), 1), MAX_RESULTS)
         if sought:
             best = self._best(list(sought), limit, conditions, values)
         else:
             query = _NEWEST.format(conditions=conditions)
-            best = {row[0]: 0.0 for row in self._database.rows(query, self._address_id, *values, limit)}
+            best = {row[0]: (0.0, row[1]) for row in self._database.rows(query, self._address_id, *values, limit)}
         return self._results(best, frozenset(sought.values()))
 
     def read(self, email_id: int) -> EmailView | None:
-        """The mail `email_id`; None if there is no such mail in this mailbox at this moment, whatever the reason."""
+        """The mail `email_id` as this inbox got it first; None if it did not get it by now, whatever the reason."""
         if not _is_id(email_id):
             return None
-        rows = self._database.rows(
-            "SELECT message_id, sent_at, from_address, subject, body FROM email WHERE id = ? AND sent_at <= ?"
-            " AND EXISTS (SELECT 1 FROM delivery WHERE email_id = email.id AND address_id = ?)",
-            email_id,
-            self._latest,
-            self._address_id,
-        )
-        if not rows:
+        copies = self._database.rows(_OWN_COPIES, email_id, self._address_id, self._latest)
+        if not copies:
             return None
-        message_id, sent_at, sender, subject, body = rows[0]
+        copy_id, message_id, sent_at = copies[0]
+        sender, subject, body = self._database.rows("SELECT from_address, subject, body FROM email WHERE id = ?", email_id)[0]
         people = self._database.rows(
-            "SELECT role, address FROM delivery JOIN address ON address.id = address_id WHERE email_id = ?"
+            "SELECT role, address FROM delivery JOIN address ON address.id = address_id WHERE email_id = ? AND copy_id = ?"
             " AND role IN ('to', 'cc') ORDER BY role, place, address",
             email_id,
-        )
-        thread = self._database.rows(
-            "SELECT id FROM thread JOIN email ON id = email_id WHERE id != ? AND sent_at <= ?"
-            " AND thread_id = (SELECT thread_id FROM thread WHERE email_id = ?)"
-            " AND EXISTS (SELECT 1 FROM delivery WHERE email_id = email.id AND address_id = ?) ORDER BY sent_at, id",
-            email_id,
-            self._latest,
-            email_id,
-            self._address_id,
+            copy_id,
         )
         return EmailView(
             id=email_id,
@@ -276,23 +263,56 @@ class Mailbox:
             cc_addresses=tuple(address for role, address in people if role == "cc"),
             subject=subject,
             body=body,
-            thread=tuple(row[0] for row in thread),
+            thread=self._thread_of(email_id),
         )
 
-    def _best(self, sought: Sequence[str], limit: int, conditions: str, values: list[object]) -> dict[int, float]:
-        """The ids of the mails that score highest and meet the conditions, best first, and their scores."""
+    def _thread_of(self, email_id: int) -> tuple[int, ...]:
+        """Ids of the other mails of the thread, the oldest first, as far as the headers of this inbox's own copies connect them."""
+        rows = self._database.rows(
+            "SELECT own.email_id, copy.id, copy.sent_at FROM thread"
+            " CROSS JOIN delivery AS own ON own.email_id = thread.email_id AND own.address_id = ?"
+            " CROSS JOIN copy ON copy.id = own.copy_id AND copy.sent_at <= ?"
+            " WHERE thread_id = (SELECT thread_id FROM thread WHERE email_id = ?) ORDER BY copy.sent_at, own.email_id",
+            self._address_id,
+            self._latest,
+            email_id,
+        )
+        mail_of = {copy_id: own_id for own_id, copy_id, _ in rows}
+        if len(set(mail_of.values())) < 2:
+            return ()
+        named = self._database.rows(
+            "SELECT copy_id, message_id FROM json_each(?) JOIN (SELECT * FROM alias UNION ALL SELECT message_id, copy_id"
+            " FROM reply) ON copy_id = value",
+            json.dumps(list(mail_of)),
+        )
+        mails_of_name: dict[str, set[int]] = {}
+        names_of_mail: dict[int, set[str]] = {}
+        for copy_id, message_id in named:
+            mails_of_name.setdefault(message_id, set()).add(mail_of[copy_id])
+            names_of_mail.setdefault(mail_of[copy_id], set()).add(message_id)
+        found, to_visit = {email_id}, [email_id]
+        while to_visit:
+            for name in names_of_mail.get(to_visit.pop(), ()):
+                to_visit += mails_of_name[name] - found
+                found |= mails_of_name[name]
+        return tuple(dict.fromkeys(own_id for own_id, _, _ in rows if own_id in found - {email_id}))
+
+    def _best(
+        self, sought: Sequence[str], limit: int, conditions: str, values: list[object]
+    ) -> dict[int, tuple[float, str]]:
+        """Ids of the mails that score highest and meet the conditions, best first, with score and earliest copy."""
         scores = self._scores(sought)
         query = _IN_TIME.format(conditions=conditions)
         found: list[tuple[float, str, int]] = []
         for batch in _batches(scores):
-            rows = self._database.rows(query, json.dumps(batch), *values)
-            found += sorted(((scores[email_id], sent_at, email_id) for email_id, sent_at in rows), reverse=True)
+            rows = self._database.rows(query, json.dumps(batch), self._address_id, *values)
+            found += sorted(((scores[email_id], copy, email_id) for email_id, copy in rows), reverse=True)
             if len(found) >= limit:
                 break
-        return {email_id: score for score, _, email_id in found[:limit]}
+        return {email_id: (score, copy) for score, copy, email_id in found[:limit]}
 
     def _scores(self, sought: Sequence[str]) -> dict[int, float]:
-        """Of every mail of this inbox, at whatever date, that holds any of the words: the weights of those that it holds.
+        """Map each mail of this mailbox that holds any of the words to the sum of their weights.
 
         A word weighs its inverse document frequency within the inbox (that of BM25, Robertson and Zaragoza 2009), and
         its bonuses if it is in the subject. How often a mail holds it and how long the mail is made the ranking of real
@@ -304,10 +324,11 @@ class Mailbox:
         holding = dict(self._database.rows(query, *matches))
         scores: dict[int, float] = {}
         for number in range(0, len(matches), 2):
-            in_body, in_subject = json.loads(holding[number]), json.loads(holding[number + 1])
-            both = set(in_body).intersection(in_subject)
+            in_body = self._email_ids.intersection(json.loads(holding[number]))
+            in_subject = self._email_ids.intersection(json.loads(holding[number + 1]))
+            both = in_body & in_subject
             count = len(in_body) + len(in_subject) - len(both)
-            weight = math.log(1 + (self._email_count - count + 0.5) / (count + 0.5))
+            weight = math.log(1 + (len(self._email_ids) - count + 0.5) / (count + 0.5))
             for email_id in in_body:
                 scores[email_id] = scores.get(email_id, 0.0) + weight
             for email_id in in_subject:
@@ -316,30 +337,41 @@ class Mailbox:
         return scores
 
     @cached_property
-    def _email_count(self) -> int:
-        """Mails of this inbox, at whatever date."""
-        return self._database.rows("SELECT count(*) FROM delivery WHERE address_id = ?", self._address_id)[0][0]
-
-    def _results(self, best: dict[int, float], stems: frozenset[str]) -> list[SearchResult]:
-        """The mails of `best` in its order, but of equally good ones those last whose passage asks: who asks does not know."""
+    def _email_ids(self) -> frozenset[int]:
+        """Every mail of this mailbox: word weights, too, must not depend on mail that is still to come."""
         rows = self._database.rows(
-            "SELECT id, message_id, sent_at, from_address, subject, body FROM email"
-            " WHERE id IN (SELECT value FROM json_each(?))",
+            "SELECT DISTINCT delivery.email_id FROM delivery JOIN copy ON copy.id = copy_id WHERE address_id = ? AND sent_at <= ?",
+            self._address_id,
+            self._latest,
+        )
+        return frozenset(row[0] for row in rows)
+
+    def _results(self, best: dict[int, tuple[float, str]], stems: frozenset[str]) -> list[SearchResult]:
+        """The mails of `best` in its order; of equally good ones those last whose passage is a question."""
+        rows = self._database.rows(
+            "SELECT id, from_address, subject, body FROM email WHERE id IN (SELECT value FROM json_each(?))",
             json.dumps(list(best)),
+        )
+        copies = {email_id: copy.split("#") for email_id, (_, copy) in best.items()}
+        message_ids = dict(
+            self._database.rows(
+                "SELECT id, message_id FROM copy WHERE id IN (SELECT value FROM json_each(?))",
+                json.dumps([int(copy_id) for _, copy_id in copies.values()]),
+            )
         )
         passages = {row[0]: passage(row[-1], stems) for row in rows}
         results = {
             email_id: SearchResult(
                 id=email_id,
-                message_id=message_id,
-                date=datetime.fromisoformat(sent_at),
+                message_id=message_ids[int(copies[email_id][1])],
+                date=datetime.fromisoformat(copies[email_id][0]),
                 from_address=sender,
                 subject=subject,
                 snippet=passages[email_id].shown,
             )
-            for email_id, message_id, sent_at, sender, subject, _ in rows
+            for email_id, sender, subject, _ in rows
         }
-        ranked = sorted(best, key=lambda email_id: (best[email_id], not passages[email_id].asks), reverse=True)
+        ranked = sorted(best, key=lambda email_id: (best[email_id][0], not passages[email_id].asks), reverse=True)
         return [results[email_id] for email_id in ranked]
 
 

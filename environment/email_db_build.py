@@ -1,4 +1,4 @@
-"""Writes the mail database: one pass over a source, filters, copies made one mail, full-text index. See `email_db`."""
+"""Writes the mail database: one pass over a source, filters, copies joined, full-text index. See `email_db`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import operator
 import os
 import sqlite3
 import tempfile
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel
 from sqlite_utils import Database
@@ -31,7 +31,7 @@ from environment.errors import BadInput
 from environment.models import DroppedMail, Email
 from environment.search_text import TOKENIZER
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
 
 _MAILS_PER_BATCH = 12_500
@@ -39,13 +39,17 @@ _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
 _CACHE_KB = 32 << 10
-# Every mail with a delivery after the one that is given: the new ones, and those of which copies went to further people. The latter
-# are indexed again in whole, because FTS5 keeps one entry of a word and a mail, the latest.
+# Every mail with a delivery after the one that is given: new mails, and mails with further copies. The latter are indexed again
+# as a whole, because FTS5 keeps only the latest entry of a word and a mail.
 _INDEX = """
     INSERT INTO email_fts (rowid, subject, body, inbox) SELECT id, subject, body,
-    (SELECT group_concat('i' || address_id, ' ') FROM delivery WHERE email_id = email.id)
+    (SELECT group_concat(token, ' ') FROM
+     (SELECT DISTINCT 'i' || address_id AS token FROM delivery WHERE email_id = email.id))
     FROM email WHERE id IN (SELECT email_id FROM delivery NOT INDEXED WHERE rowid > ?) ORDER BY id
 """
+
+
+_Key = TypeVar("_Key", int, str)
 
 
 class BuildReport(BaseModel):
@@ -75,12 +79,14 @@ def build_database(
 ) -> BuildReport:
     """Write the mail database `path` from `emails` and say what was kept and what was dropped why.
 
-    Copies of a mail (same subject, body and sender) are stored once, as the earliest copy, delivered to the recipients
-    of all; later copies leave their Message-IDs as aliases. Mails without Message-ID, body, anyone's address or a
-    believable date (1980-01-02 to 2039), with a body over `max_body_chars` or over `max_recipients` distinct recipients
+    The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
+    Message-ID; one with the date and recipients of another leaves only its Message-ID, as an alias.
+
+    Mails without Message-ID, body, anyone's address or a believable date (1980-01-02 to 2039), with a body over
+    `max_body_chars` or over `max_recipients` distinct recipients
     are dropped, counted and listed, and so are the source's own `DroppedMail`s. `progress(mails so far, mails in all or None)`
     is called every 1,000 mails and at the end; a source whose iterator has a length hint may estimate the number in all.
-    Memory: about 300 bytes a mail, and 200 more for one that names its thread.
+    Memory: about 400 bytes a mail, and 200 more for one that names its thread.
 
     The file appears when it is complete and not before; a failed build leaves nothing. Raises BadInput when the disk is
     full or `path` cannot be written.
@@ -140,14 +146,20 @@ class _Builder:
         self._connection.execute("BEGIN")
         self._addresses: dict[str, int] = {}
         self._kept: dict[bytes, int] = {}  # digest of what makes a mail the same -> id
-        self._sent = array("q")  # of the mail with id i + 1: seconds since FIRST_DATE
+        self._copies: dict[bytes, int] = {}  # digest of mail, date and people -> id of the copy
         self._message_ids: set[bytes] = set()
         self._dropped: Counter[str] = Counter()
         self._listed: list[DroppedMail] = []
         self._checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
         self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
         self._duplicates = 0
-        self._rows: dict[str, list[tuple[object, ...]]] = {"email": [], "earlier": [], "alias": [], "delivery": []}
+        self._rows: dict[str, list[tuple[object, ...]]] = {
+            "email": [],
+            "copy": [],
+            "alias": [],
+            "delivery": [],
+            "reply": [],
+        }
         self._indexer = ThreadPoolExecutor(1)
         self._indexing: Future[object] | None = None
 
@@ -163,7 +175,7 @@ class _Builder:
                     self._drop(email)
                 else:
                     self._add(email)
-                if len(self._rows["alias"]) >= _MAILS_PER_BATCH:
+                if len(self._rows["copy"]) >= _MAILS_PER_BATCH:
                     self._flush()
                 if progress and read % _MAILS_PER_PROGRESS == 0:
                     to_come = operator.length_hint(source)
@@ -223,48 +235,46 @@ class _Builder:
             self._drop(DroppedMail(reason="message_id_reused", where=_where(email)))
             return
         seconds = (sent_at - FIRST_DATE) // timedelta(seconds=1)
+        email_id = len(self._kept) + 1 if known is None else known
         if known is None:
-            email_id = len(self._kept) + 1
             self._kept[content] = email_id
-            self._sent.append(seconds)
-            self._rows["email"].append((email_id, message_id, sent_at.isoformat(" "), sender, subject, body))
+            self._rows["email"].append((email_id, sender, subject, body))
         else:
-            email_id = known
             self._duplicates += 1
-            if seconds < self._sent[email_id - 1]:
-                self._sent[email_id - 1] = seconds
-                self._rows["earlier"].append((message_id, sent_at.isoformat(" "), email_id))
-        if id_digest not in self._message_ids:
-            self._message_ids.add(id_digest)
-            self._rows["alias"].append((message_id, email_id))
+        self._message_ids.add(id_digest)
         replies_to = [storable(earlier) for earlier in email.replies_to]
         for earlier in replies_to:
-            self._joined[self._thread(message_id)] = self._thread(earlier)
+            self._joined[_root(self._joined, message_id)] = _root(self._joined, earlier)
+        envelope = json.dumps([seconds, people])
         self._checksum.update(content + json.dumps([message_id, seconds, people, replies_to]).encode())
-        for role, addresses in people.items():
-            for place, address in enumerate(addresses):
-                address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
-                self._rows["delivery"].append((email_id, address_id, role, place))
-
-    def _thread(self, message_id: str) -> str:
-        """The Message-ID that stands for all of its thread."""
-        while (other := self._joined.setdefault(message_id, message_id)) != message_id:
-            self._joined[message_id] = self._joined[other]
-            message_id = other
-        return message_id
+        delivered = _digest(content.hex(), envelope)
+        copy_id = self._copies.get(delivered)
+        if copy_id is None:
+            copy_id = self._copies[delivered] = len(self._copies) + 1
+            self._rows["copy"].append((copy_id, email_id, message_id, sent_at.isoformat(" ")))
+            for role, addresses in people.items():
+                for place, address in enumerate(addresses):
+                    address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
+                    self._rows["delivery"].append((email_id, address_id, copy_id, role, place))
+        self._rows["alias"].append((message_id, copy_id))
+        self._rows["reply"] += [(copy_id, earlier) for earlier in replies_to]
 
     def _threads(self) -> Iterator[tuple[int, int]]:
-        """Every mail of a thread of several, and the smallest id of them."""
-        threads: dict[str, set[int]] = {}
+        """Every mail of a thread of several, and the smallest id of them. Copies of a mail join the threads that they are in."""
+        mails_of: dict[str, set[int]] = {}
         for message_id in self._joined:
             found = self._connection.execute(
-                "SELECT email_id FROM alias WHERE message_id = ?", (message_id,)
+                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1", (message_id,)
             ).fetchone()
             if found:
-                threads.setdefault(self._thread(message_id), set()).add(found[0])
-        for email_ids in threads.values():
-            if len(email_ids) > 1:
-                yield from ((email_id, min(email_ids)) for email_id in sorted(email_ids))
+                mails_of.setdefault(_root(self._joined, message_id), set()).add(found[0])
+        joined: dict[int, int] = {}
+        for email_ids in mails_of.values():
+            first, *others = sorted(email_ids)
+            for other in others:
+                one, another = sorted((_root(joined, first), _root(joined, other)))
+                joined[another] = one
+        yield from ((email_id, _root(joined, email_id)) for email_id in sorted(joined))
 
     def _drop(self, mail: DroppedMail) -> None:
         self._dropped[mail.reason] += 1
@@ -276,10 +286,11 @@ class _Builder:
         self._wait_for_indexer()
         indexed = self._connection.execute("SELECT coalesce(max(rowid), 0) FROM delivery").fetchone()
         run = self._connection.executemany
-        run("INSERT INTO email VALUES (?, ?, ?, ?, ?, ?)", self._rows["email"])
-        run("UPDATE email SET message_id = ?, sent_at = ? WHERE id = ?", self._rows["earlier"])
+        run("INSERT INTO email VALUES (?, ?, ?, ?)", self._rows["email"])
+        run("INSERT INTO copy VALUES (?, ?, ?, ?)", self._rows["copy"])
         run("INSERT INTO alias VALUES (?, ?)", self._rows["alias"])
-        run("INSERT OR IGNORE INTO delivery VALUES (?, ?, ?, ?)", self._rows["delivery"])
+        run("INSERT INTO delivery VALUES (?, ?, ?, ?, ?)", self._rows["delivery"])
+        run("INSERT INTO reply VALUES (?, ?)", self._rows["reply"])
         for rows in self._rows.values():
             rows.clear()
         # One statement, during which SQLite leaves Python's lock to the thread that reads.
@@ -294,12 +305,13 @@ class _Builder:
         self._wait_for_indexer()
         run = self._connection.execute
         # In one go at the end: one by one, Message-IDs in no order would touch a page of the index each.
-        run("CREATE UNIQUE INDEX alias_of_message ON alias (message_id)")
+        run("CREATE INDEX alias_of_message ON alias (message_id)")
+        run("CREATE INDEX alias_of_copy ON alias (copy_id)")
+        run("CREATE INDEX reply_of_copy ON reply (copy_id)")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("CREATE INDEX delivery_of_address ON delivery (address_id)")
         run("CREATE INDEX mails_of_thread ON thread (thread_id)")
-        run("CREATE INDEX email_moment ON email (id, sent_at)")
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = self._checksum.hexdigest()
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
@@ -311,17 +323,24 @@ class _Builder:
 def _create_tables(database: Database) -> None:
     database["metadata"].create({"key": str, "value": str}, pk="key")
     database["email"].create(
-        {"id": int, "message_id": str, "sent_at": str, "from_address": str, "subject": str, "body": str},
+        {"id": int, "from_address": str, "subject": str, "body": str},
         pk="id",
-        not_null={"message_id", "sent_at", "from_address", "subject", "body"},
+        not_null={"from_address", "subject", "body"},
+    )
+    database["copy"].create(
+        {"id": int, "email_id": int, "message_id": str, "sent_at": str},
+        pk="id",
+        not_null={"email_id", "message_id", "sent_at"},
     )
     database["address"].create({"id": int, "address": str}, pk="id", not_null={"address"})
     database["address"].create_index(["address"], unique=True)
-    database["alias"].create({"message_id": str, "email_id": int}, not_null={"message_id", "email_id"})
-    # One row per mail and person: the sender's, else the first role they are named in.
+    database["alias"].create({"message_id": str, "copy_id": int}, not_null={"message_id", "copy_id"})
+    # One row per copy and role of a person: someone who writes to themselves has two. A recipient counts where named first.
     database["delivery"].create(
-        {"email_id": int, "address_id": int, "role": str, "place": int}, pk=("email_id", "address_id")
+        {"email_id": int, "address_id": int, "copy_id": int, "role": str, "place": int},
+        pk=("email_id", "address_id", "copy_id", "role"),
     )
+    database["reply"].create({"copy_id": int, "message_id": str}, not_null={"copy_id", "message_id"})
     database["thread"].create({"email_id": int, "thread_id": int}, pk="email_id")
     # Which mails hold a word in which column, and nothing else: no text, no places, no lengths.
     database.execute(
@@ -339,6 +358,14 @@ def _sent_at(moment: datetime | None) -> datetime | None:
     except OverflowError:
         return None
     return moment if FIRST_DATE <= moment <= LAST_DATE else None
+
+
+def _root(joined: dict[_Key, _Key], key: _Key) -> _Key:
+    """The key that stands for everything that `key` has been joined with (union-find with path halving)."""
+    while (other := joined.setdefault(key, key)) != key:
+        joined[key] = joined[other]
+        key = other
+    return key
 
 
 def _where(email: Email) -> str:

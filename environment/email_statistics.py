@@ -49,11 +49,11 @@ def database_statistics(path: Path) -> DatabaseStatistics:
         (first, last), (message_ids, inboxes) = (
             database.rows(f"SELECT {columns}")[0]
             for columns in (
-                "min(sent_at), max(sent_at) FROM email",
-                "(SELECT count(*) FROM alias), (SELECT count(*) FROM address)",
+                "min(sent_at), max(sent_at) FROM copy",
+                "(SELECT count(DISTINCT message_id) FROM alias), (SELECT count(*) FROM address)",
             )
         )
-        per_inbox = "SELECT address_id, count(*) AS mails FROM delivery GROUP BY address_id"
+        per_inbox = "SELECT address_id, count(DISTINCT email_id) AS mails FROM delivery GROUP BY address_id"
         largest = database.rows(
             f"SELECT address, mails FROM ({per_inbox} ORDER BY mails DESC, address_id LIMIT {_INBOXES_SHOWN})"
             " JOIN address ON address.id = address_id ORDER BY mails DESC, address"

@@ -10,7 +10,7 @@ def largest_inboxes(database: MailDatabase, count: int) -> list[str]:
     """The `count` addresses that sent or received the most mails, the largest first."""
     rows = database.rows(
         "SELECT address FROM delivery JOIN address ON address.id = address_id"
-        " GROUP BY address_id ORDER BY count(*) DESC, address LIMIT ?",
+        " GROUP BY address_id ORDER BY count(DISTINCT email_id) DESC, address LIMIT ?",
         count,
     )
     return [row[0] for row in rows]
@@ -19,8 +19,8 @@ def largest_inboxes(database: MailDatabase, count: int) -> list[str]:
 def mails_of(database: MailDatabase, address: str) -> list[int]:
     """Ids of all mails that `address` sent or received, the oldest first; none for an unknown address."""
     rows = database.rows(
-        "SELECT email.id FROM delivery JOIN address ON address.id = address_id JOIN email ON email.id = email_id"
-        " WHERE address = ? ORDER BY sent_at, email.id",
+        "SELECT delivery.email_id FROM delivery JOIN address ON address.id = address_id JOIN copy ON copy.id = copy_id"
+        " WHERE address = ? GROUP BY delivery.email_id ORDER BY min(sent_at), delivery.email_id",
         normalise_address(address),
     )
     return [row[0] for row in rows]

@@ -48,7 +48,7 @@ class SearchResult(BaseModel):
 
 
 class EmailView(BaseModel):
-    """A mail as its reader sees it: the stored copy that stands for all its duplicates."""
+    """A mail as its reader sees it: the first copy that they sent or received."""
 
     id: int
     message_id: str

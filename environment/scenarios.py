@@ -52,8 +52,9 @@ def load_scenarios(
 
     Kept are questions whose every gold mail is in the database, in the question's inbox and no later than its date, with
     at most `max_messages` gold mails (copies of one mail count once) and at least `min_realism`. Gold mails are named by
-    the kept copy's Message-ID. The test questions are those of `test_questions`; without it, the `test` split of
-    `train_questions`; without that, a `held_out_fraction` of the train questions, chosen by their ids alone: the same
+    the Message-ID that the question's inbox knows them by. The test questions are those of `test_questions`; without it,
+    the `test` split of `train_questions`; without that, a `held_out_fraction` of the train questions, chosen by their ids
+    alone: the same
     question is always on the same side, whatever the order of rows, the limits and the seed. Train questions about a
     mail that a test question asks about are dropped. With `split_by="inbox"` the fraction is one of inboxes, chosen by
     their addresses, and train questions about an inbox of the test are dropped. `seed` decides which questions the limits
@@ -96,12 +97,13 @@ def load_scenarios(
             usable[split][question.id] = scenario
 
     tested = usable["test"].values()
-    asked_in_test = {message_id for scenario in tested for message_id in scenario.message_ids}
+    # The same mail has another Message-ID in another inbox.
+    asked_in_test = {database.resolve(message_id) for scenario in tested for message_id in scenario.message_ids}
     test_inboxes = {scenario.inbox_address for scenario in tested} if split_by == "inbox" else set()
     for question_id, scenario in list(usable["train"].items()):
         if scenario.inbox_address in test_inboxes:
             reason = "inbox_of_the_test"
-        elif asked_in_test.intersection(scenario.message_ids):
+        elif asked_in_test.intersection(map(database.resolve, scenario.message_ids)):
             reason = "mail_of_a_test_question"
         else:
             continue
@@ -170,20 +172,19 @@ def _scenario(question: Question, split: Literal["train", "test"]) -> tuple[Scen
 
 
 def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | None, str | None]:
-    """The scenario with its gold mails named by their kept copies, or why it cannot be answered from the database."""
-    canonical: dict[str, None] = {}
+    """The scenario with its gold mails named as its inbox knows them, or why it cannot be answered from the database."""
+    named: dict[int, str] = {}
     for message_id in scenario.message_ids:
         email_id = database.resolve(message_id)
-        kept = database.canonical(message_id)
-        sent_at = database.date_of(email_id) if email_id is not None else None
-        if email_id is None or kept is None or sent_at is None:
+        if email_id is None:
             return None, "gold_mail_not_in_database"
         if not database.delivered_to(email_id, scenario.inbox_address):
             return None, "gold_mail_not_in_inbox"
-        if sent_at > scenario.query_date:
+        mail = database.mailbox(scenario.inbox_address, scenario.query_date).read(email_id)
+        if mail is None:
             return None, "gold_mail_after_query_date"
-        canonical[kept] = None
-    return scenario.model_copy(update={"message_ids": tuple(canonical)}), None
+        named[email_id] = mail.message_id
+    return scenario.model_copy(update={"message_ids": tuple(named.values())}), None
 
 
 def _fraction(*parts: str) -> float:

@@ -15,8 +15,9 @@ from zenml.deployers import BaseDeployer
 from zenml.deployers.exceptions import DeployerError
 
 from pipelines.inference import PORT, deployer_settings, inference_pipeline
+from reports.console import say
 from steps.inference.service_lifecycle import episode_settings, load_service
-from steps.model_registry import find_checkpoint, find_mail_database
+from steps.model_registry import describe_version, find_checkpoint, find_mail_database
 from steps.project import MODELS, ROOT
 from training.backends.base_model import resolve_base_model
 
@@ -27,6 +28,7 @@ def deploy_inference(
     name: str,
     *,
     checkpoint: str | None = None,
+    unpromoted: bool = False,
     base_model: str | None = None,
     models_dir: Path = MODELS,
     episode: dict[str, Any] | None = None,
@@ -39,11 +41,17 @@ def deploy_inference(
     of a service that did not start; the service is pinned to what was found. Arguments are those of `load_service`;
     `settings` are ZenML's, and where they configure the deployer, `port` counts for nothing.
 
+    Without a `checkpoint` it is that of the version in production. Only with `unpromoted` is it, when there is none, that of the
+    latest version.
+
     Raises:
-        BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
+        BadInput: nothing trained or promoted yet, a damaged checkpoint, or one of another base model.
         RuntimeError: the service did not start.
     """
-    stored = find_checkpoint(checkpoint)
+    stored = find_checkpoint(checkpoint, unpromoted=unpromoted)
+    manifest = stored.checkpoint.manifest
+    named = f"step {manifest.step} of run {manifest.name}"
+    say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
     database = find_mail_database(stored)
     source = base_model or stored.checkpoint.manifest.base_model_source
     base = resolve_base_model(source, models_dir)

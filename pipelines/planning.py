@@ -39,7 +39,8 @@ def run_plan(config: Config) -> None:
     """Prints checks and plan. Raises BadInput when a check fails."""
     training = section(config, TrainingConfig)
     failed = []
-    for check in chain(_sources(section(config, DataConfig)), preflight(training, training.base_model, models=MODELS, runs=RUNS)):
+    machine = preflight(training, training.base_model, models=MODELS, runs=RUNS)
+    for check in chain(_sources(section(config, DataConfig)), _judge(training), machine):
         say(str(check))
         if not check.ok:
             failed.append(check)
@@ -62,6 +63,16 @@ def _sources(data: DataConfig) -> Iterator[Check]:
         yield Check("mail", True, data.emails)
     except BadMail as error:
         yield Check("mail", False, str(error))
+
+
+def _judge(training: TrainingConfig) -> Iterator[Check]:
+    """Whether the LLM judge can be asked."""
+    if training.judge == "llm":
+        try:
+            training.require_judge()
+            yield Check("judge", True, training.judge_model)
+        except BadMail as error:
+            yield Check("judge", False, str(error))
 
 
 def _lines(planned: Plan) -> list[str]:

@@ -12,7 +12,7 @@ from zenml.client import Client
 from configs.schema import Config, DataConfig, TrainingConfig, explicit_values, load_config, section
 from pipelines.runs import DataRun, data_in_store
 from reports.console import say
-from steps.project import MODELS, RUNS
+from steps.project import MODELS, RUNS, training_code
 from steps.training.published_run import published_experiments
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
@@ -46,12 +46,12 @@ class Resumable:
             )
 
 
-def find_resumable(name: str, file: Path | None, overrides: list[str]) -> Resumable:
+def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_code: bool = False) -> Resumable:
     """The experiment, or run by its key, that is called `name`. Its settings need not be repeated.
 
     Raises:
-        BadInput: there is no such run or several, its data are gone, or `file` or `overrides` want a setting of its
-            training or data to be another one than it began with.
+        BadInput: there is no such run or several, its data are gone, `file` or `overrides` want a setting of its
+            training or data to be another one than it began with, or without `new_code` the code has changed since.
         ConfigError: a setting cannot be used.
     """
     [(experiment, folder)] = find_runs(_known_runs(), [name])
@@ -77,6 +77,12 @@ def find_resumable(name: str, file: Path | None, overrides: list[str]) -> Resuma
         raise BadInput(
             f"--resume {name}: run {experiment.run} began with other settings: {', '.join(changes)}: resume it without the "
             f"change, or start a new run with it: {_new_run(experiment, explicit_values(file, overrides))}"
+        )
+    if not new_code and experiment.latest_code not in (None, training_code()):
+        began = f"run {experiment.run} began with other code (commit {(experiment.git_revision or 'unknown')[:12]})"
+        raise BadInput(
+            f"--resume {name}: {began}: add --new-code to go on with today's, which its history then mixes, or start a new "
+            f"run: {_new_run(experiment, explicit_values(file, overrides))}"
         )
     return Resumable(experiment, folder, config, data)
 

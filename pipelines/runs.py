@@ -6,6 +6,7 @@ word about bad input has to wait.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from zenml.models import ModelVersionResponse, PipelineRunResponse
 from zenml.orchestrators.exceptions import PipelineSubmissionError
 
 from configs.schema import Config, DataConfig, EvaluationConfig, QuestionConfig, TrainingConfig, section
+from environment.errors import BadInput as BadMail
 from environment.question_table import write_question_table
 from materializers.checkpoint import CheckpointMaterializer
 from pipelines.running import run_pipeline
@@ -41,10 +43,11 @@ from steps.artifact_names import (
     TRAINING_CURVE,
     WARM_START,
 )
-from steps.data.sources import source_version
+from steps.data.sources import current_source_version, prepared_version
 from steps.model_registry import find_checkpoint, production_version
-from steps.project import OUTPUTS
+from steps.project import OUTPUTS, RUNS, training_code
 from training.errors import BadInput
+from training.experiment import known_runs
 from training.scoring import require_scoring, scoring_sources
 from training.stopping import require_stop_rules
 
@@ -75,13 +78,13 @@ def _say_if_cached(run: PipelineRunResponse, what: str) -> None:
 
 
 def run_data(config: Config, *, cache: bool) -> DataRun:
-    """Prepares mails and questions."""
+    """Prepares mails and questions, again when their source has changed."""
     from pipelines.data_preparation import data_preparation_pipeline
 
     data = section(config, DataConfig)
     run = run_pipeline(
         data_preparation_pipeline,
-        {"config": data, "source_version": source_version(data)},
+        {"config": data, "source_version": _version_of_source(data)},
         enable_cache=cache,
         settings=config.settings,
     )
@@ -103,6 +106,17 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
     return DataRun(database=database.id, scenarios=scenarios.id)
 
 
+def _version_of_source(data: DataConfig) -> str:
+    """The state of the source now; while the Hub does not answer, that of the data prepared last from the same settings."""
+    try:
+        return current_source_version(data)
+    except BadMail as error:
+        if prepared := prepared_version(data):
+            say(f"{error}; the data that were prepared before are used")
+            return prepared
+        raise
+
+
 def run_scenarios(config: Config, *, cache: bool) -> None:
     """Has questions written about mail that has none, and says where they are and how to train with them."""
     from pipelines.question_writing import question_writing_pipeline
@@ -115,7 +129,7 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
         {
             "config": questions,
             "data": data,
-            "source_version": source_version(data),
+            "source_version": _version_of_source(data),
             "read_chars": config.read_chars,
             "fresh": "" if cache else datetime.now(UTC).isoformat(),
         },
@@ -147,11 +161,11 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
 
 
 def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
-    """What identifies a training run: the same settings and data versions are the same run, finished or not.
+    """What identifies a training run: the same settings, data versions and code are the same run, finished or not.
 
     It names the model version, and ZenML takes a name of digits only for the number of an existing version: hence the letter.
     """
-    parts = [config.model_dump(mode="json"), data.model_dump(mode="json"), scoring_sources(config), nonce]
+    parts = [config.model_dump(mode="json"), data.model_dump(mode="json"), scoring_sources(config), training_code(), nonce]
     identity = json.dumps(parts, sort_keys=True)
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
@@ -160,6 +174,8 @@ def require_training(config: Config) -> TrainingConfig:
     """The training's settings. Raises `BadInput` when they contradict each other or lack a key, a file or a function."""
     training = section(config, TrainingConfig)
     require_scoring(training)
+    if not Client().active_stack.orchestrator.config.is_remote:  # elsewhere the key is a secret of the cluster
+        training.require_judge()
     require_stop_rules(training)
     return training
 
@@ -173,7 +189,10 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
     from pipelines.training import training_pipeline
 
     training = section(config, TrainingConfig)
-    key = key or run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
+    if key is None:
+        key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
+        if cache:
+            _say_if_unfinished_with_other_code(training, data)
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
     run = run_pipeline(
@@ -195,6 +214,19 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
         checkpoint=_output(run, "train_agent", CHECKPOINT).id,
         warm_start=_output(run, "train_agent", WARM_START).id,
     )
+
+
+def _say_if_unfinished_with_other_code(training: TrainingConfig, data: DataRun) -> None:
+    """Name the runs of these settings and data that were cut off before the code changed: the new run does not continue them."""
+    config, versions, code = training.model_dump(mode="json"), {str(data.database), str(data.scenarios)}, training_code()
+    with contextlib.suppress(BadInput):  # another run's damage is no reason not to begin this one
+        for experiment, _ in known_runs(RUNS):
+            same = experiment.config == config and set(experiment.data.values()) == versions
+            if same and experiment.stopped is None and experiment.latest_code not in (None, code):
+                say(
+                    f"run {experiment.run} of {experiment.created:%Y-%m-%d %H:%M} has these settings, is unfinished and began with other "
+                    f"code: this is a new run. To go on with the old one: --pipeline train --resume {experiment.run} --new-code"
+                )
 
 
 def schedule_retraining(config: Config, cron: str) -> None:
@@ -241,7 +273,8 @@ def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun
     """
     if checkpoint is not None:
         return _named_checkpoint(checkpoint)
-    if set(explicit) & {*DataConfig.model_fields, *TrainingConfig.model_fields}:
+    of_training = {*DataConfig.model_fields, *TrainingConfig.model_fields} - EvaluationConfig.model_fields.keys()
+    if set(explicit) & of_training:
         return None
     try:
         versions = Client().list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50, hydrate=True)
@@ -289,8 +322,15 @@ def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:
 def run_eval(
     config: Config, trained: TrainedRun, *, cache: bool, summary: Path | None, base_model: str | None = None
 ) -> None:
-    """Evaluates a training run and prints the closing table. `base_model` insists on that base instead of the checkpoint's."""
+    """Evaluates a training run and prints the closing table. `base_model` insists on that base instead of the checkpoint's.
+
+    Raises:
+        BadInput: the judge cannot be asked.
+    """
     from pipelines.evaluation import evaluation_pipeline
+
+    if not Client().active_stack.orchestrator.config.is_remote:
+        section(config, EvaluationConfig).require_judge()
 
     run = run_pipeline(
         evaluation_pipeline,
@@ -308,7 +348,8 @@ def run_eval(
         settings=config.settings,
         steps={name: step for name, step in config.step_settings.items() if name != "train_agent"},
     )
-    _say_if_cached(run, "evaluation")
+    if run.steps["run_inference"].status.value == "cached":
+        say("evaluation: unchanged, answers reused (--no-cache asks again)")
     metrics = _output(run, "compute_metrics", METRICS).load()
     report = write_text(OUTPUTS / "reports" / f"{trained.version}.html", _output(run, "compute_metrics", REPORT).load())
     if summary is not None:
@@ -317,7 +358,7 @@ def run_eval(
     console.print(closing_table(metrics))
     if added := gain(metrics):
         say(added)
-    if run.steps["compute_metrics"].status.value == "cached" or Client().active_stack.orchestrator.config.is_remote:
+    if Client().active_stack.orchestrator.config.is_remote:
         promotion = metrics["promotion"]  # elsewhere the gate has said it on this terminal when it decided
         say(f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}")
     say(f"report: {os.path.relpath(report)}")
@@ -334,10 +375,19 @@ def _other_in_production(trained: TrainedRun) -> str | None:
     return str(checkpoint.id)
 
 
-def run_deploy(config: Config, name: str, *, checkpoint: str | None, base_model: str | None) -> None:
+def run_deploy(
+    config: Config, name: str, *, checkpoint: str | None, unpromoted: bool = False, base_model: str | None
+) -> None:
     """Deploys the trained agent and says how to ask it."""
     from pipelines.deployment import deploy_inference
 
-    url = deploy_inference(name, checkpoint=checkpoint, base_model=base_model, port=config.port, settings=config.settings)
+    url = deploy_inference(
+        name,
+        checkpoint=checkpoint,
+        unpromoted=unpromoted,
+        base_model=base_model,
+        port=config.port,
+        settings=config.settings,
+    )
     say(f"{name} answers at {url}/invoke (form: {url}/)")
     say(f"zenml deployment describe|logs|deprovision {name}")

@@ -25,9 +25,9 @@ console = Console(highlight=False)
 _LINE_SECONDS = 60.0
 
 
-def say(line: str, *, quiet: bool = False) -> None:
-    """A line that stays; a quiet one is dim on a terminal that can do that."""
-    console.print(line, style="dim" if quiet else None, soft_wrap=True, markup=False)
+def say(line: str, *, quiet: bool = False, alarm: bool = False) -> None:
+    """Print a line that stays: dim if `quiet`, red if `alarm`, on a terminal that can do that."""
+    console.print(line, style="bold red" if alarm else "dim" if quiet else None, soft_wrap=True, markup=False)
 
 
 class _Pace(ProgressColumn):
@@ -154,7 +154,7 @@ class TrainingConsole:
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
             say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
-        else:
+        elif row.phase == "grpo":
             say(
                 f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
                 f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
@@ -164,6 +164,8 @@ class TrainingConsole:
         if row.validation_reward is not None:
             figures = f"reward {row.validation_reward:6.3f}  accuracy {_number(row.validation_accuracy, '4.0%')}"
             say(f"  validation   {figures}", quiet=True)
+        if row.validation_errors or row.rollout_errors:
+            say(f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions", alarm=True)
         if begun := [alert for alert in row.alerts if alert.name not in self._alerts]:
             say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
         self._alerts = {alert.name for alert in row.alerts}
@@ -172,7 +174,7 @@ class TrainingConsole:
         say(f"  {sentence}", quiet=True)
 
     def warning(self, sentence: str) -> None:
-        say(f"  warning      {sentence}")
+        say(f"  warning      {sentence}", alarm=True)
 
     def stopped(self, reason: str) -> None:
         say(f"stopped: {reason}")

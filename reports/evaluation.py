@@ -47,7 +47,8 @@ def _policies(rows: Iterable[Row]) -> str:
     for name, row, is_baseline in rows:
         first = is_baseline and not baselines_began
         baselines_began = baselines_began or is_baseline
-        classes = " ".join(filter(None, ["baseline" if is_baseline else "", "first" if first else ""]))
+        comparable = row.get("comparable", True)
+        classes = " ".join(filter(None, ["" if comparable else "bad", "baseline" if is_baseline else "", "first" if first else ""]))
         seconds = row.get("seconds")
         p95 = seconds.get("p95") if isinstance(seconds, Mapping) else None
         errors = row.get("errors", 0)
@@ -70,7 +71,8 @@ def _policies(rows: Iterable[Row]) -> str:
         + "".join(f'<th scope="col">{head}</th>' for head in heads)
         + '<th scope="col">seconds<small>95th centile</small></th><th scope="col">errors</th></tr></thead>'
         f"<tbody>{''.join(body)}</tbody></table></div>"
-        '<p class="note">The thin line is the 95% interval (Wilson). Runs that ended in an error are in no other column. '
+        '<p class="note">The thin line is the 95% interval (Wilson). Runs that ended in an error are in no other column; '
+        "with more than 2% of them (red row) a policy is not compared. "
         "Source recall: gold mails that were cited. Source precision: cited mails that are gold. Seconds: the median of a "
         "question while many are asked at once. Base: the untouched model; warm start: after the demonstrations; trained: "
         "after reinforcement learning; search and quote: one search, and the sentence of its first hit that fits best; oracle: "

@@ -16,12 +16,14 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_column("policy", no_wrap=True)
     for column in ("n", "correct\n(95% interval)", "answered", "source\nrecall", "turns", "seconds"):
         table.add_column(column, justify="right", no_wrap=True, vertical="bottom")
-    errors = False
+    errors = incomparable = False
     for group in ("policies", "baselines"):
         for name, row in summary.get(group, {}).items():
             failed = row.get("errors", 0)
             errors = errors or bool(failed)
-            style = "dim" if group == "baselines" else "bold" if name == "trained" else ""
+            comparable = row.get("comparable", True)
+            incomparable = incomparable or not comparable
+            style = "bold red" if not comparable else "dim" if group == "baselines" else "bold" if name == "trained" else ""
             table.add_row(
                 Text(name.replace("_", " ") + (" *" if failed else ""), style=style),
                 str(row.get("n", summary.get("n", "-"))),
@@ -35,6 +37,8 @@ def closing_table(summary: dict[str, Any]) -> Table:
         table.add_section()
     if errors:
         table.caption = "* runs that ended in an error are counted in no column"
+        if incomparable:
+            table.caption += "; with more than 2% of them (red) the figures can be compared with no others"
         table.caption_justify = "left"
     return table
 

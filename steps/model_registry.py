@@ -24,16 +24,22 @@ class StoredCheckpoint:
     model_version: ModelVersionResponse | None
 
 
-def find_checkpoint(reference: str | None = None) -> StoredCheckpoint:
+def find_checkpoint(reference: str | None = None, *, unpromoted: bool = True) -> StoredCheckpoint:
     """The checkpoint that `reference` names: a folder, or id or name of an artifact version.
 
-    Without one, that of the model version in stage production, else the latest model version that has a checkpoint.
+    Without one, that of the model version in stage production. When there is none, that of the latest model version, unless
+    `unpromoted` is false.
 
     Raises:
         BadInput: when there is none, or it is damaged.
     """
     if reference is None:
         version = current_model_version()
+        if not unpromoted and version.stage != ModelStages.PRODUCTION:
+            raise BadInput(
+                f"no version is in production; the latest is {describe_version(version)}: serve it with --unpromoted, or name a "
+                "checkpoint with --checkpoint"
+            )
         artifact = version.get_artifact(CHECKPOINT)
         assert artifact is not None, "the current model version has a checkpoint"
         return StoredCheckpoint(_load_checkpoint(artifact), str(artifact.id), version)
@@ -47,6 +53,19 @@ def find_checkpoint(reference: str | None = None) -> StoredCheckpoint:
             f"checkpoint: {reference} is neither a folder nor an artifact version (see `zenml artifact version list`)"
         ) from error
     return StoredCheckpoint(_load_checkpoint(artifact), str(artifact.id), None)
+
+
+def describe_version(version: ModelVersionResponse) -> str:
+    """Say which version this is, what it is worth and what the gate decided."""
+    facts = [f"stage {version.stage}" if version.stage else "no stage"]
+    evaluation = version.run_metadata.get("evaluation") or {}
+    if "trained" in evaluation:
+        facts.append(f"{evaluation['trained']:.1%} of {evaluation['n']} questions correct")
+    else:
+        facts.append("not evaluated")
+    if (promotion := version.run_metadata.get("promotion")) and not promotion["promoted"]:
+        facts.append(f"not promoted: {promotion['reason']}")
+    return f"{version.name} ({', '.join(facts)})"
 
 
 def production_version() -> ModelVersionResponse | None:

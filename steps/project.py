@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,15 @@ def code_of(*rooms: str) -> list[str]:
         for file in sorted((ROOT / room).rglob("*"))
         if file.suffix in (".py", ".txt", ".toml", ".jinja", ".yaml", ".json")
     ]
+
+
+def training_code() -> str:
+    """Return the SHA-256 of the code that decides what a training run does: the same run means the same code."""
+    digest = hashlib.sha256()
+    for name in code_of("agent", "environment", "steps/training", "training"):
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256((ROOT / name).read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def git_revision() -> str | None:

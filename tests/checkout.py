@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import standstill
+
 ROOT = Path(__file__).parents[1]
 ROOMS = ("agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "serving", "steps", "training")
 
@@ -46,17 +48,9 @@ class Checkout:
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "run.py", *words]
 
-    def run(self, *words: str, timeout: float = 900) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, idle_seconds: float = standstill.IDLE_SECONDS) -> subprocess.CompletedProcess[str]:
         """run.py with these arguments, to its end."""
-        return subprocess.run(
-            self.command(*words),
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        return standstill.run(self.command(*words), cwd=self.folder, env=self.environment, idle_seconds=idle_seconds)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """run.py with these arguments, in the background as a script's `&` has it: the shell ignores SIGINT for it."""

@@ -19,6 +19,14 @@ Where = TypeVar("Where")
 """What tells where a run is kept."""
 
 
+class Resumption(BaseModel):
+    """A later start of a run that had been cut off."""
+
+    at: datetime
+    git_revision: str | None
+    code: str | None
+
+
 class Experiment(BaseModel):
     """A training run's name and everything that it depends on."""
 
@@ -30,6 +38,8 @@ class Experiment(BaseModel):
     """All settings of the training."""
     git_revision: str | None
     """Commit of the code, with `+changes` when files differed from it; `None` outside a repository."""
+    code: str | None = None
+    """SHA-256 of the code that the run began with; `None` for runs that did not record it."""
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact -> id of its version."""
     sources: dict[str, str] = Field(default_factory=dict)
@@ -38,6 +48,7 @@ class Experiment(BaseModel):
     base_model: str
     base_model_checksum: str
     created: datetime
+    resumptions: tuple[Resumption, ...] = ()
     stopped: str | None = None
     """Why there was no further step; `None` while the run is unfinished."""
 
@@ -46,6 +57,20 @@ class Experiment(BaseModel):
         """Twelve hexadecimal digits of the settings, name and seed apart: equal for runs that differ in luck alone."""
         settings = {key: value for key, value in self.config.items() if key not in ("experiment", "seed")}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def latest_code(self) -> str | None:
+        """SHA-256 of the code that the run was last started with."""
+        return self.resumptions[-1].code if self.resumptions else self.code
+
+    def resuming(self, folder: Path) -> Experiment:
+        """Return this experiment as a continuation of the one in `folder`: what that began with stays recorded."""
+        if not (folder / EXPERIMENT_FILE).exists():
+            return self
+        begun = Experiment.load(folder)
+        again = Resumption(at=self.created, git_revision=self.git_revision, code=self.code)
+        first = {"created": begun.created, "git_revision": begun.git_revision, "code": begun.code}
+        return self.model_copy(update={**first, "resumptions": (*begun.resumptions, again)})
 
     def save(self, folder: Path) -> None:
         """Writes `experiment.json`, all or nothing."""

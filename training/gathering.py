@@ -20,13 +20,14 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import art
 from openai import OpenAIError
 
+from training.deadline import MovingDeadline
 from training.errors import BadInput
 from training.history import AskedQuestion
 from training.judge import JudgeUse, judge_name
@@ -38,6 +39,10 @@ from training.task import Policy, Task
 from training.watch import CallWatch
 
 _MAX_REASON_CHARS = 200
+MOST_ATTEMPTS = 2
+"""How often a rollout is played at most when it fails."""
+MOST_ERRORS = 0.02
+"""Share of the rollouts of a step or a validation that may fail. With more, the others are not a fair sample: long ones fail first."""
 
 
 class Slots:
@@ -116,7 +121,12 @@ class _Group:
 
 @dataclass
 class _Step:
-    """The gathering of one step. Without a deadline as long as nobody waits for it: what it waits for may be an update."""
+    """The gathering of one step, whose deadline moves on whenever a rollout ends: it is against hanging, not against being slow.
+
+    Without a deadline as long as nobody waits for it: what it waits for may be an update.
+    """
+
+    deadline: MovingDeadline
 
     tasks: list[asyncio.Task[_Group]] = field(default_factory=list)
     reserve: list[Question] = field(default_factory=list)
@@ -125,25 +135,11 @@ class _Step:
     rollouts_ended: int = 0
     advance: Callable[[], None] | None = None
     more: Callable[[int], None] | None = None
-    deadline: float | None = None
-    limits: set[asyncio.Timeout] = field(default_factory=set)
-
-    @asynccontextmanager
-    async def limit(self) -> AsyncIterator[None]:
-        async with asyncio.timeout_at(self.deadline) as limit:
-            self.limits.add(limit)
-            try:
-                yield
-            finally:
-                self.limits.remove(limit)
-
-    def set_deadline(self, deadline: float) -> None:
-        self.deadline = deadline
-        for limit in self.limits:
-            limit.reschedule(deadline)
 
     def rollout_ended(self) -> None:
         self.rollouts_ended += 1
+        if self.deadline.begun:
+            self.deadline.move()
         if self.advance is not None:
             self.advance()
 
@@ -199,7 +195,7 @@ class Gatherer:
 
         As soon as a group turns out to have no spread, the next question of the reserve takes its place.
         """
-        under_way = self._steps[step] = _Step(reserve=list(questions.reserve))
+        under_way = self._steps[step] = _Step(MovingDeadline(self._settings.step_timeout), reserve=list(questions.reserve))
         for question in questions.asked:
             self._ask(under_way, step, question, replaces=False)
 
@@ -208,7 +204,7 @@ class Gatherer:
         under_way.tasks.append(asyncio.create_task(self._group(under_way, step, number, question, replaces)))
 
     async def take(self, step: int) -> Gathered:
-        """Waits for the groups of step `step`; from now on its rollouts have `step_timeout` seconds.
+        """Waits for the groups of step `step`, as long as one of its rollouts ends every `step_timeout` seconds.
 
         Raises:
             BadInput: no rollout finished, or the judge could not score any group.
@@ -218,7 +214,7 @@ class Gatherer:
         for _ in range(under_way.rollouts_ended):
             self._progress.advance()
         under_way.advance, under_way.more = self._progress.advance, self._progress.extend
-        under_way.set_deadline(asyncio.get_running_loop().time() + settings.step_timeout)
+        under_way.deadline.move()
         results: list[_Group] = []
         while len(results) < len(under_way.tasks):
             results = await asyncio.gather(*under_way.tasks)
@@ -243,6 +239,12 @@ class Gatherer:
             seconds=under_way.ended - under_way.begun,
         )
 
+    async def _play(self, policy: Policy, scenario: Any) -> art.Trajectory:
+        for _ in range(MOST_ATTEMPTS - 1):
+            with suppress(Exception):
+                return await self._task.rollout(policy, scenario)
+        return await self._task.rollout(policy, scenario)
+
     async def _group(self, under_way: _Step, step: int, number: int, question: Question, replaces: bool) -> _Group:
         """Scored as soon as it is complete, while others are still being played."""
         sampled_by: tuple[int, Policy] | None = None
@@ -250,12 +252,12 @@ class Gatherer:
         async def rollout(name: str) -> art.Trajectory:
             nonlocal sampled_by
             try:
-                async with under_way.limit(), self._slots.one(step):
+                async with under_way.deadline.limit(), self._slots.one(step):
                     if sampled_by is None:
                         sampled_by = self._newest
                         self._sampling.append(sampled_by[0])
                     with self._watch.call(name, turn=step):
-                        return await self._task.rollout(sampled_by[1], question.scenario)
+                        return await self._play(sampled_by[1], question.scenario)
             finally:
                 under_way.rollout_ended()
 

@@ -21,19 +21,8 @@ from urllib.request import ProxyHandler, build_opener
 import psutil
 
 from training.backends import gpu_memory
+from training.settings import HealthLimits
 
-_MOST_CHILDREN = 200
-"""Child processes; vLLM with its compile workers stays below."""
-_MEMORY_SHARE, _GPU_SHARE = 0.9, 0.98
-"""Shares of memory in use that are close to the end. vLLM takes most of a GPU on purpose."""
-_FREE_SHARE = 0.05
-"""Share of the machine's memory that others must have left."""
-_LEAST_DISK = 2e9
-"""Bytes: twice what a run must have to begin."""
-_STALE_SECONDS = 3600
-"""No checkpoint takes so long to write."""
-_SERVER_SECONDS = 10.0
-"""An update on a CPU may hold the server up for a while."""
 _DIRECT = build_opener(ProxyHandler({}))
 _HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
 
@@ -45,10 +34,16 @@ class HealthMonitor:
     """
 
     def __init__(
-        self, seconds: float, folder: Path, server: Callable[[], str | None], warn: Callable[[str], None]
+        self,
+        seconds: float,
+        limits: HealthLimits,
+        folder: Path,
+        server: Callable[[], str | None],
+        warn: Callable[[str], None],
     ) -> None:
         """`folder` is the run's; `server` gives the base URL of the policy's server, `None` before there is one."""
         self._seconds = seconds
+        self._limits = limits
         self._folder = folder
         self._server = server
         self._warn = warn
@@ -77,28 +72,36 @@ class HealthMonitor:
         self._found_before = set(found)
 
     def _watch(self) -> None:
+        failed: set[str] = set()
         while not self._ended.wait(self._seconds):
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # a look that fails must not end the watch, nor the run
+                problem = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+                if problem not in failed:
+                    failed.add(problem)
+                    self._warn(f"the health of the run could not be checked ({problem}); the next look is in {self._seconds:g} s")
 
     def _causes(self) -> Iterator[tuple[str, str]]:
         """What is wrong now: what tells a cause from others, and a sentence with the figures."""
-        yield from _processes()
-        yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())})
-        yield from _stale(self._folder)
-        if (gpu := gpu_memory()) and gpu.used >= _GPU_SHARE * gpu.total:
+        limits = self._limits
+        yield from _processes(limits)
+        yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())}, limits.disk_bytes)
+        yield from _stale(self._folder, limits.stale_seconds)
+        if (gpu := gpu_memory()) and gpu.used >= limits.gpu_share * gpu.total:
             yield "gpu", f"{_gb(gpu.used)} of the GPU's {_gb(gpu.total)} are in use: the next update may not fit"
         url = self._server()
-        if url and urlsplit(url).hostname in _HERE and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health"):
-            yield "server", f"the policy's server at {url} does not answer within {_SERVER_SECONDS:g} s"
+        if url and urlsplit(url).hostname in _HERE and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", limits.server_seconds):
+            yield "server", f"the policy's server at {url} does not answer within {limits.server_seconds:g} s"
 
 
-def _processes() -> Iterator[tuple[str, str]]:
+def _processes(limits: HealthLimits) -> Iterator[tuple[str, str]]:
     this = psutil.Process()
     children = this.children(recursive=True)
-    if len(children) > _MOST_CHILDREN:
+    if len(children) > limits.child_processes:
         yield (
             "children",
-            f"this run has {len(children)} child processes, {_MOST_CHILDREN} are many: something starts them and forgets",
+            f"this run has {len(children)} child processes, {limits.child_processes} are many: something starts them and forgets",
         )
     resident = this.memory_info().rss
     for child in children:
@@ -113,12 +116,12 @@ def _processes() -> Iterator[tuple[str, str]]:
             continue  # it ended between the two looks at it
     machine = psutil.virtual_memory()
     total = min([machine.total, *_cgroup_limits()])
-    if resident >= _MEMORY_SHARE * total:
+    if resident >= limits.memory_share * total:
         yield (
             "memory",
             f"this run holds {_gb(resident)} of the {_gb(total)} of memory that it may have: it may be killed",
         )
-    elif machine.available < _FREE_SHARE * machine.total:
+    elif machine.available < limits.free_share * machine.total:
         left = f"{_gb(machine.available)} of {_gb(machine.total)} of memory are left on this machine"
         yield "memory", f"{left}, of which this run holds {_gb(resident)}: it may be killed"
 
@@ -144,30 +147,30 @@ def _cgroup_limits(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/
                 yield int(limit)
 
 
-def _disks(places: dict[str, Path]) -> Iterator[tuple[str, str]]:
+def _disks(places: dict[str, Path], least: float) -> Iterator[tuple[str, str]]:
     for what, folder in places.items():
         free = shutil.disk_usage(folder).free if folder.is_dir() else None
-        if free is not None and free < _LEAST_DISK:
+        if free is not None and free < least:
             yield f"disk of {what}", f"{_gb(free)} are free on the disk of {what} ({folder}): a full disk ends the run"
 
 
-def _stale(folder: Path) -> Iterator[tuple[str, str]]:
+def _stale(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
     for parent, folders, files in os.walk(folder):  # unlike rglob it takes no offence at what goes away meanwhile
         for name in (*folders, *files):
             if name.endswith(".partial"):
                 partial = Path(parent, name)
                 with contextlib.suppress(FileNotFoundError):
                     age = time.time() - partial.stat().st_mtime
-                    if age > _STALE_SECONDS:
+                    if age > seconds:
                         yield (
                             str(partial),
                             f"{partial} is half-written for {age / 3600:.1f} hours: its writer hangs or was killed",
                         )
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, seconds: float) -> bool:
     try:
-        with _DIRECT.open(url, timeout=_SERVER_SECONDS) as response:
+        with _DIRECT.open(url, timeout=seconds) as response:
             return bool(response.status == 200)
     except (OSError, HTTPException):
         return False

@@ -20,6 +20,8 @@ from training.errors import BadInput
 
 HISTORY_FILE = "training_history.jsonl"
 CHECKPOINTS = "checkpoints"
+UNTOUCHED = "untouched"
+"""Phase of step 0 in a run that validates the base model before it trains."""
 
 
 class Example(BaseModel):
@@ -72,6 +74,9 @@ class StepRecord(BaseModel):
     """Standard error of `reward`, from the spread between questions."""
     reward_right: float | None = None
     reward_wrong: float | None = None
+    reward_highest: float | None = None
+    reward_highest_share: float | None = None
+    """Highest reward of a rollout, and the share of the rollouts that got it."""
     """Mean reward of the rollouts that were correct, and of those that were not."""
     accuracy: float | None = None
     turns: float | None = None
@@ -89,6 +94,8 @@ class StepRecord(BaseModel):
     off_policy_steps: int = 0
     """Optimizer steps from the policy that sampled the oldest of its groups to the one that learnt from them."""
     rollout_errors: int = 0
+    rollouts_too_long: int = 0
+    """Rollouts of more than `max_context` tokens, which no update learns from."""
     judge_requests: int = 0
     judge_cached: int = 0
     """Groups whose scores the judge had given before."""

@@ -37,6 +37,8 @@ LEARNED = 0.35
 """Accuracy that rose by more than this since the first steps explains another length: who learns to use tools says more. Less is luck."""
 ENTROPY_RATIO = 0.2
 """Entropy against the first steps. An honest run came down to 0.3; below a fifth there is next to nothing left to explore."""
+PERFECT_SHARE = 0.98
+"""Share of rollouts with the very same, highest reward. Honest ones differ at least in what small bonuses pay for."""
 EXAMPLES = 3
 """Trajectories that an alert names."""
 
@@ -57,6 +59,8 @@ def step_signals(groups: Sequence[art.TrajectoryGroup]) -> dict[str, float | Non
     habits = sorted({name for t in trajectories for name in t.metrics if name.startswith(SUSPECT)})
     return {
         "reward_error": statistics.stdev(units) / math.sqrt(len(units)),
+        "reward_highest": max(rewards),
+        "reward_highest_share": sum(reward > max(rewards) - 1e-6 for reward in rewards) / len(rewards),
         "reward_right": statistics.fmean(by_verdict[True]) if by_verdict[True] else None,
         "reward_wrong": statistics.fmean(by_verdict[False]) if by_verdict[False] else None,
         "entropy": statistics.fmean(surprisals) if surprisals else None,
@@ -76,7 +80,8 @@ def find_alerts(
     """
     rows = [earlier for earlier in before if earlier.phase == row.phase] + [row]
     trends = [alert for alert in _trends(rows, groups) if alert is not None]
-    return [*_habits(rows, groups, habit_share), *trends]
+    perfect = _perfect_reward(rows, groups)
+    return [*_habits(rows, groups, habit_share), *([perfect] if perfect else []), *trends]
 
 
 def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], least_share: float) -> list[Alert]:
@@ -90,6 +95,19 @@ def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], l
             flagged = [t for group in with_it for t in group.trajectories if t.metrics.get(column)]
             alerts.append(_alert(column.removeprefix(SUSPECT), words, flagged, by=lambda t: t.reward))
     return alerts
+
+
+def _perfect_reward(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> Alert | None:
+    """Nearly all rollouts of the last steps got the highest reward that any rollout of the run got, and earlier ones did not."""
+    recent, earlier = rows[-RECENT:], rows[:-RECENT]
+    best = [row.reward_highest for row in rows if row.reward_highest is not None]
+    if len(recent) < RECENT or not best or not any((row.reward or 0.0) < max(best) - NOTICEABLE for row in earlier):
+        return None
+    if any((row.reward_highest or 0.0) < max(best) - 1e-6 or (row.reward_highest_share or 0.0) < PERFECT_SHARE for row in recent):
+        return None
+    share = _mean(recent, "reward_highest_share")
+    words = f"{share:.0%} of the rollouts of {_steps(recent)} got {max(best):.2f}, the highest reward of the run"
+    return _alert("perfect_reward", words, _all(groups), by=lambda t: t.reward)
 
 
 def _trends(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert | None]:

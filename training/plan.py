@@ -56,7 +56,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
     rollouts = settings.max_steps * per_step
     validations = 0
     if settings.validates:
-        validations = bool(settings.demonstrations) + math.ceil(settings.max_steps / settings.validate_every)
+        validations = bool(settings.demonstrations or settings.stop_margin) + math.ceil(settings.max_steps / settings.validate_every)
     validated = validations * settings.validation_questions
     judge_requests = settings.max_steps * settings.groups_per_step if "ruler" in settings.reward_weights else 0
     demonstrations = settings.demonstrations * settings.warm_start_epochs

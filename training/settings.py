@@ -6,6 +6,22 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from training.backends.torch.settings import TorchEngineSettings
+
+
+class HealthLimits(BaseModel):
+    """When the health watch warns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    child_processes: int = Field(default=200, ge=1, description="more are many; vLLM with its compile workers stays below")
+    memory_share: float = Field(default=0.9, gt=0, le=1, description="share of the memory it may have that the run holds")
+    gpu_share: float = Field(default=0.98, gt=0, le=1, description="share of the GPU's memory in use; vLLM takes most on purpose")
+    free_share: float = Field(default=0.05, ge=0, lt=1, description="share of the machine's memory that others must have left")
+    disk_bytes: float = Field(default=2e9, ge=0, description="free bytes: twice what a run must have to begin")
+    stale_seconds: float = Field(default=3600.0, gt=0, description="age of a half-written file; no checkpoint takes so long")
+    server_seconds: float = Field(default=10.0, gt=0, description="for an answer of the policy's server, also during an update")
+
 
 class TrainerSettings(BaseModel):
     """One training run."""
@@ -18,6 +34,9 @@ class TrainerSettings(BaseModel):
         description="who serves tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless",
     )
     max_steps: int = Field(default=2, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    epochs: int | None = Field(
+        default=None, ge=1, le=10_000, description="passes over the train questions: fewer steps than max_steps where that is less"
+    )
     groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
     train_rollouts_per_group: int | None = Field(
@@ -43,6 +62,21 @@ class TrainerSettings(BaseModel):
     )
     warm_up_steps: int = Field(
         default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
+    )
+
+    # loss
+    policy_loss: Literal["cispo", "ppo"] = Field(default="cispo", description="loss of the update, see art.loss")
+    clip_low: float | None = Field(
+        default=None, gt=0, le=10, description="how far below 1 the ratio of probabilities counts; null: ART's default of the loss"
+    )
+    clip_high: float | None = Field(
+        default=None, gt=0, le=10, description="how far above 1 the ratio of probabilities counts; null: ART's default of the loss"
+    )
+    kl_penalty: float = Field(
+        default=0.0, ge=0, le=10, description="takes advantage from tokens that the untouched base finds unlikely; 0: none"
+    )
+    advantage_balance: float = Field(
+        default=0.0, ge=-1, le=1, description="weighs positive advantages more (above 0) or negative ones (below 0)"
     )
 
     # warm start
@@ -85,7 +119,10 @@ class TrainerSettings(BaseModel):
     )
 
     step_timeout: float = Field(
-        default=3600.0, gt=0, le=86_400, description="seconds for the rollouts of a step or a validation; those unfinished then are errors"
+        default=3600.0,
+        gt=0,
+        le=86_400,
+        description="seconds without the end of any rollout of a step or a validation after which the unfinished ones are errors",
     )
     stall_seconds: float = Field(
         default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"
@@ -95,6 +132,11 @@ class TrainerSettings(BaseModel):
         ge=0,
         le=86_400,
         description="look after processes, memory, disk and the policy's server every so many seconds; 0: never",
+    )
+
+    health: HealthLimits = Field(default_factory=HealthLimits, description="what the health watch warns of")
+    log_sample_rate: float = Field(
+        default=1.0, ge=0, le=1, description="share of a step's rollouts whose transcripts are kept in the run's folder"
     )
 
     # validation, and when to stop before max_steps
@@ -112,6 +154,12 @@ class TrainerSettings(BaseModel):
     )
     stop_target: float | None = Field(
         default=None, allow_inf_nan=False, description="stop when the validation metric reaches this; null: never"
+    )
+    stop_margin: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="stop when the validation metric is this much above that of the policy before the first GRPO step; null: never",
     )
     stop_seconds: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="begin no step after so much training time; null: no limit"
@@ -132,6 +180,10 @@ class TrainerSettings(BaseModel):
     lora_rank: int = Field(default=16, ge=1, le=256, description="rank of the LoRA adapter")
     lora_layers: int | None = Field(default=None, ge=1, description="adapt only the top layers (torch backend); null adapts all")
     max_context: int = Field(default=2048, ge=128, le=1_000_000, description="tokens per episode, prompt included")
+
+    torch: TorchEngineSettings = Field(
+        default_factory=TorchEngineSettings, description="speed and memory of backend=torch: training/backends/torch/settings.py"
+    )
 
     experiment: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what you call the run; null: its key"

@@ -5,12 +5,13 @@ All of it is derived from the history rows and the settings, so that a killed ru
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
 
 from training.errors import BadInput
-from training.history import StepRecord
+from training.history import UNTOUCHED, StepRecord
 from training.settings import TrainerSettings
 
 
@@ -19,7 +20,8 @@ def require_stop_rules(settings: TrainerSettings) -> None:
     if not settings.demonstrations and not settings.max_steps:
         raise BadInput("demonstrations=0 and max_steps=0: nothing would be trained")
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
-    for name, value in (("stop_plateau_steps", plateau), ("stop_target", target)):
+    margin = settings.stop_margin
+    for name, value in (("stop_plateau_steps", plateau), ("stop_target", target), ("stop_margin", margin)):
         if value is not None and not settings.validates:
             raise BadInput(f"{name}={value} needs validation: set validate_every and max_steps, or leave {name} out")
     if plateau is not None and plateau < every:
@@ -30,6 +32,8 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         raise BadInput(f"stop_cost={settings.stop_cost:g} counts what the judge costs, and scoring={settings.scoring} asks none")
     if target is not None and settings.validation_metric == "accuracy" and not 0 < target <= 1:
         raise BadInput(f"stop_target={target}: an accuracy is above 0 and at most 1; validation_metric=reward knows other values")
+    if margin is not None and settings.validation_metric == "accuracy" and margin >= 1:
+        raise BadInput(f"stop_margin={margin}: accuracies differ by less than 1; validation_metric=reward knows other values")
 
 
 def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]]:
@@ -62,7 +66,7 @@ def best_row(rows: Sequence[StepRecord], settings: TrainerSettings) -> StepRecor
 
     Few questions are often answered equally well by two checkpoints; what the rest of the reward is for decides between them.
     """
-    validated = [row for row in rows if _validated(row, settings) is not None]
+    validated = [row for row in rows if _validated(row, settings) is not None and row.phase != UNTOUCHED]
     return max(validated, key=lambda row: (_validated(row, settings) or 0.0, row.validation_reward or 0.0)) if validated else None
 
 
@@ -75,6 +79,11 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
         target, plateau = settings.stop_target, settings.stop_plateau_steps
         if target is not None and (_validated(best, settings) or 0.0) >= target:
             return f"validation {name} {value} reached stop_target={target}"
+        start = _validated(rows[0], settings) if rows[0].step == 0 else None
+        gain = (_validated(best, settings) or 0.0) - start if start is not None else -math.inf
+        if settings.stop_margin is not None and gain >= settings.stop_margin and best.step > 0:
+            before = shown(rows[0], settings)
+            return f"validation {name} {value} is above the {before} before the first step by stop_margin={settings.stop_margin}"
         if plateau is not None and last - best.step >= plateau:
             return f"validation {name} was never above the {value} of step {best.step} in {last - best.step} steps"
     if last >= settings.max_steps:

@@ -48,9 +48,10 @@ class Task(Protocol):
     async def rollout(self, policy: Policy, scenario: Any) -> art.Trajectory:
         """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure.
 
-        The trainer's own metrics are `turns` and `sampled_tokens`; those that begin with `SUSPECT` are true or false and
-        watched by the monitors. By the metadata `scenario_id` and `question` it names an example to people. The metadata
-        `CALL_SEQUENCE` is a text that is equal for rollouts which made the same tool calls in the same order.
+        The trainer's own metrics are `turns`, `sampled_tokens` and, of the whole conversation, `context_tokens`; those that begin
+        with `SUSPECT` are true or false and watched by the monitors. By the metadata `scenario_id` and `question` it names an
+        example to people. The metadata `CALL_SEQUENCE` is a text that is equal for rollouts which made the same tool calls in
+        the same order.
         """
         ...
 

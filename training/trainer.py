@@ -20,14 +20,17 @@ import art
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
+from training.backends import update_arguments
 from training.batch import describe_batch
 from training.downsampling import downsampled
+from training.deadline import MovingDeadline
 from training.errors import BadInput
-from training.gathering import Gatherer, reward_spread, tell_failures
+from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
     HISTORY_FILE,
+    UNTOUCHED,
     StepRecord,
     append_row,
     checkpoint_digest,
@@ -45,6 +48,7 @@ from training.selection import select_questions
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
+from training.trajectories import sampled_for_log
 from training.watch import CallWatch
 
 JUDGE_CACHE = "judge_cache"
@@ -112,7 +116,7 @@ class Trainer:
         self._model_dir = Path(get_model_dir(model=model, art_path=model.base_path))
         self._watch = CallWatch(settings.stall_seconds, self._warn)
         self._health = HealthMonitor(
-            settings.health_seconds, Path(model.base_path), lambda: self.model.inference_base_url, self._warn
+            settings.health_seconds, settings.health, Path(model.base_path), lambda: self.model.inference_base_url, self._warn
         )
         self._warnings: list[str] = []
         self._replay = ReplayBuffer(self._model_dir / REPLAY, settings.replay_steps)
@@ -148,6 +152,9 @@ class Trainer:
         held_out: list[Any] = []
         if self.settings.validates:
             scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
+        if self.settings.epochs is not None:
+            in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
+            self.settings = self.settings.model_copy(update={"max_steps": min(self.settings.max_steps, in_epochs)})
         selection = select_questions(self.task, scenarios, self.settings)
 
         async def finish(row: StepRecord, in_use: Collection[int] = ()) -> None:
@@ -162,6 +169,8 @@ class Trainer:
 
         if not rows and self.settings.demonstrations:
             await finish(await self._warm_start(selection.demonstrable()))
+        elif not rows and self.settings.stop_margin is not None:
+            await finish(StepRecord(step=0, phase=UNTOUCHED, checkpoint_step=0, seconds=0.0))
         step = begun = rows[-1].step if rows else 0
         async with self._gatherer(scorer, await self.model.get_step()) as gatherer:
             while (stopped := stop_reason(rows, self.settings)) is None:
@@ -228,12 +237,17 @@ class Trainer:
         )
         self.progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
         losses: list[float] = []
+        too_long = 0
         # What `model.train_sft` does, with a word to the progress after each batch.
         with self._watch.call("warm start"):
             async for metrics in self.backend._train_sft(self.model, trajectories, config, {}):
                 losses.append(float(metrics.get("loss/train", math.nan)))
+                too_long = int(metrics.get("data/step_num_dropped_trajectories", 0)) // settings.warm_start_epochs
                 self.progress.advance()
                 self._watch.moves()
+        if too_long:
+            limit = f"max_context={settings.max_context}"
+            self._warn(f"warm start: {too_long} of {len(demonstrations)} demonstrations are longer than {limit} tokens, and left out")
         checkpoint_step = await self.model.get_step()
         last = losses[-max(1, len(losses) // 10) :]
         loss = statistics.fmean(last) if last else math.nan
@@ -245,7 +259,7 @@ class Trainer:
             checkpoint_step=checkpoint_step,
             seconds=seconds,
             update_seconds=seconds,
-            demonstrations=len(demonstrations),
+            demonstrations=len(demonstrations) - too_long,
             loss=loss,
         )
 
@@ -274,14 +288,15 @@ class Trainer:
                     self.model,
                     [*trainable, *replayed],
                     learning_rate=grpo_learning_rate(self.settings, step),
-                    scale_rewards=self.settings.scale_rewards == "group",
+                    **update_arguments(self.settings),
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
         self._replay.remember(step, trainable)
         self.progress.advance()
         checkpoint_step = await self.model.get_step()
         gatherer.sample_from(checkpoint_step, self._policy(self.settings.temperature))
-        await self.model.log(groups, split="train", step=checkpoint_step)
+        if kept := sampled_for_log(groups, self.settings.log_sample_rate, seed=f"{self.settings.seed}-{step}"):
+            await self.model.log(kept, split="train", step=checkpoint_step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
@@ -307,6 +322,7 @@ class Trainer:
             judge_seconds=judged_by.seconds / judged_by.requests if judged_by.requests else None,
             judge_cost=judged_by.cost if judged_by.requests else None,
             rollout_errors=gathered.failures,
+            rollouts_too_long=self._too_long(step, trajectories),
             sampled_tokens=sampled,
             tokens_per_second=sampled / gathered.seconds,
             rollout_seconds=gathered.seconds,
@@ -316,23 +332,48 @@ class Trainer:
         )
         return row.model_copy(update={"alerts": find_alerts(row, groups, before, self.settings.alert_share)})
 
+    def _too_long(self, step: int, trajectories: Sequence[art.Trajectory]) -> int:
+        limit = self.settings.max_context
+        too_long = sum(t.metrics.get("context_tokens", 0) > limit for t in trajectories)
+        if too_long:
+            self._warn(
+                f"step {step}: {too_long} of {len(trajectories)} rollouts have more than max_context={limit} tokens and are not learnt "
+                "from; raise it, or lower max_turns, max_tokens, max_results or read_chars"
+            )
+        return too_long
+
     async def _validate(self, row: StepRecord, scenarios: Sequence[Any]) -> StepRecord:
-        """The row with what the policy after its step does with the held-out scenarios, decoded greedily."""
+        """The row with what the policy after its step does with the held-out scenarios, decoded greedily.
+
+        With more errors than `MOST_ERRORS`, after a second try, the row has no validation figures: the rest is no fair sample.
+        """
         started = time.monotonic()
-        self.progress.stage(f"step {row.step}: validation", len(scenarios))
         policy = self._policy(temperature=0.0)
         slots = asyncio.Semaphore(self.settings.max_concurrent)  # of its own: what is gathered ahead may hold all others
 
-        async def one(number: int, scenario: Any) -> art.TrajectoryGroup:
-            try:
-                async with asyncio.timeout(self.settings.step_timeout), slots:
-                    with self._watch.call(f"validation on question {number} after step {row.step}", turn=row.step):
-                        return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenario)]))
-            finally:
-                self.progress.advance()
+        deadline = MovingDeadline(self.settings.step_timeout)
 
-        asked = (one(number, scenario) for number, scenario in enumerate(scenarios, 1))
-        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        async def one(number: int) -> art.TrajectoryGroup:
+            try:
+                async with deadline.limit(), slots:
+                    with self._watch.call(f"validation on question {number + 1} after step {row.step}", turn=row.step):
+                        return await self.task.score(art.TrajectoryGroup([await self.task.rollout(policy, scenarios[number])]))
+            finally:
+                deadline.move()
+
+        async def ask(numbers: Sequence[int]) -> list[art.TrajectoryGroup | BaseException]:
+            self.progress.stage(f"step {row.step}: validation", len(numbers))
+            deadline.move()
+            asked = [asyncio.ensure_future(one(number)) for number in numbers]
+            for question in asked:
+                question.add_done_callback(lambda _: self.progress.advance())
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        outcomes = await ask(range(len(scenarios)))
+        for _ in range(MOST_ATTEMPTS - 1):
+            failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Exception)]
+            for number, outcome in zip(failed, await ask(failed) if failed else (), strict=True):
+                outcomes[number] = outcome
         groups = [outcome for outcome in outcomes if isinstance(outcome, art.TrajectoryGroup)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         tell_failures(failures, f"validation after step {row.step}", self._warn, none_finished=not groups)
@@ -342,11 +383,17 @@ class Trainer:
         if not judged and self.settings.validation_metric == "accuracy":
             raise BadInput("validation_metric=accuracy: this task does not say what is correct; use validation_metric=reward")
         seconds = time.monotonic() - started
+        comparable = len(failures) <= MOST_ERRORS * len(scenarios)
+        if not comparable:
+            self._warn(
+                f"validation after step {row.step} counts for nothing: {len(failures)} of {len(scenarios)} questions failed, "
+                f"more than {MOST_ERRORS:.0%}"
+            )
         return row.model_copy(
             update={
                 "seconds": row.seconds + seconds,
-                "validation_accuracy": statistics.fmean(judged) if judged else None,
-                "validation_reward": statistics.fmean(t.reward for t in trajectories),
+                "validation_accuracy": statistics.fmean(judged) if judged and comparable else None,
+                "validation_reward": statistics.fmean(t.reward for t in trajectories) if comparable else None,
                 "validation_errors": len(failures),
                 "validation_tokens": sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories),
                 "validation_seconds": seconds,

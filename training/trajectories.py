@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
 
 from training.history import StepRecord
+
+if TYPE_CHECKING:
+    import art
 
 _STEPS, _GROUPS, _ROLLOUTS, _QUESTIONS = 12, 2, 8, 20
 """At most so many steps of a run, groups of a step, rollouts of a group, and held-out questions."""
@@ -38,6 +42,17 @@ class RecordedRollout(BaseModel):
     explanation: str | None = None
     """Why the judge gave its score."""
     turns: list[Turn]
+
+
+def sampled_for_log(groups: Sequence[art.TrajectoryGroup], share: float, *, seed: str) -> list[art.TrajectoryGroup]:
+    """Return the groups with about this share of their rollouts, chosen by `seed`; groups without any are left out."""
+    if share >= 1:
+        return list(groups)
+    import art  # seven seconds of import, which readers of recorded rollouts need not wait for
+
+    chance = random.Random(f"log-{seed}")
+    kept = [[trajectory for trajectory in group.trajectories if chance.random() < share] for group in groups]
+    return [art.TrajectoryGroup(trajectories) for trajectories in kept if trajectories]
 
 
 def sample_rollouts(model_dir: Path, rows: Sequence[StepRecord], best_step: int) -> list[RecordedRollout]:

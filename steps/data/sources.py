@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from huggingface_hub import HfApi
+from zenml.client import Client
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
@@ -16,6 +17,7 @@ from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
 from environment.sources.detection import mail_source, source_files
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
+from steps.artifact_names import MAIL_DATABASE
 
 _HUB_SECONDS = 30
 
@@ -79,6 +81,19 @@ def current_source_version(config: DataConfig) -> str:
                 raise BadInput(f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again") from error
             version.update(f"{dataset} {revision}\n".encode())
     return version.hexdigest()[:16]
+
+
+def prepared_version(config: DataConfig) -> str | None:
+    """The `source_version` of the newest mail database that was prepared with these settings; `None` when there is none."""
+    try:
+        versions = Client().list_artifact_versions(artifact=MAIL_DATABASE, sort_by="desc:created", size=50)
+    except KeyError:
+        return None
+    for version in versions:
+        if version.step.config.parameters.get("config") == config.model_dump(mode="json"):
+            found: str = version.run_metadata["source_version"]
+            return found
+    return None
 
 
 def local_sources(config: DataConfig) -> list[str]:

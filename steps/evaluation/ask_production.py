@@ -8,6 +8,7 @@ from zenml import step
 from zenml.config.cache_policy import CachePolicy
 
 from agent.evaluation import Evaluation, select_questions
+from agent.judges.settings import open_judge
 from agent.metrics import Prediction
 from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
@@ -15,7 +16,7 @@ from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
-from steps.evaluation.run_inference import open_judge
+from steps.caching import keep_errors_out_of_cache
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
@@ -30,7 +31,7 @@ PRODUCTION = "production"
 # A step of its own: the answers are kept until production, the mails or the questions change, whatever is compared with them.
 @step(
     output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment")),
+    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment", "training")),
 )
 def ask_production(
     config: EvaluationConfig, production: str, database: MailDatabase, scenarios: list[Scenario]
@@ -44,6 +45,7 @@ def ask_production(
     """
     if not production:
         return []
+    config.require_judge()
     questions = select_questions(scenarios, config.eval_limit)
     checkpoint = find_checkpoint(production).checkpoint
     manifest = checkpoint.manifest
@@ -60,4 +62,6 @@ def ask_production(
             return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
 
     with PolicyServer(files.path, adapters={PRODUCTION: checkpoint.path}, settings=TorchSettings()) as server:
-        return run_cancellable(ask_all(server.base_url))
+        predictions = run_cancellable(ask_all(server.base_url))
+    keep_errors_out_of_cache(predictions)
+    return predictions

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from zenml import get_step_context, log_metadata, step
-from zenml.config.cache_policy import CachePolicy
 from zenml.enums import ModelStages
 from zenml.types import HTMLString
 
 from agent.evaluation import BASELINES
-from agent.metrics import Prediction, mcnemar
+from agent.metrics import Prediction, mcnemar, too_many_errors
 from agent.metrics import compute_metrics as metrics_of
 from agent.promotion import decide_promotion
 from configs.schema import EvaluationConfig
@@ -18,7 +17,6 @@ from reports.console import say
 from reports.evaluation import evaluation_html
 from steps.artifact_names import METRICS, REPORT
 from steps.evaluation.ask_production import PRODUCTION
-from steps.project import code_of
 from training.checkpoint import Checkpoint
 
 
@@ -35,12 +33,13 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
         "paired": {
             f"trained_vs_{other}": mcnemar(by_policy["trained"], by_policy[other]).model_dump(mode="json")
             for other in (PRODUCTION, "warm_start", "base")
-            if other in by_policy
+            if other in by_policy and not any(too_many_errors(by_policy[name]) for name in ("trained", other))
         },
     }
 
 
-@step(cache_policy=CachePolicy(file_dependencies=code_of("agent", "reports")))
+# Never cached: it costs nothing, and what it says of the stage has to be what it does to it.
+@step(enable_cache=False)
 def compute_metrics(
     config: EvaluationConfig,
     predictions: list[Prediction],
@@ -66,6 +65,9 @@ def compute_metrics(
         min_gain=config.min_gain,
         significance=config.promotion_significance,
     )
+    for name, row in summary["policies"].items():
+        if not row["comparable"]:
+            say(f"{name}: {row['errors']} of {row['errors'] + row['n']} questions ended in an error: no result", alarm=True)
     say(f"{'promoted' if promotion.promoted else 'not promoted'} to production: {promotion.reason}")
     if promotion.promoted:
         get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from zenml import step
 from zenml.config.cache_policy import CachePolicy
 
 from agent.evaluation import BASELINES, Evaluation, select_questions
-from agent.judges import Judge
-from agent.judges.exact import ExactJudge
-from agent.judges.llm import LLMJudge
+from agent.judges.settings import open_judge
 from agent.metrics import Prediction
 from agent.task import EmailSearchTask
 from configs.schema import EvaluationConfig
@@ -19,6 +18,7 @@ from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
+from steps.caching import keep_errors_out_of_cache
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.project import code_of
@@ -29,14 +29,21 @@ from training.errors import BadInput
 from training.task import Policy
 
 
-def open_judge(config: EvaluationConfig) -> Judge:
-    """The configured judge."""
-    return ExactJudge() if config.judge == "exact" else LLMJudge(config.judge_model, api_base=config.judge_api_base)
+def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[str, Path]:
+    """The adapters to evaluate, by policy name.
+
+    A run without a warm start has no such row. A run whose best checkpoint is its warm start has only that one: it is asked once.
+    """
+    if warm_start is None or warm_start.manifest.step > 0:
+        return {"trained": trained.path}
+    if warm_start.manifest.adapter_checksum == trained.manifest.adapter_checksum:
+        return {"warm_start": warm_start.path}
+    return {"warm_start": warm_start.path, "trained": trained.path}
 
 
 @step(
     output_materializers={PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment")),
+    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment", "training")),
 )
 def run_inference(
     config: EvaluationConfig,
@@ -47,17 +54,14 @@ def run_inference(
     warm_start: Checkpoint | None = None,
 ) -> Annotated[list[Prediction], PREDICTIONS]:
     """Greedy answers of the untouched base, the warm start and the trained policy, beside the non-learning rows."""
+    config.require_judge()
     questions = select_questions(scenarios, config.eval_limit)
     if not questions:
         raise BadInput("there are no test questions: check why the data pipeline dropped them")
     trained_with = checkpoint.manifest.config
     settings = episode_settings(trained_with)
     files = base_model_files(base["source"], base["checksum"], progress=say)
-    adapters = {"warm_start": warm_start.path} if warm_start else {}
-    # A run whose best checkpoint is its warm start has one policy under two names, which is asked once.
-    unchanged = warm_start is not None and warm_start.manifest.adapter_checksum == checkpoint.manifest.adapter_checksum
-    if not unchanged:
-        adapters["trained"] = checkpoint.path
+    adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
 
     async def ask_all(base_url: str) -> list[Prediction]:
@@ -69,12 +73,12 @@ def run_inference(
             policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=settings.max_tokens)
             with counter(f"questions answered by {name}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(name, policy, questions, advance=advance.one)
-        if unchanged:
+        if "trained" not in adapters:
             say("trained is the warm start, the best checkpoint of its run: asked once")
             warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
             predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in warm]
         if config.base_examples:
-            task = EmailSearchTask(database, scenarios, ExactJudge(), settings)
+            task = EmailSearchTask(database, scenarios, evaluation.judge, settings)
             examples = task.demonstrations(task.train_scenarios(), config.base_examples)
             policy = Policy(base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens)
             with counter("questions answered by the base with examples", total=len(questions)) as advance:
@@ -84,4 +88,6 @@ def run_inference(
         return predictions
 
     with PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
-        return run_cancellable(ask_all(server.base_url))
+        predictions = run_cancellable(ask_all(server.base_url))
+    keep_errors_out_of_cache(predictions)
+    return predictions

@@ -35,7 +35,7 @@ def load_service(
     from training.backends.torch import PolicyServer
     from training.task import Policy
 
-    stored = find_checkpoint(checkpoint)
+    stored = find_checkpoint(checkpoint, unpromoted=False)
     manifest = stored.checkpoint.manifest
     database = find_mail_database(stored, mail_database).load()
     base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))

@@ -10,7 +10,7 @@ from zenml import get_step_context, log_metadata, step
 from zenml.client import Client
 from zenml.types import HTMLString
 
-from agent.judges.exact import ExactJudge
+from agent.judges.settings import open_judge
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from configs.schema import TrainingConfig
@@ -21,7 +21,7 @@ from reports.console import TrainingConsole, say
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
 from steps.interruption import run_cancellable
-from steps.project import MODELS, RUNS, git_revision
+from steps.project import MODELS, RUNS, git_revision, training_code
 from steps.published_model import base_model_files
 from steps.training.published_run import PublishedRun
 from training.backends.base_model import BaseModelFiles
@@ -79,23 +79,26 @@ def train_agent(
     Without a `run_key` the model version is the run: each scheduled run trains from the start.
 
     The first output is the best validated checkpoint, or the last one where nothing was validated. Without a warm start the
-    second output is the same checkpoint as the first.
+    second output is the same checkpoint as the first, which its step above 0 shows.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
     if files.checksum != base["checksum"]:
         raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     require_ready(settings, str(files.path), models=MODELS, runs=RUNS)
+    config.require_judge()
     run_key = run_key or get_step_context().model.version
     run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
     agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
+    weights = config.verifiable_weights
+    task = EmailSearchTask(database, scenarios, open_judge(config), agent_settings, weights=weights, seed=config.seed)
     with watch(settings.max_steps, run_folder) as console:
-        experiment = _experiment(config, run_key, files)
+        experiment = _experiment(config, run_key, files).resuming(run_folder)
         experiment.save(run_folder)
         with tracked(console, experiment, run_folder) as progress:
             run = run_cancellable(
                 run_training(
-                    EmailSearchTask(database, scenarios, ExactJudge(), agent_settings, seed=config.seed),
+                    task,
                     base_model=str(files.path),
                     settings=settings,
                     max_tokens=config.max_tokens,
@@ -119,7 +122,9 @@ def train_agent(
     trained = Checkpoint.from_adapter(
         run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
     )
-    warm_start = Checkpoint.from_adapter(run.warm_start or run.checkpoint, name=f"{run_key}-warm-start", step=0, **described)
+    warm_start = trained
+    if run.warm_start:
+        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_key}-warm-start", step=0, **described)
     log_metadata({"training": _outcome(run), "experiment": _identity(experiment)}, infer_model=True)
     history = [row.model_dump() for row in run.history]
     ended = f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}"
@@ -143,6 +148,7 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
         run=run_key,
         config=config.model_dump(mode="json"),
         git_revision=git_revision(),
+        code=training_code(),
         data={name: str(version.id) for name, version in data.items()},
         sources=scoring_sources(config),
         seeds={"seed": config.seed, **({"data_seed": data_seed} if isinstance(data_seed, int) else {})},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,6 +19,10 @@ class ScriptedPolicy(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.replies: list[str | tuple[str, dict[str, Any]]] = []
         self.requests: list[dict[str, Any]] = []
+        self.seconds_per_reply = 0.0
+        self.tokens_between_looks: int | None = None
+        """By how much the token counter of `/metrics` grows between two looks at it; `None`: there are no metrics."""
+        self.tokens = 0
 
     @property
     def policy(self) -> Policy:
@@ -27,8 +32,16 @@ class ScriptedPolicy(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: ScriptedPolicy
 
+    def do_GET(self) -> None:
+        if self.server.tokens_between_looks is None:
+            self.send_error(404)
+            return
+        self.server.tokens += self.server.tokens_between_looks
+        self._send(json.dumps({"computed_tokens": self.server.tokens}).encode())
+
     def do_POST(self) -> None:
         self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        time.sleep(self.server.seconds_per_reply)
         reply = self.server.replies.pop(0)
         message: dict[str, Any] = {"role": "assistant", "content": reply}
         text, finish = reply, "stop"
@@ -47,6 +60,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.dumps(
             {"id": "x", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice]}
         ).encode()
+        self._send(body)
+
+    def _send(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))

@@ -44,6 +44,18 @@ def test_the_base_must_be_beaten_by_the_gain() -> None:
     assert decide_promotion(answers(12), answers(9), None, **{**LIMITS, "min_gain": 0.1}).promoted
 
 
+@pytest.mark.parametrize("whose", ["trained", "base", "production"])
+def test_more_than_two_percent_of_errors_are_no_result(whose: str) -> None:
+    def of(name: str, right: int, errors: int) -> list[Prediction]:
+        return answers(right, 100) if name != whose else answers(right, 100 - errors) + answers(0, errors, start=100, error="Slow")
+
+    for errors, promoted in ((2, True), (3, False)):
+        decision = decide_promotion(of("trained", 60, errors), of("base", 10, errors), of("production", 50, errors), **LIMITS)
+        assert decision.promoted is promoted
+        if not promoted:
+            assert "3 of 100 questions ended in an error (3 Slow), more than 2%" in decision.reason
+
+
 @pytest.mark.parametrize(
     ("right", "of_production", "promoted"),
     [

@@ -51,6 +51,17 @@ def test_overrides_win_over_the_file_and_are_typed() -> None:
     assert section(config, TrainingConfig).max_steps == 3
 
 
+def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("torch: {threads: 2, kv_cache_tokens: 4096}\nverifiable_weights: {few_turns: 0.5}\nhealth: {disk_bytes: 1}\n")
+    overrides = ["torch.threads=3", "verifiable_weights.partial=0", "epochs=3", "log_sample_rate=0.1", "clip_high=0.28"]
+    training = section(load_config(file, overrides), TrainingConfig)
+    assert (training.torch.threads, training.torch.kv_cache_tokens, training.torch.max_running) == (3, 4096, 48)
+    assert (training.verifiable_weights.few_turns, training.verifiable_weights.partial) == (0.5, 0.0)
+    assert (training.health.disk_bytes, training.epochs, training.log_sample_rate, training.clip_high) == (1, 3, 0.1, 0.28)
+    assert TrainingConfig.model_validate(training.model_dump(mode="json")) == training
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
@@ -73,6 +84,13 @@ def test_overrides_win_over_the_file_and_are_typed() -> None:
         ("questions_per_inboxes=3", ["unknown key", "'questions_per_inbox'"]),
         ("question_min_realism=2", ["question_min_realism", "<= 1"]),
         ("max_cost=0", ["max_cost", "> 0"]),
+        ("verifiable_weights.few_turn=1", ["verifiable_weights.few_turn", "unknown key"]),
+        ("verifiable_weights.few_turns=11", ["verifiable_weights.few_turns=11", "less than or equal to 10"]),
+        ("verifiable_weights={no_answer: 0.0}", ["silence pays more than an honest answer"]),
+        ("torch.threads=0", ["torch.threads=0", "greater than or equal to 1"]),
+        ("health.memory_share=2", ["health.memory_share=2", "less than or equal to 1"]),
+        ("policy_loss=grpo", ["policy_loss", "cispo"]),
+        ("max_steps.a=1", ["max_steps", "integer"]),
         ("extra_litellm_params={api_key: hidden}", ["extra_litellm_params", "api_key", ".env"]),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase, build_database
+from environment.models import Email
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, ToolResult
 
 CALLS = 10_000
@@ -168,3 +169,101 @@ def test_a_blind_copy_is_known_to_its_sender_and_to_whom_it_went(database: MailD
 
     assert found(OWNER) == []
     assert 61 in found(STRANGER) and 61 in found("bob.ray@example.com")
+
+
+BOB, CARL, DAVE, ZOE = "bob.ray@example.com", "carl@example.com", "dave@example.com", "zoe@example.com"
+
+
+def test_a_copy_sent_to_someone_else_later_tells_nothing(tmp_path: Any) -> None:
+    """The same text went to Ann in February and to Carl in June: two deliveries, each with its own date and recipients."""
+    same = {"subject": "Budget", "body": "The budget is 5,000."}
+    path = tmp_path / "mails.sqlite"
+    build_database(
+        [
+            mail(1, **same, date=datetime(2001, 2, 1)),
+            mail(2, **same, date=datetime(2001, 6, 1), to_addresses=(CARL,), bcc_addresses=(DAVE,)),
+        ],
+        path,
+    )
+    database = MailDatabase(path)
+
+    def seen(who: str, day: str, **filters: str) -> list[tuple[int, str]]:
+        tools = MailTools(database.mailbox(who, datetime.fromisoformat(day)), LIMITS)
+        found = tools.call(SEARCH, {"keywords": ["budget"], **filters}).email_ids
+        views = [tools.mailbox.read(email_id) for email_id in found]
+        assert all(view is not None for view in views)
+        return [(view.date.month, ",".join((*view.to_addresses, *view.cc_addresses))) for view in views]
+
+    assert seen(OWNER, "2001-07-01") == [(2, OWNER)]
+    assert seen(OWNER, "2001-07-01", to_addr=CARL) == seen(OWNER, "2001-07-01", sent_after="2001-03-01") == []
+    assert seen(CARL, "2001-05-01") == [], "he gets it in June"
+    assert seen(CARL, "2001-07-01") == seen(DAVE, "2001-07-01") == [(6, CARL)]
+    assert seen(CARL, "2001-07-01", to_addr=OWNER) == seen(CARL, "2001-07-01", sent_before="2001-03-01") == []
+    assert seen(CARL, "2001-07-01", to_addr=DAVE) == [] and len(seen(DAVE, "2001-07-01", to_addr=DAVE)) == 1
+    assert seen(BOB, "2001-05-01", to_addr=CARL) == [] and len(seen(BOB, "2001-07-01", to_addr=CARL)) == 1
+    assert len(seen(BOB, "2001-07-01", to_addr=DAVE)) == 1, "the sender knows of the blind copy"
+    database.close()
+
+
+def _any_mails(chance: random.Random) -> list[Email]:
+    """Few texts, people and moments, so that copies, aliases, blind copies and threads meet."""
+    people = [OWNER, BOB, CARL, DAVE, ZOE]
+    mails = []
+    for number in range(60):
+        text = chance.randrange(12)
+        named = chance.sample(people, chance.randint(1, 4))
+        mails.append(
+            Email(
+                message_id=f"<{number}@example.com>",
+                subject=f"note {text % 4}",
+                body=f"heron budget number {text} " + "kickoff " * (text % 3),
+                from_address=chance.choice(people[:2]),
+                to_addresses=tuple(named[:1]),
+                cc_addresses=tuple(named[1:2]),
+                bcc_addresses=tuple(named[2:]),
+                date=datetime(2001, chance.randint(1, 12), 1, chance.randint(0, 1)),
+                replies_to=tuple(f"<{chance.randrange(60)}@example.com>" for _ in range(chance.choice((0, 0, 1, 2)))),
+            )
+        )
+    return mails
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_mail_of_others_and_of_later_changes_nothing(tmp_path: Any, seed: int) -> None:
+    """Every call has the result that it has in a database of only what the owner had sent or received by then."""
+    mails, now = _any_mails(random.Random(seed)), datetime(2001, 7, 1)
+    for owner in (OWNER, BOB, CARL, ZOE):
+
+        def is_own(email: Email, owner: str = owner) -> bool:
+            people = (email.from_address, *email.to_addresses, *email.cc_addresses, *email.bcc_addresses)
+            return owner in people and email.date is not None and email.date <= now
+
+        build_database(mails, tmp_path / "all.sqlite")
+        build_database([email for email in mails if is_own(email)], tmp_path / "own.sqlite")
+        results = []
+        for name in ("all", "own"):
+            database = MailDatabase(tmp_path / f"{name}.sqlite")
+            mailbox = database.mailbox(owner, now)
+            views = [view for number in range(1, 61) if (view := mailbox.read(number))]
+            named = {view.id: f"{view.subject} {view.body} {view.from_address}" for view in views}
+            shown = {
+                named[view.id]: view.model_copy(update={"id": 0, "thread": sorted(named[other] for other in view.thread)})
+                for view in views
+            }
+            found = [
+                sorted((hit.date, named[hit.id]) for hit in mailbox.search([word], max_results=20, **filters))
+                for word in ("heron", "note", "kickoff 3")
+                for filters in (
+                    {},
+                    {"to_addr": CARL},
+                    {"to_addr": ZOE},
+                    {"from_addr": BOB},
+                    {"sent_after": datetime(2001, 4, 1)},
+                    {"sent_before": datetime(2001, 4, 1), "to_addr": DAVE},
+                )
+            ]
+            weights = {named[email_id]: score for email_id, score in mailbox._scores(["heron", "kickoff", "3"]).items()}
+            results.append((shown, found, weights))
+            database.close()
+        assert results[0] == results[1]
+        assert results[0][0]

@@ -183,7 +183,7 @@ def test_a_gpu_evaluates(stack: Stack, project: Checkout, trained: dict[str, Any
     config = cluster_config(project, "evaluation_k8s.yaml", eval_limit=2, judge="exact")
     stack.cluster.set_gpus(1)
     try:
-        done = project.run("--pipeline", "eval", "--config", config, timeout=1500)
+        done = project.run("--pipeline", "eval", "--config", config, idle_seconds=1500)
     finally:
         stack.cluster.set_gpus(0)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -210,7 +210,7 @@ def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, 
     file = project.folder / "deployment.yaml"
     file.write_text(yaml.safe_dump({"settings": settings}))
     try:
-        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", timeout=1500)
+        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", "--unpromoted", idle_seconds=1500)
         assert done.returncode == 0, done.stdout + done.stderr
         inbox = stack.client.get_artifact_version("scenarios").load()[0].inbox_address
         asked = {"question": "Where is it?", "inbox_address": inbox, "query_date": "2035-01-01"}

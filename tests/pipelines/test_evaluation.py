@@ -40,7 +40,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
     )
 
 
-def save_checkpoint(folder: Path, seed: int, **trained_with: Any) -> Any:
+def save_checkpoint(folder: Path, seed: int, step: int = 1, **trained_with: Any) -> Any:
     """A checkpoint of an untrained adapter on a tiny base of its own; its artifact version."""
     base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed, context=8192)
     adapter = folder / f"adapter-{seed}"
@@ -53,7 +53,7 @@ def save_checkpoint(folder: Path, seed: int, **trained_with: Any) -> Any:
         base_model_checksum=files.checksum,
         base_model_source=str(base),
         name=f"tiny-{seed}",
-        step=1,
+        step=step,
         config={"max_tokens": 8, "max_turns": 1, "max_concurrent": 4, **trained_with},
         created=datetime.now(UTC),
     )
@@ -62,7 +62,7 @@ def save_checkpoint(folder: Path, seed: int, **trained_with: Any) -> Any:
 
 def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path: Path) -> None:
     prompt = "Search first."
-    new, old = save_checkpoint(tmp_path, seed=1, system_prompt=prompt), save_checkpoint(tmp_path, seed=2)
+    new, old = save_checkpoint(tmp_path, seed=1, step=0, system_prompt=prompt), save_checkpoint(tmp_path, seed=2)
     started = evaluation_pipeline.with_options(model=Model(name="tested-evaluation"))(
         config=EvaluationConfig(eval_limit=3),
         database=data.database,

@@ -12,6 +12,7 @@ import pytest
 
 from configs.schema import DataConfig, TrainingConfig
 from pipelines import resuming
+from pipelines import runs as all_runs
 from pipelines.resuming import find_resumable
 from pipelines.runs import DataRun
 from training.errors import BadInput
@@ -96,6 +97,39 @@ def test_another_content_behind_the_same_setting_is_a_change(runs: Path, tmp_pat
     find_resumable("judged", None, [])
     rubric.write_text("- be brief\n")
     assert f"what ruler_rubric={rubric} names has another content" in refusal("judged")
+
+
+def test_a_run_of_other_code_goes_on_only_when_asked_to(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "training_code", lambda: "today")
+    begun(runs, "long").model_copy(update={"code": "then", "git_revision": "abc"}).save(runs / "r-long")
+    told = refusal("long")
+    assert "began with other code (commit abc)" in told and "--new-code" in told
+    assert told.endswith("--set experiment=long-2 instead of --resume")
+    found = find_resumable("long", None, [], new_code=True).experiment
+    again = found.model_copy(update={"code": "today", "git_revision": "def", "created": datetime(2026, 11, 23, tzinfo=UTC)})
+    again.resuming(runs / "r-long").save(runs / "r-long")
+    kept = find_resumable("long", None, []).experiment
+    assert (kept.code, kept.git_revision, kept.created) == ("then", "abc", found.created), "what it began with stays recorded"
+    assert [(start.code, start.git_revision) for start in kept.resumptions] == [("today", "def")]
+
+
+def test_changed_code_is_another_run_and_an_unfinished_old_one_is_named(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(all_runs, "RUNS", runs)
+    said: list[str] = []
+    monkeypatch.setattr(all_runs, "say", said.append)
+    keys = []
+    for code in ("then", "today"):
+        monkeypatch.setattr(all_runs, "training_code", lambda code=code: code)
+        keys.append(all_runs.run_key(TrainingConfig(), DATA))
+    assert keys[0] != keys[1]
+    old = begun(runs, "long").model_copy(update={"code": "then", "data": {"a": str(DATA.database), "b": str(DATA.scenarios)}})
+    for stopped, told in (("max_steps=2 reached", False), (None, True)):
+        old.model_copy(update={"stopped": stopped}).save(runs / "r-long")
+        all_runs._say_if_unfinished_with_other_code(TrainingConfig(experiment="long"), DATA)
+        assert bool(said) is told
+    assert "run r-long of 2026-11-21" in said[0] and "--resume r-long --new-code" in said[0]
 
 
 def test_other_base_weights_are_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_a_log_gets_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
                      "  mails read: 2,000 of 4,000, 11/s, 0:03:00 left"]  # fmt: skip
 
 
-def row(step: int, *alerts: str, validated: float | None = None) -> SimpleNamespace:
+def row(step: int, *alerts: str, validated: float | None = None, lost: int = 0) -> SimpleNamespace:
     return SimpleNamespace(
         step=step,
         phase="grpo",
@@ -57,6 +57,8 @@ def row(step: int, *alerts: str, validated: float | None = None) -> SimpleNamesp
         rollouts_replayed=12 if step == 5 else 0,
         distinct_call_sequences=3.25 if step > 1 else None,
         entropy=0.0312 if step > 1 else None,
+        rollout_errors=lost,
+        validation_errors=0,
         validation_reward=validated,
         validation_accuracy=validated,
         alerts=[SimpleNamespace(name=name, sentence=f"{name} is high") for name in alerts],
@@ -84,3 +86,15 @@ def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: py
         "  alert        a: a is high",
     ]
     assert lines[4][0].startswith("  alert") and lines[5][0].startswith("step   3")
+
+
+def test_what_was_lost_is_said_in_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[tuple[str, bool]] = []
+    monkeypatch.setattr(console, "say", lambda line, quiet=False, alarm=False: lines.append((line, alarm)))
+    shown = TrainingConsole(10)
+    shown.step(row(1, lost=3))
+    shown.warning("3 rollouts failed")
+    assert [line for line, alarm in lines if alarm] == [
+        "  errors       3 rollouts, 0 validation questions",
+        "  warning      3 rollouts failed",
+    ]

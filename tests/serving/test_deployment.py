@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import standstill
 
 ROOT = Path(__file__).parents[2]
 STORE = """
@@ -34,6 +35,7 @@ Client().create_model(MODEL_NAME)
 version = Client().create_model_version(MODEL_NAME)
 for artifact in (checkpoint, database):
     link_artifact_to_model(artifact, Model(name=MODEL_NAME, version=version.name))
+version.set_stage("production")
 """
 DEPLOY = """
 import json, sys
@@ -61,7 +63,7 @@ class Place:
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         variables = self.environment | environment
-        return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=600, check=False)
+        return standstill.run(list(command), cwd=ROOT, env=variables)
 
     def zenml(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run(str(Path(sys.executable).with_name("zenml")), *arguments)

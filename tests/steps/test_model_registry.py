@@ -21,7 +21,8 @@ class Store:
         self.artifacts: dict[tuple[str, str | None], Any] = {}
 
     def add_version(self, stage: str | None = None, **artifacts: Any) -> Any:
-        version = SimpleNamespace(stage=stage, get_artifact=artifacts.get)
+        name = f"r{len(self.versions)}"
+        version = SimpleNamespace(name=name, stage=stage, run_metadata={}, get_artifact=artifacts.get)
         self.versions.insert(0, version)
         return version
 
@@ -66,6 +67,22 @@ def test_else_the_latest_that_has_one(store: Store) -> None:
     store.add_version(**{CHECKPOINT: stored(2)})
     store.add_version(**{MAIL_DATABASE: "data preparation only"})
     assert model_registry.find_checkpoint().checkpoint.manifest.step == 2
+
+
+def test_what_the_gate_rejected_is_served_only_when_asked_for(store: Store) -> None:
+    rejected = store.add_version(**{CHECKPOINT: stored(1)})
+    with pytest.raises(BadInput, match=r"no version is in production; the latest is r0 \(no stage, not evaluated\)"):
+        model_registry.find_checkpoint(unpromoted=False)
+    rejected.run_metadata = {
+        "evaluation": {"n": 155, "trained": 0.144},
+        "promotion": {"promoted": False, "reason": "14.4% correct is not above promotion_floor=0.2"},
+    }
+    with pytest.raises(BadInput, match=r"14.4% of 155 questions correct, not promoted: 14.4% .*--unpromoted") as caught:
+        model_registry.find_checkpoint(unpromoted=False)
+    assert "\n" not in str(caught.value)
+    assert model_registry.find_checkpoint(unpromoted=True).checkpoint.manifest.step == 1
+    store.add_version(stage="production", **{CHECKPOINT: stored(2)})
+    assert model_registry.find_checkpoint(unpromoted=False).checkpoint.manifest.step == 2
 
 
 @pytest.mark.parametrize("prepared", [False, True])

@@ -74,13 +74,13 @@ class ScriptedBackend(CountingBackend):
         self.events, self.update = events, update
         self.trained: list[list[int]] = []
 
-    async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
+    async def train(self, model: Any, groups: Any, *, learning_rate: float, **arguments: Any) -> SimpleNamespace:
         self.trained.append([int(group.trajectories[0].metadata["scenario_id"]) for group in groups])
         number = self.model.step() + 1
         self.events.append(f"update to @{number}")
         if self.update:
             await self.update(number)
-        result = await super().train(model, groups, learning_rate=learning_rate, scale_rewards=scale_rewards)
+        result = await super().train(model, groups, learning_rate=learning_rate, **arguments)
         self.events.append(f"updated to @{number}")
         return result
 

@@ -19,6 +19,7 @@ from toy_run import Told, ToyTask, settings, train
 from training import health
 from training.backends import GpuMemory
 from training.health import HealthMonitor, _cgroup_limits
+from training.settings import HealthLimits
 
 GIGABYTE = 10**9
 
@@ -34,9 +35,12 @@ class Monitored:
         self.told: list[str] = []
         monkeypatch.setattr(health.psutil, "virtual_memory", lambda: self.memory)
         self.set("_cgroup_limits", lambda: [])
-        self.set("_LEAST_DISK", 0)
         self.set("gpu_memory", lambda: self.gpu)
-        self._monitor = HealthMonitor(0, folder, lambda: self.url, self.told.append)
+        self.limits = HealthLimits(disk_bytes=0)
+        self._monitor = HealthMonitor(0, self.limits, folder, lambda: self.url, self.told.append)
+
+    def limit(self, **changes: float) -> None:
+        self._monitor._limits = self.limits.model_copy(update=changes)
 
     def looks(self, times: int = 4) -> list[str]:
         for _ in range(times):
@@ -76,20 +80,20 @@ def test_memory_of_the_run_of_its_group_and_of_the_machine(monitored: Monitored)
     resident = health.psutil.Process().memory_info().rss
     for limit, causes in ((2 * resident, []), (resident, ["memory"])):
         monitored.set("_cgroup_limits", lambda limit=limit: [limit])
-        assert [cause for cause, _ in health._processes()] == causes
+        assert [cause for cause, _ in health._processes(HealthLimits())] == causes
 
 
 def test_memory_of_children_counts(monitored: Monitored) -> None:
     limit = int((health.psutil.Process().memory_info().rss + 150_000_000) / 0.9)
     monitored.set("_cgroup_limits", lambda: [limit])
-    assert list(health._processes()) == []
+    assert list(health._processes(HealthLimits())) == []
     holding = "held = b'x' * 300_000_000; print(1, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", holding], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as child:
         assert child.stdout
         child.stdout.readline()
-        assert [cause for cause, _ in health._processes()] == ["memory"]
+        assert [cause for cause, _ in health._processes(HealthLimits())] == ["memory"]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,7 @@ def test_a_child_that_has_died_unnoticed_and_too_many_of_them(monitored: Monitor
         while health.psutil.Process(dead.pid).status() != health.psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
         assert monitored.looks() == [f"child process true ({dead.pid}) has ended, and nobody asked how"]
-        monitored.set("_MOST_CHILDREN", 1)
+        monitored.limit(child_processes=1)
         children = len(health.psutil.Process().children(recursive=True))  # other tests may have left some
         assert f"this run has {children} child processes, 1 are many" in monitored.looks()[1]
     finally:
@@ -130,7 +134,7 @@ def test_a_child_that_has_died_unnoticed_and_too_many_of_them(monitored: Monitor
 
 
 def test_little_disk_is_said_of_the_run_and_of_temporary_files(monitored: Monitored, tmp_path: Path) -> None:
-    monitored.set("_LEAST_DISK", 10**18)
+    monitored.limit(disk_bytes=10**18)
     of_run, of_temporary = monitored.looks()
     assert f"on the disk of the run ({tmp_path})" in of_run and "on the disk of temporary files" in of_temporary
 
@@ -181,6 +185,30 @@ def test_a_server_that_fails_or_is_gone(monitored: Monitored, tmp_path: Path, mo
     assert gone.looks() == []
     gone.url = server.url
     assert len(gone.looks()) == 1
+
+
+def test_a_look_that_fails_is_told_and_the_next_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([PermissionError("no access to /proc"), PermissionError("no access to /proc"), None, None])
+    looked = threading.Event()
+
+    def causes(_: HealthMonitor) -> Any:
+        failure = next(looks, None)
+        if failure is not None:
+            raise failure
+        yield "disk", "the disk is full"
+
+    told: list[str] = []
+
+    def warn(sentence: str) -> None:
+        told.append(sentence)
+        if "disk" in sentence:
+            looked.set()
+
+    monkeypatch.setattr(HealthMonitor, "_causes", causes)
+    with HealthMonitor(0.01, HealthLimits(), tmp_path, lambda: None, warn):
+        assert looked.wait(60)
+    assert [sentence for sentence in told if "could not be checked" in sentence] == told[:1]
+    assert "PermissionError: no access to /proc" in told[0] and told[1:] == ["the disk is full"]
 
 
 class Slow(ToyTask):

@@ -161,6 +161,7 @@ EXPLOITS = [
     ("source_spam", habit("source_spam", reward=0.2)),
     ("unread_answer", habit("unread_answer", turns=2, tokens=75)),
     ("reward_jump", loophole),
+    ("perfect_reward", loophole),
     ("reward_without_accuracy", paid_for_nothing),
     ("length_drift", rambling),
     ("length_drift", giving_up),

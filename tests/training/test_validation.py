@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import art
 import pytest
+from art.local import LocalBackend
+from art.serverless.backend import ServerlessBackend
 from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, settings, train
 
+from training.backends import require_backend, update_arguments
 from training.errors import BadInput
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
@@ -85,6 +89,8 @@ def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path)
     [
         ({"validate_every": 1, "stop_plateau_steps": 2}, 5, "was never above"),
         ({"validate_every": 3, "stop_target": 0.8}, 3, "reached stop_target=0.8"),
+        ({"validate_every": 1, "stop_margin": 0.3}, 3, "before the first step by stop_margin=0.3"),
+        ({"validate_every": 1, "stop_margin": 0.3, "demonstrations": 0}, 2, "before the first step by stop_margin=0.3"),
         ({"stop_tokens": 300}, 3, "360 tokens sampled of stop_tokens=300"),
         ({"stop_tokens": 300, "validate_every": 5}, 2, "tokens sampled of stop_tokens=300"),
         ({"stop_seconds": 1e-9}, 0, "of stop_seconds=1e-09"),
@@ -132,7 +138,7 @@ def test_alerts_are_in_the_rows_and_survive_a_restart(tmp_path: Path) -> None:
     assert not any(row.alerts for row in off.history)
 
 
-def test_failed_validation_rollouts_are_counted_and_not_wrong_answers(tmp_path: Path) -> None:
+def test_a_validation_that_lost_questions_chooses_no_checkpoint(tmp_path: Path) -> None:
     class Flaky(ToyTask):
         async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
             trajectory = await super().rollout(policy, scenario)
@@ -141,9 +147,81 @@ def test_failed_validation_rollouts_are_counted_and_not_wrong_answers(tmp_path: 
             return trajectory
 
     run = train(tmp_path, settings(validate_every=3), Flaky())
-    validated = [row for row in run.history if row.validation_accuracy is not None]
-    assert [row.validation_accuracy for row in validated] == [1.0] * 3
-    assert all(0 < row.validation_errors < 10 for row in validated)
+    assert all(row.validation_accuracy is row.validation_reward is None for row in run.history), "only the easy ones are left"
+    lost = [row for row in run.history if row.validation_errors]
+    assert [row.step for row in lost] == [0, 3, 6] and all(row.validation_errors < 10 for row in lost)
+    assert all("counts for nothing" in row.warnings[-1] and "of 10 questions failed" in row.warnings[-1] for row in lost)
+    assert run.checkpoint_of == 6, "the last checkpoint, as in a run without validation"
+
+
+def test_the_settings_of_the_loss_reach_the_backend(tmp_path: Path) -> None:
+    rules = settings(
+        max_steps=1, policy_loss="ppo", clip_low=0.1, clip_high=0.3, kl_penalty=0.05, advantage_balance=0.2, scale_rewards=False
+    )
+    model = CountingModel(tmp_path)
+    backend = CountingBackend(model)
+    asyncio.run(Trainer(ToyTask(), model, backend, rules, max_tokens=8).run())
+    expected = {"loss_fn": "ppo", "epsilon": 0.1, "epsilon_high": 0.3, "kl_penalty_coef": 0.05, "advantage_balance": 0.2}
+    assert backend.arguments == {**expected, "scale_rewards": False}
+    known = inspect.signature(LocalBackend.train).parameters
+    assert set(backend.arguments) <= set(known)
+    remote = update_arguments(rules.model_copy(update={"backend": "serverless", "kl_penalty": 0.0}))
+    assert remote["ppo"] is True and set(remote) <= set(inspect.signature(ServerlessBackend.train).parameters)
+    with pytest.raises(BadInput, match="kl_penalty=0.05: backend=serverless has none"):
+        require_backend(rules.model_copy(update={"backend": "serverless"}))
+
+
+def test_epochs_end_a_run_before_max_steps(tmp_path: Path) -> None:
+    task = ToyTask()
+    run = train(tmp_path, settings(max_steps=100, groups_per_step=8, rollouts_per_group=2, epochs=1), task)
+    assert run.stopped == "max_steps=5 reached" and len({scenario for _, _, scenario in task.asked}) == 40
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(1.0, 12, 12), (0.5, 1, 11), (0.0, 0, 0)])
+def test_a_share_of_the_transcripts_is_kept(tmp_path: Path, share: float, least: int, most: int) -> None:
+    class Logging(CountingModel):
+        kept = 0
+
+        async def log(self, groups: Any = None, **named: Any) -> None:
+            self.kept += sum(len(group.trajectories) for group in groups or ())
+
+    model = Logging(tmp_path)
+    rules = settings(max_steps=1, log_sample_rate=share)
+    asyncio.run(Trainer(ToyTask(), model, CountingBackend(model), rules, max_tokens=8).run())
+    assert least <= model.kept <= most
+
+
+def test_what_fails_once_is_asked_again(tmp_path: Path) -> None:
+    class FailsOnce(ToyTask):
+        def __init__(self) -> None:
+            super().__init__()
+            self.failed: set[tuple[str, int]] = set()
+
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            if (policy.model, scenario) not in self.failed:
+                self.failed.add((policy.model, scenario))
+                raise TimeoutError
+            return await super().rollout(policy, scenario)
+
+    rules = settings(validate_every=3)
+    run, expected = train(tmp_path / "a", rules, FailsOnce()), train(tmp_path / "b", rules, ToyTask())
+    figures = [(row.reward, row.rollout_errors, row.validation_accuracy, row.validation_errors) for row in run.history]
+    assert figures == [(row.reward, 0, row.validation_accuracy, 0) for row in expected.history]
+    assert not any(row.warnings for row in run.history)
+
+
+def test_rollouts_that_are_too_long_to_learn_from_are_counted(tmp_path: Path) -> None:
+    class Long(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metrics["context_tokens"] = 513 if scenario % 2 else 512
+            return trajectory
+
+    task = Long()
+    run = train(tmp_path, settings(max_context=512, max_steps=2), task)
+    assert sum(row.rollouts_too_long for row in run.history) == sum(scenario % 2 for _, _, scenario in task.asked) > 0
+    told = [warning for row in run.history for warning in row.warnings]
+    assert all("more than max_context=512 tokens and are not learnt from" in warning for warning in told) and told
 
 
 def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from training.settings import TrainerSettings
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
 
-SKILL = {1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
+SKILL = {0: 0.2, 1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
 """Checkpoint -> share of the questions that the policy answers."""
 
 
@@ -101,7 +101,8 @@ class CountingBackend:
         self.model = model
         self.learnt_from: list[art.Trajectory] = []
 
-    async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
+    async def train(self, model: Any, groups: Any, *, learning_rate: float, **arguments: Any) -> SimpleNamespace:
+        self.arguments = arguments
         self.model.new_checkpoint()
         return SimpleNamespace(metrics={"loss/train": 0.1})
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from training.errors import BadInput
-from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from art.backend import Backend
+
+    from training.settings import TrainerSettings
 
 
 def require_backend(settings: TrainerSettings) -> str:
     """What the configured backend would compute on, in words. Raises `BadInput` when it cannot work on this machine."""
     import os
 
+    if settings.backend == "serverless" and settings.kl_penalty:
+        raise BadInput(f"kl_penalty={settings.kl_penalty:g}: backend=serverless has none; set it to 0")
     if settings.backend == "serverless":
         if not os.environ.get("WANDB_API_KEY"):
             raise BadInput("backend=serverless needs WANDB_API_KEY in the environment or in .env")
@@ -34,6 +37,19 @@ def require_backend(settings: TrainerSettings) -> str:
     if settings.backend == "local":
         raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch runs without")
     return f"CPU, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+
+
+def update_arguments(settings: TrainerSettings) -> dict[str, Any]:
+    """Arguments of the backend's `train` that say how the loss is made of rewards and probabilities (`art.loss`)."""
+    arguments: dict[str, Any] = {
+        "scale_rewards": settings.scale_rewards == "group",
+        "advantage_balance": settings.advantage_balance,
+        "epsilon": settings.clip_low,
+        "epsilon_high": settings.clip_high,
+    }
+    if settings.backend == "serverless":
+        return arguments | {"ppo": settings.policy_loss == "ppo"}
+    return arguments | {"loss_fn": settings.policy_loss, "kl_penalty_coef": settings.kl_penalty}
 
 
 def free_memory(settings: TrainerSettings) -> int | None:
@@ -81,6 +97,7 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
         return TorchBackend(
             path=str(path),
             settings=TorchSettings(
+                **settings.torch.model_dump(),
                 lora_rank=settings.lora_rank,
                 lora_layers=settings.lora_layers,
                 seed=settings.seed,

@@ -117,6 +117,8 @@ class Engine:
         names = ("requests", "steps", "computed_tokens", "reused_tokens", "sampled_tokens", "drafted_tokens", "accepted_tokens")
         self.counters = dict.fromkeys(names, 0)
         self.busy_seconds = 0.0
+        self._update_seconds = 0.0
+        self._update_begun: float | None = None
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._thread.start()
 
@@ -226,7 +228,21 @@ class Engine:
                     self._fail_all(error)
                 self.busy_seconds += time.monotonic() - started
 
+    @property
+    def update_seconds(self) -> float:
+        """Time spent on work that has the model to itself, up to now."""
+        begun = self._update_begun
+        return self._update_seconds + (time.monotonic() - begun if begun is not None else 0.0)
+
     def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
+        self._update_begun = started = time.monotonic()
+        try:
+            self._do_alone(work, future)
+        finally:
+            self._update_begun = None
+            self._update_seconds += time.monotonic() - started
+
+    def _do_alone(self, work: Callable[[], Any], future: Future[Any]) -> None:
         try:
             if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
                 self._forget()

@@ -73,6 +73,7 @@ def create_app(
         return {
             **engine.counters,
             "busy_seconds": round(engine.busy_seconds, 3),
+            "update_seconds": round(engine.update_seconds, 3),
             "running": engine.running(),
             "waiting": engine.waiting(),
         }

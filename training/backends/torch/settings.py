@@ -7,18 +7,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class TorchSettings(BaseModel):
-    """How the torch backend serves and trains. The defaults suit a model of 135M parameters on two CPU cores."""
+class TorchEngineSettings(BaseModel):
+    """Speed and memory of the torch backend. The defaults suit a model of 135M parameters on two CPU cores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    # Set for nearly every run.
     device: str = "auto"
     """`auto` takes CUDA when there is one; otherwise a torch device such as `cpu` or `cuda:1`."""
-    lora_rank: int = Field(default=16, ge=1, le=512)
     lora_alpha: float = Field(default=32.0, gt=0)
-    lora_layers: int | None = Field(default=None, ge=1)
-    """Adapt this many layers from the top (all of them when `None`); nothing below is back-propagated through."""
 
     # Memory and speed.
     threads: int | None = Field(default=None, ge=1)
@@ -41,7 +37,15 @@ class TorchSettings(BaseModel):
     """Tokens whose activations are kept for a backward pass: the bound on its memory. Of a larger one the lower layers are
     computed twice. `None` takes 896 with products in float32 and 2,048 in bfloat16, where each needs half the memory."""
 
-    # Optimizer (AdamW).
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm before the optimizer's step (AdamW)."""
+
+
+class TorchSettings(TorchEngineSettings):
+    """How the torch backend serves and trains."""
+
+    lora_rank: int = Field(default=16, ge=1, le=512)
+    lora_layers: int | None = Field(default=None, ge=1)
+    """Adapt this many layers from the top (all of them when `None`); nothing below is back-propagated through."""
     seed: int = 0
     """Initialises the adapter and unseeded sampling."""

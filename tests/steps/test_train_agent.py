@@ -1,0 +1,46 @@
+"""What the training step hands to the trainer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.judges.exact import ExactJudge
+from agent.judges.llm import LLMJudge
+from agent.reward_weights import RewardWeights
+from configs.schema import TrainingConfig
+from steps.training import train_agent as module
+
+
+class Handed(Exception):
+    """The task that the trainer was given."""
+
+
+def task_of(config: TrainingConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run_training(task: Any, **_: Any) -> None:
+        raise Handed(task)
+
+    monkeypatch.setattr(module, "run_training", run_training)
+    monkeypatch.setattr(module, "base_model_files", lambda *_, **__: SimpleNamespace(checksum="c" * 64, path="base"))
+    monkeypatch.setattr(module, "require_ready", lambda *_, **__: None)
+    monkeypatch.setattr(module, "watch", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "tracked", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "_experiment", lambda *_: SimpleNamespace(resuming=lambda _: SimpleNamespace(save=lambda _: None)))
+    with pytest.raises(Handed) as handed:
+        module.train_agent.entrypoint(config, "r1", {"source": "base", "checksum": "c" * 64}, None, [])
+    return handed.value.args[0]
+
+
+def test_the_weights_of_the_reward_come_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainingConfig.model_validate({"verifiable_weights": {"few_turns": 0.5}})
+    assert task_of(config, monkeypatch).weights == RewardWeights(few_turns=0.5)
+
+
+def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+    assert isinstance(task_of(TrainingConfig(), monkeypatch).judge, ExactJudge)
+    judge = task_of(TrainingConfig(judge="llm", judge_model="openai/own"), monkeypatch).judge
+    assert isinstance(judge, LLMJudge) and judge.model == "openai/own"

@@ -1,0 +1,38 @@
+"""A time limit against hanging: it moves on whenever something has got further."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class MovingDeadline:
+    """Everything inside `limit()` raises `TimeoutError` together when `move()` was not called for `seconds`.
+
+    Before the first call of `move` there is no limit.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._when: float | None = None
+        self._limits: set[asyncio.Timeout] = set()
+
+    @property
+    def begun(self) -> bool:
+        return self._when is not None
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        async with asyncio.timeout_at(self._when) as limit:
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.remove(limit)
+
+    def move(self) -> None:
+        self._when = asyncio.get_running_loop().time() + self._seconds
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(self._when)
