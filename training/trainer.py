@@ -274,8 +274,8 @@ class Trainer:
         update_started = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [reward_spread(group) for group in groups]
-        subset = self.settings.train_rollouts_per_group
-        trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > 0]
+        subset, least = self.settings.train_rollouts_per_group, self.settings.min_reward_std
+        trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > least]
         replayed = self._replay.recall(step) if trainable else []
         if trainable and not any(row.groups_trained for row in before):
             scale = self.settings.scale_rewards == "group"

@@ -22,6 +22,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "train_rollouts_per_group": ({}, 2),
     "question_selection": ({}, "learnability"),
     "max_extra_groups": ({}, 2),
+    "min_reward_std": ({}, 0.45),
     "replay_steps": ({}, 1),
     "learning_rate": ({}, 1e-5),
     "learning_rate_schedule": ({}, "cosine"),
