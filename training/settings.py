@@ -70,6 +70,13 @@ class TrainerSettings(BaseModel):
         default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
     )
 
+    turn_credit: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="weight of a turn's own advantage among rollouts in the same state (GiGPO, torch backend); 0: none",
+    )
+
     # loss
     policy_loss: Literal["cispo", "ppo"] = Field(default="cispo", description="loss of the update, see art.loss")
     clip_low: float | None = Field(

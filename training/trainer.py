@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.downsampling import downsampled
 from training.deadline import MovingDeadline
+from training.downsampling import downsampled
 from training.errors import BadInput
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
@@ -144,8 +144,6 @@ class Trainer:
         history_path = self._model_dir / HISTORY_FILE
         rows = self._finished_rows(history_path)
         resumed_from = rows[-1].step if rows else None
-        with self._watch.call("start of the backend"):
-            await self.model.register(self.backend)
         scenarios = list(self.task.train_scenarios())
         if not scenarios and self.settings.max_steps:
             raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
@@ -156,6 +154,8 @@ class Trainer:
             in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
             self.settings = self.settings.model_copy(update={"max_steps": min(self.settings.max_steps, in_epochs)})
         selection = select_questions(self.task, scenarios, self.settings)
+        with self._watch.call("start of the backend"):
+            await self.model.register(self.backend)
 
         async def finish(row: StepRecord, in_use: Collection[int] = ()) -> None:
             if validation_due([*rows, row], self.settings):
