@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.downsampling import downsampled
 from training.deadline import MovingDeadline
+from training.downsampling import downsampled
 from training.errors import BadInput
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
