@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from pathlib import Path
 
 import pytest
@@ -48,26 +47,3 @@ def test_demonstrations_teach_the_game_and_rollouts_train_on(base: Path, tmp_pat
     assert any(row.groups_trained for row in steps) and any((row.accuracy or 0.0) > 0 for row in steps)
     assert run.history[-1].checkpoint_step == 1 + sum(bool(row.groups_trained) for row in steps)
     assert all(row.entropy and row.sampled_tokens for row in steps)
-
-
-def test_all_levers_work_together_on_the_torch_backend(base: Path, tmp_path: Path) -> None:
-    levers = {
-        "question_selection": "learnability",
-        "max_extra_groups": 4,
-        "train_rollouts_per_group": 3,
-        "scale_rewards": "batch",
-        "replay_steps": 1,
-        "turn_credit": 0.5,
-        "learning_rate_schedule": "cosine",
-        "max_steps_off_policy": 1,
-    }
-    start = {"demonstrations": 40, "warm_start_learning_rate": 2e-2, "temperature": 0.7, "validate_every": 0}
-    run = train(tmp_path, base, max_steps=3, **levers, **start)
-    steps = run.history[1:]
-    assert any(row.groups_trained for row in steps)
-    for row, before in zip(steps, [None, *steps], strict=False):
-        assert len(row.questions) == 4 + row.groups_replaced and row.groups_trained <= 4
-        assert row.rollouts_trained == 3 * row.groups_trained and row.rollouts_sampled == 6 * len(row.questions)
-        if row.groups_trained:
-            assert math.isfinite((row.model_extra or {})["loss/train"])
-            assert row.rollouts_replayed == (before.rollouts_trained if before else 0)
