@@ -138,5 +138,15 @@ def _cell(value: Any) -> str:
     if value in (None, []):
         return "-"
     if isinstance(value, list):
-        return ", ".join(str(entry["name"] if isinstance(entry, Mapping) else entry) for entry in value)
+        return ", ".join(_entry(entry) for entry in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _entry(entry: Any) -> str:
+    """An alert by its name, a question by its index and its share of correct rollouts."""
+    if not isinstance(entry, Mapping):
+        return str(entry)
+    if "name" in entry:
+        return str(entry["name"])
+    right = entry.get("right")
+    return f"{entry.get('index')}: {'-' if right is None else right} of {entry.get('rollouts')}"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.training import training_html
+from training.history import AskedQuestion, StepRecord
 
 WARM = {
     "step": 0,
@@ -114,3 +115,10 @@ def test_the_held_out_curve_begins_with_the_warm_start_and_is_compared_with_it()
     untouched = {"step": 0, "phase": "untouched", "checkpoint_step": 0, "seconds": 1.0, "validation_accuracy": 0.25}
     text = training_html([untouched, *steps])
     assert "untouched base" in text and "imitation alone" not in text
+
+
+def test_a_row_of_the_trainer_is_shown_whole() -> None:
+    asked = [AskedQuestion(index=7, rollouts=6, right=4), AskedQuestion(index=9, rollouts=0)]
+    row = StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=60.0, reward=0.5, questions=asked, warnings=["one failed"])
+    text = training_html([WARM, row.model_dump()])
+    assert "7: 4 of 6, 9: - of 0" in text and "one failed" in text
