@@ -82,7 +82,7 @@ def _lines(planned: Plan) -> list[str]:
     lines = [
         f"warm start     {planned.demonstrations:,} demonstrations",
         f"steps          {planned.steps:,}",
-        f"rollouts       {planned.rollouts:,}, and {planned.validation_rollouts:,} for validation",
+        f"rollouts       at most {planned.rollouts:,}, and {planned.validation_rollouts:,} for validation",
         f"tokens         {tokens} sampled",
     ]
     if planned.steps_ahead:

@@ -10,7 +10,10 @@ from reports.page import escape, page
 from reports.viewer import questions_section, rollouts_by_question
 
 _HELD_OUT = ("validation_accuracy", "validation_reward")
-_BOOKKEEPING = ("step", "checkpoint_step", "reward_error", "validation_errors", "validation_tokens", "validation_seconds")
+_BOOKKEEPING = (
+    *("step", "checkpoint_step", "reward_error", "reward_highest", "reward_highest_share"),
+    *("validation_errors", "validation_tokens", "validation_seconds"),
+)
 
 
 def training_html(
@@ -54,7 +57,8 @@ def training_html(
 def _imitation(column: str, before: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
     """The level that the policy had on held-out questions before its first GRPO step."""
     validated = points_of(column, before) if column in _HELD_OUT else []
-    return ("imitation alone", validated[-1][1]) if validated else None
+    name = "untouched base" if before and before[-1].get("phase") == "untouched" else "imitation alone"
+    return (name, validated[-1][1]) if validated else None
 
 
 def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:

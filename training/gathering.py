@@ -279,7 +279,8 @@ class Gatherer:
             with self._watch.call(f"scores of question {number} in step {step}", turn=step):
                 group, use = await self._scorer.score(art.TrajectoryGroup(finished))
         under_way.ended = time.monotonic()
-        if group is not None and not reward_spread(group) and under_way.reserve:
+        without_spread = group is not None and reward_spread(group) <= self._settings.min_reward_std
+        if without_spread and under_way.reserve:
             self._ask(under_way, step, under_way.reserve.pop(0), replaces=True)
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)
@@ -287,7 +288,7 @@ class Gatherer:
 
 
 def reward_spread(group: art.TrajectoryGroup) -> float:
-    """Standard deviation of the rewards of a group: without spread there is nothing to learn from it."""
+    """Return the standard deviation of the rewards of a group."""
     return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
 
 

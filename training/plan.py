@@ -32,7 +32,10 @@ class Pace(BaseModel):
 
 
 class Plan(BaseModel):
-    """Counts of a whole run, resumed or not. `None` where nothing is known to reckon with."""
+    """Counts of a whole run, resumed or not. `None` where nothing is known to reckon with.
+
+    With `max_extra_groups` rollouts, judge requests and what follows from them are upper bounds.
+    """
 
     demonstrations: int
     steps: int
@@ -52,13 +55,14 @@ class Plan(BaseModel):
 
 def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
     """The plan of a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
-    per_step = settings.groups_per_step * settings.rollouts_per_group
+    groups_per_step = settings.groups_per_step + settings.max_extra_groups
+    per_step = groups_per_step * settings.rollouts_per_group
     rollouts = settings.max_steps * per_step
     validations = 0
     if settings.validates:
         validations = bool(settings.demonstrations or settings.stop_margin) + math.ceil(settings.max_steps / settings.validate_every)
     validated = validations * settings.validation_questions
-    judge_requests = settings.max_steps * settings.groups_per_step if "ruler" in settings.reward_weights else 0
+    judge_requests = settings.max_steps * groups_per_step if "ruler" in settings.reward_weights else 0
     demonstrations = settings.demonstrations * settings.warm_start_epochs
     seconds = None
     if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):

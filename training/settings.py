@@ -49,6 +49,12 @@ class TrainerSettings(BaseModel):
     max_extra_groups: int = Field(
         default=0, ge=0, le=1024, description="further questions that a step may ask in place of groups without spread; 0 drops these"
     )
+    min_reward_std: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="a group has spread if the standard deviation of its rewards is above this; without it nothing is learnt from it",
+    )
     replay_steps: int = Field(
         default=0, ge=0, le=16, description="steps whose groups are learnt from once more, with the log-probabilities of then"
     )
@@ -62,6 +68,13 @@ class TrainerSettings(BaseModel):
     )
     warm_up_steps: int = Field(
         default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
+    )
+
+    turn_credit: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="weight of a turn's own advantage among rollouts in the same state (GiGPO, torch backend); 0: none",
     )
 
     # loss

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.downsampling import downsampled
 from training.deadline import MovingDeadline
+from training.downsampling import downsampled
 from training.errors import BadInput
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, Gatherer, reward_spread, tell_failures
 from training.health import HealthMonitor
@@ -144,8 +144,6 @@ class Trainer:
         history_path = self._model_dir / HISTORY_FILE
         rows = self._finished_rows(history_path)
         resumed_from = rows[-1].step if rows else None
-        with self._watch.call("start of the backend"):
-            await self.model.register(self.backend)
         scenarios = list(self.task.train_scenarios())
         if not scenarios and self.settings.max_steps:
             raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
@@ -156,6 +154,8 @@ class Trainer:
             in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
             self.settings = self.settings.model_copy(update={"max_steps": min(self.settings.max_steps, in_epochs)})
         selection = select_questions(self.task, scenarios, self.settings)
+        with self._watch.call("start of the backend"):
+            await self.model.register(self.backend)
 
         async def finish(row: StepRecord, in_use: Collection[int] = ()) -> None:
             if validation_due([*rows, row], self.settings):
@@ -274,8 +274,8 @@ class Trainer:
         update_started = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [reward_spread(group) for group in groups]
-        subset = self.settings.train_rollouts_per_group
-        trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > 0]
+        subset, least = self.settings.train_rollouts_per_group, self.settings.min_reward_std
+        trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > least]
         replayed = self._replay.recall(step) if trainable else []
         if trainable and not any(row.groups_trained for row in before):
             scale = self.settings.scale_rewards == "group"

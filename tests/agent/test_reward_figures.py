@@ -12,12 +12,31 @@ WEIGHTS = RewardWeights(
     few_sources=0.2,
     few_turns=0.3,
     wrong=-1.5,
-    no_answer=-0.5,
+    no_answer=-1.75,
     malformed=-3.0,
     partial=0.25,
+    overlap=0.6,
 )
-RIGHT = {"correct": True, "answered": True, "found": 1.0, "read": 1.0, "cited": 1.0, "cited_count": 2, "turns": 4}
-NOTHING = {"correct": False, "answered": False, "found": 0.0, "read": 0.0, "cited": 0.0, "cited_count": 0, "turns": 6}
+RIGHT = {
+    "correct": True,
+    "answered": True,
+    "overlap": 0.0,
+    "found": 1.0,
+    "read": 1.0,
+    "cited": 1.0,
+    "cited_count": 2,
+    "turns": 4,
+}
+NOTHING = {
+    "correct": False,
+    "answered": False,
+    "overlap": 0.0,
+    "found": 0.0,
+    "read": 0.0,
+    "cited": 0.0,
+    "cited_count": 0,
+    "turns": 6,
+}
 
 
 @pytest.mark.parametrize(
@@ -30,8 +49,10 @@ NOTHING = {"correct": False, "answered": False, "found": 0.0, "read": 0.0, "cite
         ({**RIGHT, "correct": False}, -1.5 + 0.25 * 4),
         ({**RIGHT, "correct": False, "cited": 0.5, "read": 0.5}, -1.5 + 0.25 * 3),
         ({**RIGHT, "correct": False, "invalid_calls": 1}, -1.5 + 0.25 * 3),
-        (NOTHING, -0.5 + 0.25),
-        ({**NOTHING, "found": 1.0, "turns": 1}, -0.5 + 0.5),
+        ({**RIGHT, "overlap": 0.5}, 2.0 + 0.4 + 0.2 + 0.3 * 0.5 + 0.3),
+        ({**RIGHT, "correct": False, "overlap": 0.5}, -1.5 + 0.25 * 4 + 0.3),
+        (NOTHING, -1.75 + 0.25),
+        ({**NOTHING, "found": 1.0, "turns": 1}, -1.75 + 0.5),
         ({**NOTHING, "malformed": True}, -3.0 + 0.25),
         ({**NOTHING, "malformed": True, "invalid_calls": 2}, -3.0),
     ],

@@ -16,6 +16,7 @@ from agent.judges.exact import ExactJudge
 from agent.metrics import Prediction
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
+from agent.standstill import PolicyServerProgress
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
@@ -107,6 +108,16 @@ def test_a_slow_episode_is_no_error_as_long_as_the_server_works(scripted: Script
     scripted.seconds_per_reply, scripted.tokens_between_looks = 1.0, 7
     episode = run(scripted, database, rollout_timeout=0.1)
     assert episode.outcome == "answered" and episode.seconds > 2 and scripted.tokens > 7
+
+
+def test_every_reply_counts_as_progress_of_the_server(
+    scripted: ScriptedPolicy, database: MailDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replies: list[int] = []
+    monkeypatch.setattr(PolicyServerProgress, "_moved", lambda self: replies.append(len(scripted.requests)))
+    scripted.replies = [SEARCH, READ, ANSWER]
+    run(scripted, database)
+    assert replies == [1, 2, 3]
 
 
 @pytest.mark.parametrize("between_looks", [0, None], ids=["counters that stand still", "no counters"])

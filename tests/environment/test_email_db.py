@@ -280,11 +280,21 @@ def test_a_query_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     build_database([mail(n) for n in range(3)], tmp_path / "mails.sqlite")
     database = MailDatabase(tmp_path / "mails.sqlite", query_seconds=0.2)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(QueryTimeout, match="longer than 0.2 s"):
         database.rows(endless)
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
     assert database.email_count() == 3 and len(database.mailbox(OWNER, LATE).search(["note"])) == 3
+    database.close()
+
+
+def test_waiting_for_the_processor_stops_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_database([mail(n) for n in range(3)], tmp_path / "mails.sqlite")
+    database = MailDatabase(tmp_path / "mails.sqlite", query_seconds=60)
+    hours = iter(range(0, 10**9, 3600))
+    monkeypatch.setattr("environment.email_db.time.monotonic", lambda: float(next(hours)))
+    count = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) SELECT count(*) FROM n"
+    assert database.rows(count) == [(100_000,)]
     database.close()
 
 
@@ -362,6 +372,6 @@ def test_search_stays_inside_a_large_mailbox_of_others(database_of: Build) -> No
     )
     mailbox = database_of([*others, mail(1, body="heron here")]).mailbox(OWNER, LATE)
     mailbox.search(["heron"])
-    started = time.perf_counter()
+    started = time.thread_time()
     assert len(mailbox.search(["heron"])) == 1
-    assert time.perf_counter() - started < 0.1
+    assert time.thread_time() - started < 0.1

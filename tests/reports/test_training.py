@@ -111,3 +111,6 @@ def test_the_held_out_curve_begins_with_the_warm_start_and_is_compared_with_it()
     assert 'data-first="0.0"' in held_out and "imitation alone" in held_out
     assert text.count("imitation alone") == 1
     assert "imitation alone" not in training_html([WARM, *steps])
+    untouched = {"step": 0, "phase": "untouched", "checkpoint_step": 0, "seconds": 1.0, "validation_accuracy": 0.25}
+    text = training_html([untouched, *steps])
+    assert "untouched base" in text and "imitation alone" not in text

@@ -17,16 +17,23 @@ from training.trainer import Trainer
 REVERSED, DOUBLED = (f"test_every_setting_acts:{name}_reward" for name in ("reversed", "doubled"))
 ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "max_steps": ({}, 5),
+    "epochs": ({"groups_per_step": 20}, 1),
     "groups_per_step": ({}, 4),
     "rollouts_per_group": ({}, 5),
     "train_rollouts_per_group": ({}, 2),
     "question_selection": ({}, "learnability"),
     "max_extra_groups": ({}, 2),
+    "min_reward_std": ({}, 0.45),
     "replay_steps": ({}, 1),
     "learning_rate": ({}, 1e-5),
     "learning_rate_schedule": ({}, "cosine"),
     "scale_rewards": ({}, "batch"),
     "warm_up_steps": ({}, 1),
+    "policy_loss": ({}, "ppo"),
+    "clip_low": ({}, 0.2),
+    "clip_high": ({}, 0.3),
+    "kl_penalty": ({}, 0.1),
+    "advantage_balance": ({}, 0.5),
     "demonstrations": ({}, 4),
     "warm_start_epochs": ({}, 2),
     "warm_start_learning_rate": ({}, 1e-4),
@@ -44,6 +51,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "validation_questions": ({"validate_every": 2}, 9),
     "validation_metric": ({"validate_every": 1}, "reward"),
     "stop_plateau_steps": ({"validate_every": 1, "max_steps": 8}, 2),
+    "stop_margin": ({"validate_every": 1}, 0.1),
     "stop_target": ({"validate_every": 1}, 0.3),
     "stop_seconds": ({}, 1e-9),
     "stop_tokens": ({}, 100),
@@ -63,6 +71,10 @@ ELSEWHERE = {
     "ruler_timeout": "test_scoring.py",
     "stop_cost": "test_stopping.py",
     "step_timeout": "test_gathering.py",
+    "health": "test_health.py",
+    "log_sample_rate": "test_validation.py",
+    "turn_credit": "test_turn_credit.py",
+    "torch": "../configs/test_schema.py",
     "stall_seconds": "test_injections.py",
     "health_seconds": "test_health.py",
     "lora_rank": "injection.py",
@@ -86,10 +98,10 @@ class Tracing(CountingBackend):
         super().__init__(model)
         self.updates: list[Any] = []
 
-    async def train(self, model: Any, groups: Any, *, learning_rate: float, scale_rewards: bool) -> SimpleNamespace:
+    async def train(self, model: Any, groups: Any, **arguments: Any) -> SimpleNamespace:
         rewards = [[trajectory.reward for trajectory in group.trajectories] for group in groups]
-        self.updates.append((rewards, learning_rate, scale_rewards))
-        return await super().train(model, groups, learning_rate=learning_rate, scale_rewards=scale_rewards)
+        self.updates.append((rewards, arguments))
+        return await super().train(model, groups, **arguments)
 
     async def _train_sft(self, model: Any, trajectories: list[art.Trajectory], config: Any, dev_config: Any) -> Any:
         self.updates.append((len(trajectories), config.learning_rate, config.batch_size))

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,10 +192,9 @@ def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) 
 
 def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(base: Path, tmp_path: Path) -> None:
     rules = SETTINGS.model_copy(update={"step_timeout": 8.0})
-    started = time.monotonic()
     with pytest.raises(BadInput, match=r"step 2: 3 rollouts failed \(3 TimeoutError\), none finished"):
         train(tmp_path, base, rules, task=Hanging(lambda played: True))
-    assert time.monotonic() - started < 60 and [row.step for row in history(tmp_path)] == [0, 1]
+    assert [row.step for row in history(tmp_path)] == [0, 1]
     train(tmp_path, base)
     require_whole(tmp_path)
 

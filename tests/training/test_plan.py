@@ -30,6 +30,8 @@ def test_counts_of_a_run() -> None:
     assert plan(rules, max_turns=6, max_tokens=96, pace=quicker).seconds == 288 * 2.0 + 40 * 0.5 + 96 * 3.0
     assert (planned.judge_requests, planned.most_judge_cost) == (0, 0.0)
     assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
+    asking_on = rules.model_copy(update={"max_extra_groups": 2})
+    assert plan(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
 
 
 def test_steps_ahead_are_none_unless_asked_for_and_never_more_than_there_are() -> None:

@@ -156,7 +156,7 @@ def test_a_validation_that_lost_questions_chooses_no_checkpoint(tmp_path: Path) 
 
 def test_the_settings_of_the_loss_reach_the_backend(tmp_path: Path) -> None:
     rules = settings(
-        max_steps=1, policy_loss="ppo", clip_low=0.1, clip_high=0.3, kl_penalty=0.05, advantage_balance=0.2, scale_rewards=False
+        max_steps=1, policy_loss="ppo", clip_low=0.1, clip_high=0.3, kl_penalty=0.05, advantage_balance=0.2, scale_rewards="batch"
     )
     model = CountingModel(tmp_path)
     backend = CountingBackend(model)

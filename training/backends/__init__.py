@@ -18,6 +18,8 @@ def require_backend(settings: TrainerSettings) -> str:
     """What the configured backend would compute on, in words. Raises `BadInput` when it cannot work on this machine."""
     import os
 
+    if settings.backend != "torch" and settings.turn_credit:
+        raise BadInput(f"turn_credit={settings.turn_credit:g}: only backend=torch has it; set it to 0")
     if settings.backend == "serverless" and settings.kl_penalty:
         raise BadInput(f"kl_penalty={settings.kl_penalty:g}: backend=serverless has none; set it to 0")
     if settings.backend == "serverless":
@@ -98,6 +100,7 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
                 lora_rank=settings.lora_rank,
                 lora_layers=settings.lora_layers,
                 seed=settings.seed,
+                turn_credit=settings.turn_credit,
             ),
         )
     if settings.backend == "local":

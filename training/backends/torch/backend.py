@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -29,6 +29,7 @@ from training.backends.torch.conversation import ChatFormat
 from training.backends.torch.service import TorchService
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput
+from training.turn_credit import credited_tokens, turn_advantages
 
 
 class TorchBackend(LocalBackend):
@@ -128,6 +129,8 @@ class TorchBackend(LocalBackend):
         ]
         if not any(sum(result.assistant_mask) for result in results):
             return None
+        if self._settings.turn_credit:
+            _number_tokens(results)
         packed = packed_tensors_from_tokenized_results(
             results,
             packed_sequence_length or max(_group_lengths(results)),
@@ -137,6 +140,8 @@ class TorchBackend(LocalBackend):
         )
         if not allow_training_without_logprobs and bool(packed["logprobs"].isnan().all()):
             return None
+        if self._settings.turn_credit:
+            _credit_turns(packed, results, trajectory_groups, self._settings.turn_credit, scale_rewards, advantage_balance)
         if plot_tensors:
             plot_packed_tensors(packed, get_model_dir(model=model, art_path=self._path))
         return packed
@@ -202,6 +207,51 @@ def _labelled_ids(chat: ChatFormat, trajectory: Trajectory) -> tuple[list[int], 
         labels += [-100] * len(context) + reply[:end] + [-100] * (len(reply) - end)
         done = closed
     return ids, labels
+
+
+def _number_tokens(results: Sequence[TokenizedResult]) -> None:
+    """Make `input_pos` tell which token of which result a packed token is: packing shuffles, and keeps one advantage per result."""
+    stride = _stride(results)
+    for number, result in enumerate(results):
+        result.input_pos = [number * stride + position for position in result.input_pos]
+
+
+def _credit_turns(
+    packed: PackedTensors,
+    results: Sequence[TokenizedResult],
+    groups: Sequence[TrajectoryGroup],
+    credit: float,
+    scale: bool,
+    balance: float,
+) -> None:
+    """Add `credit` times the advantages of turns to those of their trajectories, normalised as ART's packing does.
+
+    Raises:
+        BadInput: a rollout consists of several conversations.
+    """
+    of_turns: dict[int, list[float]] = {}
+    for group in groups:
+        if any(trajectory.additional_histories for trajectory in group.trajectories):
+            raise BadInput("turn_credit needs rollouts that are one conversation each: set it to 0")
+        advantages = turn_advantages(group.trajectories, scale=scale)
+        of_turns.update((id(t), turns) for t, turns in zip(group.trajectories, advantages, strict=True))
+    stride = _stride(results)
+    table = torch.zeros(len(results), stride)
+    for row, result in zip(table, results, strict=True):
+        turns = of_turns[id(result.trajectory)]
+        row[: len(result.token_ids)] = torch.tensor(credited_tokens(result.assistant_mask, result.advantage, turns, credit))
+    mask, numbered = packed["assistant_mask"], packed["input_pos"]
+    packed["input_pos"] = numbered % stride
+    credited = torch.where(mask, table[numbered // stride, numbered % stride], 0.0)
+    if balance:
+        shrunk = credited < 0 if balance > 0 else credited > 0
+        credited = torch.where(shrunk, credited * (1 - abs(balance)), credited)
+    credited[mask] /= (credited[mask].abs() * packed["weights"][mask]).mean()
+    packed["advantages"] = credited
+
+
+def _stride(results: Sequence[TokenizedResult]) -> int:
+    return max(len(result.token_ids) for result in results)
 
 
 def _group_lengths(results: Iterable[TokenizedResult]) -> list[int]:

@@ -49,3 +49,5 @@ class TorchSettings(TorchEngineSettings):
     """Adapt this many layers from the top (all of them when `None`); nothing below is back-propagated through."""
     seed: int = 0
     """Initialises the adapter and unseeded sampling."""
+    turn_credit: float = Field(default=0.0, ge=0, le=10)
+    """Weight of a turn's own advantage, which is added to that of its trajectory (`training.turn_credit`)."""
