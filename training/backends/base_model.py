@@ -92,7 +92,8 @@ def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
 
 
 def _on_this_machine(folder: Path) -> ModelAccess:
-    return ModelAccess(found="on this machine", weight_bytes=weight_bytes(folder), parameters=parameter_count(folder))
+    parameters = parameter_count(folder) or None  # a cached folder may have no weights yet
+    return ModelAccess(found="on this machine", weight_bytes=weight_bytes(folder), parameters=parameters)
 
 
 def _require_hub_id(base_model: str) -> None:

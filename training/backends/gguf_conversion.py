@@ -10,6 +10,7 @@ stderr: the file is damaged or of an unsupported kind.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,7 @@ def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: st
     if missing := sorted(set(names) - {tensor.name for tensor in tensors}):
         raise BadInput(f"{gguf.name} lacks the tensor {missing[0]}: fetch the file again")
 
+    _require_space(target.parent, sum(map(_elements, tensors)) * dtype.itemsize)
     target.mkdir()
     shards = list(_shards(tensors, dtype.itemsize))
     weight_map = {}
@@ -67,7 +69,7 @@ def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: st
         save_file(weights, target / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(sorted(weights), file)
     if len(shards) > 1:
-        size = sum(_elements(tensor) for tensor in tensors) * dtype.itemsize
+        size = sum(map(_elements, tensors)) * dtype.itemsize
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (target / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
 
@@ -116,6 +118,14 @@ def _require_tools(gguf: Path, tokenizer: Any) -> None:
         what = "has a chat template without tools" if tokenizer.chat_template else "has no chat template"
         raise BadInput(
             f"{gguf.name} {what}: take an instruction-tuned model whose template lists tools, such as Qwen2.5-Instruct"
+        )
+
+
+def _require_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise BadInput(
+            f"no space left in {folder}: the converted weights take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free"
         )
 
 

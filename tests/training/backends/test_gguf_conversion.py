@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +75,16 @@ def test_local_file_is_converted_once_with_its_own_template(quantised: Path, tmp
         resolve_base_model(str(quantised), tmp_path / "models")
     assert "\n" not in str(refusal.value)
     assert [folder for folder in (tmp_path / "models").iterdir() if folder.is_dir()] == [files.path]
+
+
+def test_full_disk_is_said_before_anything_is_written(
+    quantised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    with pytest.raises(BadInput, match="no space left .* the converted weights take"):
+        convert_gguf(quantised, tmp_path / "converted", torch.bfloat16, None)
+    assert not (tmp_path / "converted").exists()
 
 
 def test_file_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from training.backends.model_sources.folder import BaseModelFiles, file_sha256, 
 from training.errors import BadInput
 
 MANIFEST = "manifest.json"
-_BYTES_PER_GGUF_BYTE = 8
-"""Upper bound for bfloat16 weights made from a file of 2 bits a weight or more."""
 
 
 class GgufOrigin(BaseModel):
@@ -55,7 +53,8 @@ def from_gguf(gguf: Path, models_dir: Path, progress: Callable[[str], None]) -> 
     def build(partial: Path) -> None:
         convert(gguf, partial, origin, progress)
 
-    return build_once(origin, models_dir, folder, gguf.stat().st_size * _BYTES_PER_GGUF_BYTE, build)
+    # The converted weights are no smaller than a file of at most 16 bits a weight; the conversion knows their exact size.
+    return build_once(origin, models_dir, folder, gguf.stat().st_size, build)
 
 
 def local_origin(gguf: Path) -> tuple[GgufOrigin, str]:
