@@ -65,9 +65,8 @@ def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: st
     weight_map = {}
     for number, shard in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        weights = {names[tensor.name]: _weights(tensor, processor, dtype) for tensor in shard}
-        save_file(weights, target / file, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(sorted(weights), file)
+        _save_shard({names[tensor.name]: tensor for tensor in shard}, target / file, processor, dtype)
+        weight_map |= dict.fromkeys(sorted(names[tensor.name] for tensor in shard), file)
     if len(shards) > 1:
         size = sum(map(_elements, tensors)) * dtype.itemsize
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
@@ -159,6 +158,11 @@ def _shards(tensors: list[ReaderTensor], item_bytes: int) -> Iterator[list[Reade
     yield shard
 
 
+def _save_shard(tensors: dict[str, ReaderTensor], file: Path, processor: TensorProcessor, dtype: torch.dtype) -> None:
+    weights = {name: _weights(tensor, processor, dtype) for name, tensor in tensors.items()}
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 def _elements(tensor: ReaderTensor) -> int:
     return int(tensor.n_elements)
 
@@ -169,7 +173,7 @@ def _weights(tensor: ReaderTensor, processor: TensorProcessor, dtype: torch.dtyp
     weights = torch.empty(shape, dtype=dtype)
     rows = max(1, _BLOCK_NUMBERS // shape[-1]) if len(shape) > 1 else shape[0]
     for first in range(0, shape[0], rows):
-        block = np.ascontiguousarray(dequantize(tensor.data[first : first + rows], tensor.tensor_type))
+        block = np.require(dequantize(tensor.data[first : first + rows], tensor.tensor_type), requirements=["C", "W"])
         weights[first : first + rows] = torch.from_numpy(block)
     # Both architectures differ from transformers in the order of rows at most (Llama's rotary embeddings).
     order = processor.process(np.arange(shape[0]), tensor.name).weights
