@@ -141,6 +141,8 @@ class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, Que
     )
 
 
+_WITH_PARTS = {name for name, field in Config.model_fields.items() if isinstance(field.get_default(call_default_factory=True), BaseModel)}
+
 Section = TypeVar("Section", bound=BaseModel)
 
 
@@ -187,7 +189,10 @@ def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | 
     Raises:
         ConfigError: file missing or no mapping, unknown key, value of a wrong type or out of range.
     """
-    values = {**(base or {}), **explicit_values(path, overrides)}
+    values = dict(base or {})
+    for key, value in explicit_values(path, overrides).items():
+        merged = key in _WITH_PARTS and isinstance(value, dict)
+        values[key] = {**values.get(key, {}), **value} if merged else value
     try:
         return Config.model_validate(values)
     except ValidationError as error:

@@ -43,7 +43,7 @@ from steps.artifact_names import (
     TRAINING_CURVE,
     WARM_START,
 )
-from steps.data.sources import current_source_version, prepared_version
+from steps.data.sources import current_source_version, prepared_version, source_version
 from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS, RUNS, training_code
 from training.errors import BadInput
@@ -107,14 +107,14 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 
 
 def _version_of_source(data: DataConfig) -> str:
-    """The state of the source now; while the Hub does not answer, that of the data prepared last from the same settings."""
+    """The state of the source now. When the Hub does not tell, that of the data prepared last from the same settings, if any."""
     try:
         return current_source_version(data)
     except BadMail as error:
         if prepared := prepared_version(data):
             say(f"{error}; the data that were prepared before are used")
             return prepared
-        raise
+        return source_version(data)  # whoever reads the source says what is wrong with it
 
 
 def run_scenarios(config: Config, *, cache: bool) -> None:

@@ -11,6 +11,7 @@ from reports.page import escape
 ORDER = (
     *("validation_accuracy", "reward", "accuracy", "validation_reward", "turns", "tokens_per_rollout", "tokens_per_second"),
     *("alert_count", "seconds", "loss", "loss/train", "reward_std", "kl", "loss/kl_old_new", "entropy"),
+    *("distinct_call_sequences", "groups_trained", "groups_replaced", "rollouts_trained"),
     *("judge_cost", "judge_seconds"),
 )
 LABELS = {
@@ -23,6 +24,12 @@ LABELS = {
     "turns": "turns per rollout",
     "tokens_per_rollout": "sampled tokens per rollout",
     "entropy": "entropy of the sampled tokens",
+    "distinct_call_sequences": "different call sequences per question",
+    "groups_trained": "questions with spread",
+    "groups_replaced": "questions asked in place of others",
+    "rollouts_sampled": "rollouts",
+    "rollouts_trained": "rollouts learnt from",
+    "rollouts_replayed": "rollouts learnt from once more",
     "loss/train": "loss",
     "loss/kl_old_new": "KL of the updated from the sampling policy",
     "alert_count": "alerts",

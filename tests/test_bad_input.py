@@ -28,6 +28,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
+        (["--set", "train_rollouts_per_group=9"], "train_rollouts_per_group=9 must be less than rollouts_per_group=6"),
         (["--config", "configs/absent.yaml"], "does not exist"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
         (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),

@@ -73,7 +73,7 @@ def current_source_version(config: DataConfig) -> str:
     """The same, and it changes with a dataset's revision on the Hub too, which has to answer for that: `BadInput` if not."""
     version = hashlib.sha256(source_version(config).encode())
     for dataset in (config.emails, config.train_questions, config.test_questions):
-        if dataset and dataset != SYNTHETIC and not Path(dataset).exists():
+        if dataset and dataset != SYNTHETIC and not Path(dataset).expanduser().exists():
             try:
                 revision = HfApi().dataset_info(dataset, timeout=_HUB_SECONDS).sha
             except Exception as error:  # the Hub's client has errors of its own, and passes on those of its HTTP library

@@ -59,6 +59,8 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
     assert (training.torch.threads, training.torch.kv_cache_tokens, training.torch.max_running) == (3, 4096, 48)
     assert (training.verifiable_weights.few_turns, training.verifiable_weights.partial) == (0.5, 0.0)
     assert (training.health.disk_bytes, training.epochs, training.log_sample_rate, training.clip_high) == (1, 3, 0.1, 0.28)
+    begun_with = training.model_dump(mode="json")
+    assert section(load_config(None, ["torch.threads=3"], base=begun_with), TrainingConfig) == training
     assert TrainingConfig.model_validate(training.model_dump(mode="json")) == training
 
 

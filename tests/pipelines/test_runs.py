@@ -23,5 +23,6 @@ def test_the_hub_is_asked_for_a_new_revision_and_its_silence_is_said(monkeypatch
     assert runs._version_of_source(DataConfig()) == "revision a"
     assert said == ["somebody/mails: the Hub does not say whether it changed; the data that were prepared before are used"]
     monkeypatch.setattr(runs, "prepared_version", lambda data: None)
-    with pytest.raises(BadInput, match="the Hub does not say"):
-        runs._version_of_source(DataConfig())
+    nowhere = DataConfig(emails="no/such/folder")
+    assert runs._version_of_source(nowhere) == runs.source_version(nowhere), "reading it says what is wrong"
+    assert len(said) == 1

@@ -15,7 +15,7 @@ from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
 from training.history import Alert, StepRecord
 from training.monitors import find_alerts, step_signals
-from training.task import SUSPECT
+from training.task import CALL_SEQUENCE, SUSPECT
 
 HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer")
 SHARE = 0.4
@@ -338,3 +338,13 @@ def test_signals_of_a_step() -> None:
     signals = step_signals([unjudged])
     assert signals["reward_right"] is signals["reward_wrong"] is signals["entropy"] is None
     assert signals["reward_error"] == pytest.approx(0.5)
+
+
+def test_different_call_sequences_are_counted_within_groups() -> None:
+    def played(*sequences: str | None) -> art.TrajectoryGroup:
+        metadata = [{} if calls is None else {CALL_SEQUENCE: calls} for calls in sequences]
+        return art.TrajectoryGroup([art.Trajectory(messages_and_choices=[], metadata=made) for made in metadata])
+
+    assert step_signals([played("a", "b", "a"), played("a", "a", "a")])["distinct_call_sequences"] == 1.5
+    assert step_signals([played("a", "b", "c"), played(None, None)])["distinct_call_sequences"] == 3.0
+    assert step_signals([played(None, None)])["distinct_call_sequences"] is None

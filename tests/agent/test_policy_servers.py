@@ -1,4 +1,4 @@
-"""Connections of the agent to policy servers: one pool per server, however many policies it serves."""
+"""What the agent asks of policy servers: one connection pool each, however many policies; and what rollouts are told apart by."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ import pytest
 from scripted_policy import OWNER, ScriptedPolicy
 
 from agent.graph import connect
+from agent.judges.exact import ExactJudge
 from agent.rollout import answer_question
 from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
+from environment.models import Scenario
+from training.task import CALL_SEQUENCE
 
 ANSWER = ("return_final_answer_tool", {"answer": "x", "source_ids": [1]})
 
@@ -54,3 +58,15 @@ def test_servers_and_keys_are_not_mixed_up(scripted: ScriptedPolicy) -> None:
 
     first, server, key, model = asyncio.run(clients())
     assert first is not server and first is not key and first is model
+
+
+def test_rollouts_with_the_same_calls_have_the_same_call_sequence(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    task = EmailSearchTask(database, [two_mail_question], ExactJudge(), AgentSettings())
+    search, other = (("search_inbox_tool", {"keywords": [word]}) for word in ("Heron", "Dana"))
+    told = []
+    for calls in ([search, ANSWER], [search, ANSWER], [other, ANSWER], [search, search, ANSWER]):
+        scripted.replies = list(calls)
+        told.append(asyncio.run(task.rollout(scripted.policy, two_mail_question)).metadata[CALL_SEQUENCE])
+    assert told[0] == told[1] and len(set(told)) == 3
