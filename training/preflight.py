@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.backends import free_memory, require_backend
+from training.backends import free_memory, gpu_memory, require_backend
 from training.backends.base_model import ModelAccess, find_base_model
+from training.backends.memory import require_memory
 from training.errors import BadInput
 from training.judge import judge_name, litellm_parameters
 from training.scoring import require_scoring
@@ -48,7 +49,7 @@ def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs:
         return f"{base_model} {access[0].found}"
 
     yield _checked("base model", model)
-    yield _checked("memory", lambda: _memory(settings, access[0].weight_bytes if access else None))
+    yield _checked("memory", lambda: _memory(settings, base_model, access[0] if access else ModelAccess(found="nowhere")))
     yield _checked("disk", lambda: _disk(runs))
     if rewards.ok and "ruler" in settings.reward_weights:
         yield _checked("judge", lambda: asyncio.run(ask_judge(settings)))
@@ -90,13 +91,17 @@ def _rewards(settings: TrainerSettings) -> list[str]:
     return list(weights) if len(weights) == 1 else [f"{weight:g} x {source}" for source, weight in weights.items()]
 
 
-def _memory(settings: TrainerSettings, weight_bytes: int | None) -> str:
+def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> str:
     free = free_memory(settings)
     if free is None:
         return "not told"
-    needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (weight_bytes or 0)
-    if free < needed:
-        raise BadInput(f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least")
+    if settings.backend == "torch" and gpu_memory() is None and access.parameters is not None:
+        dtype = settings.torch.matmul_dtype
+        needed = require_memory(base_model, access.parameters, dtype, free=free, beside=_LEAST_MEMORY)
+    else:
+        needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (access.weight_bytes or 0)
+        if free < needed:
+            raise BadInput(f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least")
     return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed at least"
 
 

@@ -1,4 +1,4 @@
-"""A Llama model of transformers as the GGUF file that llama.cpp reads, in the same number format."""
+"""Write a Llama or Qwen2 model of transformers as the GGUF file that llama.cpp reads."""
 
 from __future__ import annotations
 
@@ -26,15 +26,25 @@ _NAMES = {
 _OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
+_KINDS = {
+    "float32": GGMLQuantizationType.F32,
+    "bfloat16": GGMLQuantizationType.BF16,
+    "q8_0": GGMLQuantizationType.Q8_0,
+}
+
+
 def write_gguf(model: Path, path: Path, dtype: str) -> None:
-    """Weights in `dtype`, norms in float32. Raises `BadInput` for a model that is not a Llama with a byte-level BPE."""
+    """Write weights in `dtype` (float32, bfloat16 or q8_0), norms and biases in float32, and the tokenizer's chat template.
+
+    Raises `BadInput` for a model that is not a Llama or Qwen2 with a byte-level BPE.
+    """
     config = json.loads((model / "config.json").read_text())
     tokenizer = json.loads((model / "tokenizer.json").read_text())
-    if config["model_type"] != "llama" or tokenizer["model"]["type"] != "BPE":
-        raise BadInput(f"{model.name} is not a Llama model with a byte-level BPE tokenizer")
+    if config["model_type"] not in ("llama", "qwen2") or tokenizer["model"]["type"] != "BPE":
+        raise BadInput(f"{model.name} is not a Llama or Qwen2 model with a byte-level BPE tokenizer")
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     rope = config.get("rope_parameters") or {"rope_theta": config["rope_theta"]}
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, config["model_type"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -46,11 +56,15 @@ def write_gguf(model: Path, path: Path, dtype: str) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     _add_tokenizer(writer, tokenizer, config)
-    kind = GGMLQuantizationType.F32 if dtype == "float32" else GGMLQuantizationType.BF16
-    rearranged: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "attn_q": lambda weight: _interleaved(weight, heads),
-        "attn_k": lambda weight: _interleaved(weight, kv_heads),
-    }
+    if (template := model / "chat_template.jinja").is_file():
+        writer.add_chat_template(template.read_text())
+    kind = _KINDS[dtype]
+    rearranged: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    if config["model_type"] == "llama":
+        rearranged = {
+            "attn_q": lambda weight: _interleaved(weight, heads),
+            "attn_k": lambda weight: _interleaved(weight, kv_heads),
+        }
     for file in sorted(model.glob("*.safetensors")):
         for name, tensor in load_file(file).items():
             module, _, part = name.rpartition(".")

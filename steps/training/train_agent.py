@@ -24,7 +24,7 @@ from steps.interruption import run_cancellable
 from steps.project import MODELS, RUNS, git_revision, training_code
 from steps.published_model import base_model_files
 from steps.training.published_run import PublishedRun
-from training.backends.base_model import BaseModelFiles
+from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment

@@ -9,7 +9,8 @@ import pytest
 
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
-from training.backends.base_model import CHATML_HERMES, resolve_base_model
+from training.backends.base_model import resolve_base_model
+from training.backends.model_sources.wheels import CHATML_HERMES
 from training.checkpoint import Checkpoint
 
 

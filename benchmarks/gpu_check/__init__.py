@@ -1,0 +1,1 @@
+"""Check of the torch backend on a GPU that needs little software: `python -m benchmarks.gpu_check`."""

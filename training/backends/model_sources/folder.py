@@ -1,0 +1,102 @@
+"""Base models as folders in Hugging Face layout: their files, checksums and sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from training.errors import BadInput
+
+MODEL_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+WEIGHTS_SUFFIX = ".safetensors"
+
+
+class BaseModelFiles(BaseModel):
+    """A base model on this machine: `path` holds config, weights and tokenizer; `checksum` is the sha256 of its weights."""
+
+    id: str
+    path: Path
+    checksum: str
+
+
+def from_folder(folder: Path) -> BaseModelFiles:
+    """Use a local folder in place. Raises `BadInput` if it lacks a file."""
+    require_model_folder(folder)
+    return BaseModelFiles(id=folder.resolve().name, path=folder.resolve(), checksum=weights_checksum(folder))
+
+
+def require_model_folder(folder: Path) -> None:
+    """Raise `BadInput` unless `folder` has a config, a tokenizer and all weight files that its index names."""
+    if not (folder / "config.json").is_file():
+        raise BadInput(f"base_model: {folder} has no config.json: expected a folder in Hugging Face layout")
+    if not (folder / "tokenizer_config.json").is_file():
+        raise BadInput(f"base_model: {folder} has no tokenizer_config.json: save the tokenizer beside the weights")
+    present = {file.name for file in weight_files(folder)}
+    index = folder / "model.safetensors.index.json"
+    expected: Iterable[str] = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else present
+    if missing := sorted(set(expected) - present):
+        raise BadInput(f"base_model: {folder} lacks the weight file {missing[0]}: fetch the model again")
+    if not present:
+        raise BadInput(f"base_model: {folder} has no weights (*.safetensors)")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the weight files in `folder`, sorted by name."""
+    return sorted(folder.glob(f"*{WEIGHTS_SUFFIX}"))
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of the weight files in bytes."""
+    return sum(file.stat().st_size for file in weight_files(folder))
+
+
+def parameter_count(folder: Path) -> int:
+    """Return the number of parameters, from the headers of the safetensors files. Raises `BadInput` if one is damaged."""
+    return sum(_parameters_in(file) for file in weight_files(folder))
+
+
+def _parameters_in(file: Path) -> int:
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            header = json.loads(stream.read(min(length, file.stat().st_size)))
+        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"base_model: {file} is damaged or not a safetensors file: fetch the model again") from error
+
+
+def weights_checksum(folder: Path) -> str:
+    """Return the sha256 of a single weight file, or that of the `name sha256` lines of several."""
+    return combined_checksum({file.name: file_sha256(file) for file in weight_files(folder)})
+
+
+def combined_checksum(sums: dict[str, str]) -> str:
+    """Return `weights_checksum` of weights whose sha256 are known by file name."""
+    if len(sums) == 1:
+        return next(iter(sums.values()))
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sums.items())).encode()).hexdigest()
+
+
+def model_files(folder: Path) -> list[str]:
+    """Return the names of all files of a model in Hugging Face layout, relative to its folder."""
+    patterns = [*MODEL_FILES, "additional_chat_templates/*.jinja"]
+    return sorted(
+        str(file.relative_to(folder)) for pattern in patterns for file in folder.glob(pattern) if file.is_file()
+    )
+
+
+def file_sha256(file: Path) -> str:
+    """Return the sha256 of a file."""
+    # The Hub's cache names large files by their sha256 and links to them: no need to read 15 GB again on every run.
+    if file.is_symlink() and re.fullmatch(r"[0-9a-f]{64}", blob := Path(os.readlink(file)).name):
+        return blob
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
