@@ -4,6 +4,7 @@
   python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
   python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
   python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
+  python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
   python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
   python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
   python run.py --pipeline compare A B              training runs side by side, by name or key
@@ -20,16 +21,18 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "compare", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "all")
 
 _ONLY_FOR = {
-    "checkpoint": ("eval", "deploy"),
+    "checkpoint": ("eval", "deploy", "export"),
     "dry-run": ("train", "stack"),
+    "merged": ("export",),
     "name": ("deploy",),
     "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
     "summary": ("eval", "all"),
+    "to": ("export",),
     "unpromoted": ("deploy",),
 }
 
@@ -56,7 +59,9 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
     add("--new-code", action="store_true", help="with --resume: go on although the training code has changed since")
-    add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
+    add("--checkpoint", metavar="PATH", help="eval, deploy, export: this checkpoint folder or artifact id")
+    add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
+    add("--merged", action="store_true", help="export: the base model with the adapter merged into it, instead of the adapter")
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
@@ -75,6 +80,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run is about a run that starts now: leave out --schedule")
+    if arguments.pipeline == "export" and arguments.to is None:
+        parser.error("--pipeline export needs --to FOLDER")
     if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
         parser.error(f"--summary {arguments.summary}: {problem}")
     return arguments
@@ -158,6 +165,12 @@ def execute(arguments: argparse.Namespace) -> None:
         from pipelines.operations import run_stack
 
         run_stack(config, dry_run=arguments.dry_run)
+        return
+    if arguments.pipeline == "export":
+        from pipelines.exporting import run_export
+
+        named = explicit_values(arguments.config, arguments.set).get("base_model")
+        run_export(arguments.to, merged=arguments.merged, checkpoint=arguments.checkpoint, base_model=named)
         return
     require_source(config, questions=arguments.pipeline != "scenarios")
     if arguments.dry_run:

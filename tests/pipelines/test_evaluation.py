@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from peft import LoraConfig, get_peft_model
-from tiny_models import save_tiny_model
-from transformers import AutoModelForCausalLM
+from tiny_checkpoint import tiny_checkpoint
 from zenml import Model, save_artifact
 from zenml.client import Client
 
@@ -22,8 +19,6 @@ from pipelines.evaluation import evaluation_pipeline
 from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
-from training.backends.base_model import resolve_base_model
-from training.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -41,22 +36,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
 
 
 def save_checkpoint(folder: Path, seed: int, step: int = 1, **trained_with: Any) -> Any:
-    """A checkpoint of an untrained adapter on a tiny base of its own; its artifact version."""
-    base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed, context=8192)
-    adapter = folder / f"adapter-{seed}"
-    lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora).save_pretrained(adapter)
-    files = resolve_base_model(str(base), folder)
-    checkpoint = Checkpoint.from_adapter(
-        adapter,
-        base_model=files.id,
-        base_model_checksum=files.checksum,
-        base_model_source=str(base),
-        name=f"tiny-{seed}",
-        step=step,
-        config={"max_tokens": 8, "max_turns": 1, "max_concurrent": 4, **trained_with},
-        created=datetime.now(UTC),
-    )
+    checkpoint = tiny_checkpoint(folder, seed, step=step, **trained_with)
     return save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
 
 
