@@ -3,6 +3,7 @@
   python run.py --pipeline all                      the whole way once: data, train, eval
   python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
   python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
+  python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
   python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
   python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
   python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
@@ -14,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -25,6 +27,7 @@ PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", 
 
 _ONLY_FOR = {
     "checkpoint": ("eval", "deploy", "export"),
+    "from": ("train", "all"),
     "dry-run": ("train", "stack"),
     "merged": ("export",),
     "name": ("deploy",),
@@ -59,6 +62,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
     add("--new-code", action="store_true", help="with --resume: go on although the training code has changed since")
+    add("--from", dest="start", metavar="RUN|CHECKPOINT", help="train, all: a new run that continues from this one's adapter")
     add("--checkpoint", metavar="PATH", help="eval, deploy, export: this checkpoint folder or artifact id")
     add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
     add("--merged", action="store_true", help="export: the base model with the adapter merged into it, instead of the adapter")
@@ -71,13 +75,17 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     if arguments.runs and arguments.pipeline != "compare":
         parser.error(f"unexpected words: {' '.join(arguments.runs)}")
     for option, pipelines in _ONLY_FOR.items():
-        given = getattr(arguments, option.replace("-", "_"))
+        given = arguments.start if option == "from" else getattr(arguments, option.replace("-", "_"))
         if given not in (None, False) and arguments.pipeline not in pipelines:
             parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
     if arguments.new_code and arguments.resume is None:
         parser.error("--new-code belongs to --resume NAME")
     if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
         parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
+    if arguments.resume is not None and arguments.start is not None:
+        parser.error("--resume goes on with the run itself; --from starts a new one from its adapter")
+    if arguments.start is not None:
+        arguments.set.append(f"continue_from={json.dumps(arguments.start)}")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run is about a run that starts now: leave out --schedule")
     if arguments.pipeline == "export" and arguments.to is None:
@@ -203,11 +211,17 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
         return
+    if config.continue_from is not None and arguments.pipeline != "data":
+        from pipelines.continuing import with_start
+
+        config = with_start(config, scheduled=arguments.schedule is not None)
     if arguments.schedule is not None:
         runs.schedule_retraining(config, arguments.schedule)
         return
     if arguments.pipeline != "data":
         runs.require_training(config)
+    if arguments.pipeline in ("eval", "all"):
+        runs.require_baseline(config)
     data = runs.run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return

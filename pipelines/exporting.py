@@ -7,7 +7,7 @@ from pathlib import Path
 
 from reports.console import say
 from steps.exported_model import CARD, export_checkpoint, require_empty
-from steps.model_registry import find_checkpoint
+from steps.model_registry import describe_version, find_checkpoint
 from steps.project import MODELS
 from steps.published_model import base_model_files
 from training.backends.base_model import resolve_base_model
@@ -27,8 +27,8 @@ def run_export(folder: Path, *, merged: bool, checkpoint: str | None, base_model
     else:
         base = resolve_base_model(base_model, MODELS, progress=say)
     stored.checkpoint.require_base(base.id, base.checksum)
-    stage = stored.model_version.stage if stored.model_version else None
-    say(f"exporting {manifest.name} (step {manifest.step} of {manifest.base_model}{f', {stage}' if stage else ''})")
+    version = describe_version(stored.model_version) if stored.model_version else manifest.name
+    say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
     export_checkpoint(stored.checkpoint, base, folder, merged=merged)
     what = "merged model" if merged else "adapter"
     say(f"{what} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")

@@ -7,7 +7,7 @@ import shlex
 from importlib import resources
 from typing import Any
 
-from reports.tables import interval, number, percent
+from reports.tables import correct, number, percent
 
 
 def model_card(
@@ -28,10 +28,12 @@ def model_card(
     sentence per data artifact, `prompts` has the texts `system` and `question`.
     """
     config = manifest["config"]
-    shown = ("backend", "scoring", "max_steps", "demonstrations", "learning_rate", "lora_rank", "seed")
+    shown = ("backend", "scoring", "max_steps", "demonstrations", "continue_from", "learning_rate", "lora_rank", "seed")
     template = resources.files("reports").joinpath("assets", "model_card.md").read_text(encoding="utf-8")
     return template.format(
-        **{key: manifest[key] for key in ("base_model", "base_model_source", "base_model_checksum", "adapter_checksum")},
+        **{
+            key: manifest[key] for key in ("base_model", "base_model_source", "base_model_checksum", "adapter_checksum")
+        },
         title=f"E-mail search agent, run {manifest['name']}",
         library="transformers" if merged else "peft",
         files="the base model with the adapter merged into it" if merged else "a LoRA adapter and its tokenizer",
@@ -39,7 +41,8 @@ def model_card(
         step=manifest["step"],
         created=manifest["created"],
         registered=registered,
-        trained_with=", ".join(f"{key} {config[key]}" for key in shown if key in config) or "not recorded",
+        trained_with=", ".join(f"{key} {config[key]}" for key in shown if config.get(key) is not None)
+        or "not recorded",
         alerts=", ".join(manifest["alerts"]) or "none",
         data="\n".join(f"* {sentence}" for sentence in data) or "Not recorded.",
         evaluation=_evaluation(summary, judge),
@@ -48,7 +51,9 @@ def model_card(
         question=prompts["question"],
         system_prompt=prompts["system"],
         tools=json.dumps(tools, indent=2),
-        needs="In this folder:" if merged else "The adapter fits the base weights with the checksum above and no others. In this folder:",
+        needs="In this folder:"
+        if merged
+        else "The adapter fits the base weights with the checksum above and no others. In this folder:",
         serving=_serving(manifest, merged, lora_rank),
         loading=_loading(manifest, merged),
     )
@@ -67,7 +72,7 @@ def _evaluation(summary: dict[str, Any] | None, judge: str) -> str:
         figures = (
             row["n"],
             row["errors"],
-            f"{percent(row['accuracy'])} ({interval(row['ci95'])})",
+            correct(row),
             percent(row["answer_rate"]),
             percent(row["source_recall"]),
             number(row["turns"], 1),
@@ -100,6 +105,8 @@ def _loading(manifest: dict[str, Any], merged: bool) -> str:
     else:
         lines.insert(0, "from peft import PeftModel")
         base = json.dumps(manifest["base_model"])
-        lines.append(f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}, dtype="auto"), ".")')
+        lines.append(
+            f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}, dtype="auto"), ".")'
+        )
     lines.append('tokenizer = AutoTokenizer.from_pretrained(".")')
     return "\n".join(lines)

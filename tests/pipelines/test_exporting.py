@@ -22,7 +22,15 @@ from steps.artifact_names import CHECKPOINT, METRICS
 from training.checkpoint import Checkpoint
 
 IDS = torch.tensor([[5, 17, 44, 101, 9]])
-ROW = {"n": 40, "errors": 1, "accuracy": 0.5, "ci95": [0.35, 0.65], "answer_rate": 0.9, "source_recall": 0.75, "turns": 3.2}
+ROW = {
+    "n": 40,
+    "errors": 1,
+    "accuracy": 0.5,
+    "ci95": [0.35, 0.65],
+    "answer_rate": 0.9,
+    "source_recall": 0.75,
+    "turns": 3.2,
+}
 SUMMARY = {"n": 41, "policies": {"trained": ROW}, "baselines": {"search_and_quote": ROW}}
 
 
@@ -53,7 +61,9 @@ def own_masks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    return tiny_checkpoint(tmp_path, seed=1, data={"scenarios": "00000000-0000-0000-0000-000000000001"}, scoring="ruler")
+    return tiny_checkpoint(
+        tmp_path, seed=1, data={"scenarios": "00000000-0000-0000-0000-000000000001"}, scoring="ruler"
+    )
 
 
 def logits(model: Any) -> torch.Tensor:
@@ -114,7 +124,10 @@ def test_nothing_is_overwritten_or_half_written(
     words = ["--pipeline", "export", "--checkpoint", str(checkpoint.path)]
     assert run.main([*words, "--to", str(out)]) == 2
     assert "is not empty: name a new folder" in capsys.readouterr().err
-    for wrong, told in ((words, "needs --to FOLDER"), (["--pipeline", "train", "--to", "x"], "--to is for --pipeline export")):
+    for wrong, told in (
+        (words, "needs --to FOLDER"),
+        (["--pipeline", "train", "--to", "x"], "--to is for --pipeline export"),
+    ):
         with pytest.raises(SystemExit) as stopped:
             run.main(wrong)
         assert stopped.value.code == 2 and told in capsys.readouterr().err
