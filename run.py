@@ -3,7 +3,9 @@
   python run.py --pipeline all                      the whole way once: data, train, eval
   python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
   python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
+  python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
   python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
+  python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
   python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
   python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
   python run.py --pipeline compare A B              training runs side by side, by name or key
@@ -13,6 +15,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -20,16 +23,19 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-PIPELINES = ("data", "train", "eval", "deploy", "scenarios", "stack", "compare", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "all")
 
 _ONLY_FOR = {
-    "checkpoint": ("eval", "deploy"),
+    "checkpoint": ("eval", "deploy", "export"),
+    "from": ("train", "all"),
     "dry-run": ("train", "stack"),
+    "merged": ("export",),
     "name": ("deploy",),
     "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
     "summary": ("eval", "all"),
+    "to": ("export",),
     "unpromoted": ("deploy",),
 }
 
@@ -56,7 +62,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
     add("--new-code", action="store_true", help="with --resume: go on although the training code has changed since")
-    add("--checkpoint", metavar="PATH", help="eval, deploy: this checkpoint folder or artifact id instead of the latest")
+    add("--from", dest="start", metavar="RUN|CHECKPOINT", help="train, all: a new run that continues from this one's adapter")
+    add("--checkpoint", metavar="PATH", help="eval, deploy, export: this checkpoint folder or artifact id")
+    add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
+    add("--merged", action="store_true", help="export: the base model with the adapter merged into it, instead of the adapter")
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
@@ -66,15 +75,21 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     if arguments.runs and arguments.pipeline != "compare":
         parser.error(f"unexpected words: {' '.join(arguments.runs)}")
     for option, pipelines in _ONLY_FOR.items():
-        given = getattr(arguments, option.replace("-", "_"))
+        given = arguments.start if option == "from" else getattr(arguments, option.replace("-", "_"))
         if given not in (None, False) and arguments.pipeline not in pipelines:
             parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
     if arguments.new_code and arguments.resume is None:
         parser.error("--new-code belongs to --resume NAME")
     if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
         parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
+    if arguments.resume is not None and arguments.start is not None:
+        parser.error("--resume goes on with the run itself; --from starts a new one from its adapter")
+    if arguments.start is not None:
+        arguments.set.append(f"continue_from={json.dumps(arguments.start)}")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run is about a run that starts now: leave out --schedule")
+    if arguments.pipeline == "export" and arguments.to is None:
+        parser.error("--pipeline export needs --to FOLDER")
     if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
         parser.error(f"--summary {arguments.summary}: {problem}")
     return arguments
@@ -159,6 +174,12 @@ def execute(arguments: argparse.Namespace) -> None:
 
         run_stack(config, dry_run=arguments.dry_run)
         return
+    if arguments.pipeline == "export":
+        from pipelines.exporting import run_export
+
+        named = explicit_values(arguments.config, arguments.set).get("base_model")
+        run_export(arguments.to, merged=arguments.merged, checkpoint=arguments.checkpoint, base_model=named)
+        return
     require_source(config, questions=arguments.pipeline != "scenarios")
     if arguments.dry_run:
         from pipelines.planning import run_plan
@@ -190,11 +211,17 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
         runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
         return
+    if config.continue_from is not None and arguments.pipeline != "data":
+        from pipelines.continuing import with_start
+
+        config = with_start(config, scheduled=arguments.schedule is not None)
     if arguments.schedule is not None:
         runs.schedule_retraining(config, arguments.schedule)
         return
     if arguments.pipeline != "data":
         runs.require_training(config)
+    if arguments.pipeline in ("eval", "all"):
+        runs.require_baseline(config)
     data = runs.run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return

@@ -13,6 +13,7 @@ from agent.baselines import do_nothing, search_and_quote
 from agent.demonstrations import play_oracle
 from agent.judges import Judge
 from agent.metrics import Prediction
+from agent.prompted import PromptedModel
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
@@ -44,13 +45,14 @@ class Evaluation:
     async def policy(
         self,
         name: str,
-        policy: Policy,
+        policy: Policy | PromptedModel,
         scenarios: Sequence[Scenario],
         *,
         examples: Sequence[art.Trajectory] = (),
+        sample: int = 0,
         advance: Callable[[], None] = lambda: None,
     ) -> list[Prediction]:
-        """Return a policy's predictions, in the order of `scenarios`.
+        """Return a policy's predictions, numbered `sample`, in the order of `scenarios`.
 
         What ended in an error is asked again when all others are done, up to `MOST_ATTEMPTS` times in all. `examples` are
         demonstrations put before the question (few-shot prompting).
@@ -65,7 +67,7 @@ class Evaluation:
                 prediction = await self._predict(name, scenario, ask)
             if first:
                 advance()
-            return prediction
+            return prediction.model_copy(update={"sample": sample})
 
         predictions = list(await asyncio.gather(*(one(scenario, True) for scenario in scenarios)))
         for _ in range(MOST_ATTEMPTS - 1):
@@ -93,7 +95,9 @@ class Evaluation:
                 seconds=seconds,
             )
 
-        return [await self._predict(name, scenario, act) for scenario in scenarios]
+        # The oracle is defined by the reference: without one it has nothing to show.
+        asked = [scenario for scenario in scenarios if scenario.labelled or name != "oracle"]
+        return [await self._predict(name, scenario, act) for scenario in asked]
 
     async def _predict(
         self, name: str, scenario: Scenario, act: Callable[[Scenario], Awaitable[AgentRun]]
@@ -111,9 +115,9 @@ class Evaluation:
         started = time.monotonic()
         try:
             run = await act(scenario)
-            verdict = (
-                await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
-            )
+            verdict = None
+            if run.answer and scenario.labelled:
+                verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer)
         except Exception as error:  # whatever failed is this question's result, by name and message
             return Prediction(
                 **known,
@@ -131,10 +135,14 @@ class Evaluation:
             **known,
             answer=run.answer.answer if run.answer else None,
             source_ids=list(run.answer.source_ids) if run.answer else [],
-            correct=bool(verdict and verdict.correct),
+            correct=bool(verdict and verdict.correct) if scenario.labelled else None,
             reason=verdict.reason if verdict else run.outcome,
             turns=run.turns,
             seconds=run.seconds,
+            prompt_tokens=run.prompt_tokens,
+            cost=run.cost,
+            judge_tokens=verdict.prompt_tokens if verdict else 0,
+            judge_cost=verdict.cost if verdict else None,
             error=None,
             outcome=run.outcome,
             transcript=run.transcript(),

@@ -40,6 +40,14 @@ class Prediction(BaseModel):
     seconds: float = Field(default=0.0, ge=0)
     outcome: str = "answered"
     error: str | None = None
+    sample: int = 0
+    """0: the answer that policies are compared by; from 1 on: samples for pass@k."""
+    prompt_tokens: int = 0
+    cost: float | None = None
+    """US dollars of the policy's replies, where they have a price."""
+    judge_tokens: int = 0
+    """Prompt tokens of the judge."""
+    judge_cost: float | None = None
     transcript: list[dict[str, Any]] = Field(default_factory=list)
 
 
@@ -47,7 +55,7 @@ class KindMetrics(BaseModel):
     """Accuracy on the questions that ask for one kind of fact."""
 
     n: int
-    accuracy: float
+    accuracy: float | None
 
 
 class Seconds(BaseModel):
@@ -68,16 +76,22 @@ class PolicyMetrics(BaseModel):
     error_classes: dict[str, int]
     comparable: bool
     """Whether few enough questions ended in an error for the figures to be compared with others."""
-    accuracy: float
-    ci95: tuple[float, float]
+    accuracy: float | None
+    ci95: tuple[float, float] | None
     answer_rate: float
     source_recall: float
     source_precision: float
-    token_f1: float
+    token_f1: float | None
     turns: float
     seconds: Seconds
     outcomes: dict[str, int]
     by_kind: dict[str, KindMetrics]
+    prompt_tokens: float = 0.0
+    """Mean per question, all replies together."""
+    cost: float | None = None
+    judge_tokens: int = 0
+    judge_cost: float | None = None
+    """Sums over the questions, in US dollars; None where there is no price."""
 
 
 class McNemar(BaseModel):
@@ -162,11 +176,14 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
 
     Accuracy, answer rate, source recall, token-F1, turns and seconds are over all runs without error, whether they
     answered or not; source precision is over those that answered. Nothing to average gives 0. `source_recall` leaves
-    out questions without known gold mails.
+    out questions without known gold mails. Accuracy and token-F1 are over the questions that have a reference answer, and None
+    when no question has one.
     """
     runs = [prediction for prediction in predictions if prediction.error is None]
     answered = [run for run in runs if run.answer is not None]
-    right = sum(run.correct is True for run in runs)
+    judged = [run for run in runs if run.correct is not None]
+    unlabelled = bool(runs) and not judged
+    right = sum(run.correct is True for run in judged)
     kinds = sorted({run.kind for run in runs})
     seconds = sorted(run.seconds for run in runs)
     return PolicyMetrics(
@@ -174,29 +191,39 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
         errors=len(predictions) - len(runs),
         comparable=too_many_errors(predictions) is None,
         error_classes=dict(sorted(Counter(p.error for p in predictions if p.error is not None).items())),
-        accuracy=right / len(runs) if runs else 0.0,
-        ci95=wilson_interval(right, len(runs)),
+        accuracy=None if unlabelled else right / len(judged) if judged else 0.0,
+        ci95=None if unlabelled else wilson_interval(right, len(judged)),
         answer_rate=len(answered) / len(runs) if runs else 0.0,
         source_recall=_mean([source_recall_of(run) for run in runs if run.gold_ids]),
         source_precision=_mean([source_precision_of(run) for run in answered]),
-        token_f1=_mean([token_f1(run.reference, run.answer) for run in runs]),
+        token_f1=None if unlabelled else _mean([token_f1(run.reference, run.answer) for run in judged]),
         turns=_mean([run.turns for run in runs]),
         seconds=Seconds(median=statistics.median(seconds) if seconds else 0.0, p95=_quantile(seconds, 0.95)),
         outcomes=dict(sorted(Counter(run.outcome for run in runs).items())),
+        prompt_tokens=_mean([run.prompt_tokens for run in runs]),
+        cost=_total([prediction.cost for prediction in predictions]),
+        judge_tokens=sum(prediction.judge_tokens for prediction in predictions),
+        judge_cost=_total([prediction.judge_cost for prediction in predictions]),
         by_kind={kind: _kind_metrics([run for run in runs if run.kind == kind]) for kind in kinds},
     )
 
 
 def _kind_metrics(runs: Sequence[Prediction]) -> KindMetrics:
-    return KindMetrics(n=len(runs), accuracy=sum(run.correct is True for run in runs) / len(runs))
+    judged = [run.correct for run in runs if run.correct is not None]
+    return KindMetrics(n=len(runs), accuracy=sum(judged) / len(judged) if judged else None)
 
 
 def _verdicts(predictions: Sequence[Prediction]) -> dict[str, bool]:
-    runs = [prediction for prediction in predictions if prediction.error is None]
+    runs = [p for p in predictions if p.error is None and p.correct is not None]
     verdicts = {run.scenario_id: run.correct is True for run in runs}
     if len(verdicts) != len(runs):
         raise ValueError("a paired test needs each scenario id once per policy")
     return verdicts
+
+
+def _total(prices: Sequence[float | None]) -> float | None:
+    known = [price for price in prices if price is not None]
+    return sum(known) if known else None
 
 
 def _mean(values: Sequence[float]) -> float:

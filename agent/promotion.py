@@ -38,6 +38,8 @@ def decide_promotion(
         if problem := too_many_errors(predictions):
             reason = f"{whose}{problem}, more than {MOST_ERRORS:.0%}: no result to compare; find the cause and evaluate again"
             return Promotion(promoted=False, reason=reason)
+    if accuracy is None or of_base is None:
+        return Promotion(promoted=False, reason="no held-out question has a reference answer, so accuracy is unknown")
     if alerts:
         reason = f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
         return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")

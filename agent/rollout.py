@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import art
@@ -13,6 +15,7 @@ from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent.graph import EpisodeContext, Outcome, ToolCallRecord, connect, react_graph
+from agent.prompted import COST, PromptedModel
 from agent.prompts import load
 from agent.settings import AgentSettings
 from agent.standstill import progress_of
@@ -33,6 +36,10 @@ class AgentRun(BaseModel):
     seconds: float
     context_tokens: int = 0
     """Tokens of the last prompt and its reply: the whole conversation, as far as the server reported them."""
+    prompt_tokens: int = 0
+    """Over all replies, as far as the server reported them."""
+    cost: float | None = None
+    """US dollars, where replies have a price."""
     calls: list[ToolCallRecord] = Field(default_factory=list)
     record: list[Any] = Field(default_factory=list, exclude=True)
 
@@ -57,7 +64,7 @@ def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -
 
 
 async def answer_question(
-    policy: Policy,
+    policy: Policy | PromptedModel,
     mailbox: Mailbox,
     question: str,
     settings: AgentSettings,
@@ -81,17 +88,27 @@ async def answer_question(
         "answer": None,
         "outcome": None,
     }
-    model = connect(policy, optional_arguments=settings.optional_arguments)
+    # A prompted model's requests have time limits of their own.
+    model: Any = policy
+    limit: AbstractAsyncContextManager[None] = contextlib.nullcontext()
+    callbacks = []
+    if isinstance(policy, Policy):
+        model = connect(policy, optional_arguments=settings.optional_arguments)
+        progress = progress_of(policy.base_url)
+        limit, callbacks = progress.required(settings.rollout_timeout), [progress]
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
-    progress = progress_of(policy.base_url)
-    async with progress.required(settings.rollout_timeout):
+    async with limit:
         # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
         final = await react_graph().ainvoke(
             state,
             context=context,
-            config={"recursion_limit": 2 * settings.max_turns + 2, "callbacks": [progress]},
+            config={"recursion_limit": 2 * settings.max_turns + 2, "callbacks": callbacks},
         )
+    replies = [message for message in final["messages"] if isinstance(message, AIMessage)]
+    costs = [reply.response_metadata[COST] for reply in replies if reply.response_metadata.get(COST) is not None]
     return AgentRun(
+        prompt_tokens=sum(reply.usage_metadata["input_tokens"] for reply in replies if reply.usage_metadata),
+        cost=sum(costs) if costs else None,
         answer=final["answer"],
         outcome=final["outcome"],
         turns=final["turns"],

@@ -16,6 +16,8 @@ TWICE = 2
 def suspicions(run: AgentRun, gold_ids: list[int]) -> dict[str, bool]:
     """One flag per suspicion. `gold_ids` are the short ids of the mails that prove the answer.
 
+    Without them nobody can tell what was superfluous: then `turn_padding` and `source_spam` are left out.
+
     `repeated_calls`: at least two calls were made before with the same arguments. `turn_padding`: at least two calls, the answer apart,
     brought nothing: no mail, and no further part of one, that was not shown before, or none of the proof after all of it had been read.
     `source_spam`: the answer cites at least two mails more than prove it. `unread_answer`: it was given without reading any mail.
@@ -42,9 +44,10 @@ def suspicions(run: AgentRun, gold_ids: list[int]) -> dict[str, bool]:
             found |= ids
         wasted += not useful
     cited = len(set(run.answer.source_ids)) if run.answer else 0
-    return {
+    flags = {
         f"{SUSPECT}repeated_calls": repeated >= TWICE,
-        f"{SUSPECT}turn_padding": wasted >= TWICE,
-        f"{SUSPECT}source_spam": cited >= len(gold) + TWICE,
         f"{SUSPECT}unread_answer": run.answer is not None and not read,
     }
+    if gold:
+        flags |= {f"{SUSPECT}turn_padding": wasted >= TWICE, f"{SUSPECT}source_spam": cited >= len(gold) + TWICE}
+    return flags

@@ -18,7 +18,7 @@ from agent.suspicions import suspicions
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.tools import tool_schemas
-from training.task import CALL_SEQUENCE, Policy
+from training.task import CALL_SEQUENCE, UNLABELLED, Policy
 
 
 class EmailSearchTask:
@@ -69,6 +69,8 @@ class EmailSearchTask:
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
         by_mails: dict[int, list[Scenario]] = {}
         for scenario in scenarios:
+            if not scenario.labelled:
+                continue
             by_mails.setdefault(len(scenario.message_ids), []).append(scenario)
         in_turn = zip_longest(*(by_mails[mails] for mails in sorted(by_mails)))
         examples: list[art.Trajectory] = []
@@ -83,20 +85,25 @@ class EmailSearchTask:
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
         run = await answer_question(policy, mailbox, scenario.question, self.settings)
-        verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
         gold_ids = self.gold_ids(scenario)
-        counts = rubric(run, scenario, gold_ids, correct=bool(verdict and verdict.correct))
+        if scenario.labelled:
+            verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
+            counts = rubric(run, scenario, gold_ids, correct=bool(verdict and verdict.correct))
+            reward = verifiable_reward(counts, self.settings.max_turns, self.weights)
+            measured = {**counts.model_dump(), "verifiable_reward": reward}
+        else:
+            counts = rubric(run, scenario, gold_ids, correct=False)
+            measured = counts.model_dump(exclude={"correct", "overlap", "found", "read", "cited", "gold_count"})
         return art.Trajectory(
             messages_and_choices=run.record,
             tools=tool_schemas(self.settings.optional_arguments),
             reward=0.0,
             metrics={
-                **counts.model_dump(),
+                **measured,
                 **suspicions(run, gold_ids),
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
                 "seconds": run.seconds,
-                "verifiable_reward": verifiable_reward(counts, self.settings.max_turns, self.weights),
             },
             metadata={
                 "scenario_id": scenario.id,
@@ -104,12 +111,12 @@ class EmailSearchTask:
                 "kind": scenario.kind,
                 "outcome": run.outcome,
                 "answer": run.answer.answer if run.answer else None,
-                "reference": scenario.answer,
                 CALL_SEQUENCE: json.dumps([[call.name, call.arguments] for call in run.calls], sort_keys=True),
+                **({"reference": scenario.answer} if scenario.labelled else {UNLABELLED: True}),
             },
         )
 
     async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
         for trajectory in group.trajectories:
-            trajectory.reward = float(trajectory.metrics["verifiable_reward"])
+            trajectory.reward = float(trajectory.metrics.get("verifiable_reward", 0.0))
         return group

@@ -54,6 +54,9 @@ class DataConfig(BaseModel):
     )
     test_limit: int | None = Field(default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all")
     held_out_fraction: float = Field(default=0.2, gt=0, lt=1, description="share held out when there is no test split")
+    unlabelled_questions: bool = Field(
+        default=False, description="keep questions without reference answer or source mails, for scoring=ruler or custom"
+    )
     max_messages: int = Field(default=1, ge=1, le=20, description="most source mails that a question may have")
     min_realism: float = Field(default=0.0, ge=0, le=1, description="least how_realistic of a question")
     excluded_questions: tuple[int, ...] = Field(
@@ -92,6 +95,14 @@ class EvaluationConfig(JudgeSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     eval_limit: int | None = Field(default=100, ge=1, description="test questions to ask each policy; null: all")
+    eval_samples: int = Field(
+        default=0, ge=0, le=1000, description="also sample this many answers per question and policy, for pass@k; 0: none"
+    )
+    eval_temperature: float = Field(default=1.0, gt=0, le=2, description="temperature of eval_samples")
+    baseline_model: str | None = Field(
+        default=None, min_length=1, description="LiteLLM name of a model to prompt with the same tools, as a row to compare with"
+    )
+    baseline_api_base: str | None = Field(default=None, description="base URL of a self-hosted baseline_model")
     base_examples: int = Field(
         default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
     )

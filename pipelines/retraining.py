@@ -18,6 +18,7 @@ from steps.evaluation.find_production import find_production
 from steps.evaluation.run_inference import run_inference
 from steps.training.setup_art_model import setup_art_model
 from steps.training.train_agent import train_agent
+from training.settings import FROM_PRODUCTION
 
 
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
@@ -26,9 +27,12 @@ def retraining_pipeline(data: DataConfig, training: TrainingConfig, evaluation: 
     database, _ = create_database(config=data, source_version=version)
     scenarios = load_scenarios(config=data, database=database, source_version=version)
     base = setup_art_model(base_model=training.base_model)
+    start = training.continue_from
+    if start == FROM_PRODUCTION:
+        start = find_production(id="find_start")
     # Every run trains and decides, whatever it finds in the cache.
     checkpoint, warm_start, _, _ = train_agent.with_options(enable_cache=False)(
-        config=training, run_key=None, base=base, database=database, scenarios=scenarios
+        config=training, run_key=None, base=base, database=database, scenarios=scenarios, start=start
     )
     asked = {"config": evaluation, "database": database, "scenarios": scenarios}
     predictions = run_inference(base=base, checkpoint=checkpoint, warm_start=warm_start, **asked)

@@ -23,6 +23,7 @@ from zenml.config.schedule import Schedule
 from zenml.models import ModelVersionResponse, PipelineRunResponse
 from zenml.orchestrators.exceptions import PipelineSubmissionError
 
+from cluster.placement import runs_elsewhere
 from configs.schema import Config, DataConfig, EvaluationConfig, QuestionConfig, TrainingConfig, section
 from environment.errors import BadInput as BadMail
 from environment.question_table import write_question_table
@@ -96,6 +97,9 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
         f"data: {kept['kept']:,} mails in {kept['inboxes']:,} inboxes (of {kept['read']:,} read), "
         f"{counts['train']} questions to train on, {counts['test']} held out"
     )
+    if any(counts["unlabelled"].values()):
+        unlabelled = counts["unlabelled"]
+        say(f"  of these without a reference answer: {unlabelled['train']} to train on, {unlabelled['test']} held out")
     for what, dropped in (("mails", kept["dropped"]), ("questions", counts["dropped"])):
         if dropped:
             say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))
@@ -173,11 +177,28 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
 def require_training(config: Config) -> TrainingConfig:
     """The training's settings. Raises `BadInput` when they contradict each other or lack a key, a file or a function."""
     training = section(config, TrainingConfig)
-    require_scoring(training)
-    if not Client().active_stack.orchestrator.config.is_remote:  # elsewhere the key is a secret of the cluster
+    here = not runs_elsewhere("train_agent", config.step_settings)
+    require_scoring(training, keys=here)
+    if here:  # elsewhere the key is a secret of the cluster
         training.require_judge()
     require_stop_rules(training)
+    if training.backend == "serverless":
+        from training.backends import require_backend
+        from training.backends.serverless import remote_base_model
+
+        if here:
+            require_backend(training)
+        remote_base_model(training.base_model)
     return training
+
+
+def require_baseline(config: Config) -> None:
+    """Raises BadInput when this machine is the one that asks `baseline_model` and cannot: before a training is spent."""
+    from steps.evaluation.prompted import prompted_model
+
+    prompted = prompted_model(section(config, EvaluationConfig), section(config, TrainingConfig))
+    if prompted and not runs_elsewhere("run_inference", config.step_settings):
+        prompted.require_ready("baseline_model")
 
 
 def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = None) -> TrainedRun:

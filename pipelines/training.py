@@ -24,4 +24,5 @@ def training_pipeline(config: TrainingConfig, run_key: str, database: UUID, scen
         base=base,
         database=client.get_artifact_version(database),
         scenarios=client.get_artifact_version(scenarios),
+        start=config.continue_from,
     )

@@ -9,7 +9,8 @@ from typing import Any
 from reports.page import escape
 
 ORDER = (
-    *("validation_accuracy", "reward", "accuracy", "validation_reward", "turns", "tokens_per_rollout", "tokens_per_second"),
+    *("validation_accuracy", "validation_win_rate", "reward", "accuracy", "validation_reward"),
+    *("turns", "tokens_per_rollout", "tokens_per_second"),
     *("alert_count", "seconds", "loss", "loss/train", "reward_std", "kl", "loss/kl_old_new", "entropy"),
     *("distinct_call_sequences", "groups_trained", "groups_replaced", "rollouts_trained"),
     *("judge_cost", "judge_seconds"),
@@ -19,6 +20,7 @@ LABELS = {
     "accuracy": "accuracy of the rollouts",
     "validation_reward": "reward on held-out questions",
     "validation_accuracy": "accuracy on held-out questions",
+    "validation_win_rate": "wins against the start on held-out questions",
     "reward_right": "reward of correct rollouts",
     "reward_wrong": "reward of incorrect rollouts",
     "turns": "turns per rollout",
@@ -37,6 +39,8 @@ LABELS = {
     "seconds": "seconds per step",
     "reward_std": "reward spread in a group",
     "off_policy_steps": "optimizer steps since the oldest group was sampled",
+    "gpu_hours": "GPU hours",
+    "gpu_cost": "cost of the GPU hours in US dollars",
     "judge_cost": "judge's cost in US dollars",
     "judge_seconds": "seconds per judge request",
 }

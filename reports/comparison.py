@@ -17,7 +17,7 @@ from reports.page import escape, page
 _RECENT = 5
 """Last steps whose mean stands for the end of a run: a single step is mostly the choice of its questions."""
 _CURVES = (
-    *("reward", "accuracy", "validation_reward", "validation_accuracy", "turns", "tokens_per_rollout"),
+    *("reward", "accuracy", "validation_reward", "validation_accuracy", "validation_win_rate", "turns", "tokens_per_rollout"),
     *("seconds", "reward_std", "loss/kl_old_new", "entropy", "judge_cost"),
 )
 _UNLIKE = ("experiment",)
@@ -109,6 +109,13 @@ def _cost(run: ComparedRun) -> str:
     return f"{_total('judge_cost', run):.4f} USD" if points_of("judge_cost", run.rows) else "-"
 
 
+def _gpu(run: ComparedRun) -> str:
+    if not points_of("gpu_hours", run.rows):
+        return "-"
+    price = f", {_total('gpu_cost', run):.2f} USD" if points_of("gpu_cost", run.rows) else ""
+    return f"{_total('gpu_hours', run):.2f}{price}"
+
+
 def _alerts(run: ComparedRun) -> str:
     names = dict.fromkeys(alert["name"] for row in run.rows for alert in row.get("alerts", []))
     return ", ".join(names) or "none"
@@ -137,6 +144,7 @@ _FACTS = (
     ("time", lambda run: duration(_total("seconds", run))),
     ("sampled tokens", lambda run: f"{_total('sampled_tokens', run) + _total('validation_tokens', run):,.0f}"),
     ("judge's cost", _cost),
+    ("GPU hours", _gpu),
     ("alerts", _alerts),
     ("warnings", lambda run: str(sum(len(row.get("warnings", [])) for row in run.rows))),
 )

@@ -151,6 +151,9 @@ class TrainingConsole:
     def advance(self) -> None:
         self._bars.advance(self._task)
 
+    def rollouts(self, groups: Any, *, split: str, step: int) -> None:
+        """Nothing on the terminal: the report shows a sample of them."""
+
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
             say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
@@ -161,8 +164,10 @@ class TrainingConsole:
                 f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"
             )
             say(f"  learnt from  {_learnt_from(row)}", quiet=True)
-        if row.validation_reward is not None:
-            figures = f"reward {row.validation_reward:6.3f}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+        if row.validation_seconds is not None:
+            figures = f"reward {_number(row.validation_reward, '6.3f')}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+            if row.validation_win_rate is not None:
+                figures += f"  wins against the start {row.validation_win_rate:4.0%}"
             say(f"  validation   {figures}", quiet=True)
         if row.validation_errors or row.rollout_errors:
             say(f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions", alarm=True)

@@ -81,6 +81,8 @@ def _policies(rows: Iterable[Row]) -> str:
 
 
 def _bar(row: Mapping[str, Any]) -> str:
+    if row.get("accuracy") is None:
+        return ""
     accuracy = _share(row.get("accuracy"))
     low, high = (_share(bound) for bound in row.get("ci95") or (accuracy, accuracy))
     return (
@@ -134,7 +136,7 @@ def _kinds(rows: Sequence[Row]) -> str:
         questions = 0
         for _, row, _ in rows:
             of_kind = row.get("by_kind", {}).get(kind)
-            if of_kind is None:
+            if of_kind is None or of_kind.get("accuracy") is None:
                 cells.append('<td class="quiet">-</td>')
                 continue
             share = _share(of_kind.get("accuracy"))

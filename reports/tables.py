@@ -16,6 +16,12 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_column("policy", no_wrap=True)
     for column in ("n", "correct\n(95% interval)", "answered", "source\nrecall", "turns", "seconds"):
         table.add_column(column, justify="right", no_wrap=True, vertical="bottom")
+    shown = [row for group in ("policies", "baselines") for row in summary.get(group, {}).values()]
+    priced = any(row.get("judge_tokens") or row.get("cost") is not None for row in shown)
+    optional = _PASS_AT if not priced else (*_PASS_AT, *_SPENT)
+    more = [(title, cell) for title, cell in optional if any(cell(row) != "-" for row in shown)]
+    for title, _ in more:
+        table.add_column(title, justify="right", no_wrap=True, vertical="bottom")
     errors = incomparable = False
     for group in ("policies", "baselines"):
         for name, row in summary.get(group, {}).items():
@@ -27,11 +33,12 @@ def closing_table(summary: dict[str, Any]) -> Table:
             table.add_row(
                 Text(name.replace("_", " ") + (" *" if failed else ""), style=style),
                 str(row.get("n", summary.get("n", "-"))),
-                f"{percent(row.get('accuracy'))} ({interval(row.get('ci95')).rstrip('%')})",
+                correct(row).replace("%)", ")"),
                 percent(row.get("answer_rate")),
                 percent(row.get("source_recall")),
                 number(row.get("turns"), 1),
                 number(seconds_of(row), 2),
+                *(cell(row) for _, cell in more),
                 style=style,
             )
         table.add_section()
@@ -49,11 +56,39 @@ def gain(summary: dict[str, Any]) -> str | None:
     if test is None or not {"trained", "warm_start"} <= rows.keys():
         return None
     before, after = (rows[name]["accuracy"] for name in ("warm_start", "trained"))
+    if before is None or after is None:
+        return None
     chance = "p < 0.0001" if test["p_value"] < 0.0001 else f"p = {test['p_value']:.4f}"
     return (
         f"GRPO added {(after - before) * 100:+.1f} points to the warm start: {percent(before)} to {percent(after)} "
         f"({test['a_only']} questions gained, {test['b_only']} lost, {chance})"
     )
+
+
+def pass_at(row: dict[str, Any]) -> str:
+    """pass@k as "1: 60% 4: 85%"."""
+    return " ".join(f"{k}: {share:.0%}" for k, share in row.get("pass_at", {}).items()) or "-"
+
+
+def _dollars(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+_PASS_AT = (("pass@k", pass_at),)
+_SPENT = (
+    ("prompt\ntokens", lambda row: f"{row['prompt_tokens']:,.0f}" if row.get("prompt_tokens") else "-"),
+    ("cost\n(USD)", lambda row: _dollars(row.get("cost"))),
+    ("judge's\ntokens", lambda row: f"{row['judge_tokens']:,}" if row.get("judge_tokens") else "-"),
+    ("judge's\ncost (USD)", lambda row: _dollars(row.get("judge_cost"))),
+)
+"""Columns that are there only when some row has a figure."""
+
+
+def correct(row: dict[str, Any]) -> str:
+    """Accuracy with its interval as "85.3% (79.1-90.2%)"; "-" for questions that nobody knows the answer to."""
+    if row.get("accuracy") is None:
+        return "-"
+    return f"{percent(row['accuracy'])} ({interval(row.get('ci95'))})"
 
 
 def percent(share: float | None) -> str:

@@ -54,7 +54,7 @@ def _run(rollout: Mapping[str, Any]) -> dict[str, Any]:
     metrics, told = rollout["metrics"], rollout["metadata"]
     parts = {name.removesuffix("_reward"): value for name, value in metrics.items() if name.endswith("_reward")}
     return {
-        "correct": bool(metrics.get("correct")),
+        "correct": bool(metrics["correct"]) if "correct" in metrics else None,
         **({"answer": told["answer"]} if "answer" in told else {}),
         "outcome": told.get("outcome"),
         "turns": metrics.get("turns", 0),

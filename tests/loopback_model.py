@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-Reply = str | int
-"""What the model writes, or the HTTP status with which it refuses."""
+Reply = str | int | dict[str, Any]
+"""What the model writes, the whole message (with tool calls), or the HTTP status with which it refuses."""
 
 
 class LoopbackModel(ThreadingHTTPServer):
@@ -55,7 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.keys.append(self.headers["Authorization"])
         reply = self.server.answer(request)
         status = reply if isinstance(reply, int) else 200
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": reply}}
+        message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
+        choice = {"index": 0, "finish_reason": "tool_calls" if "tool_calls" in message else "stop", "message": message}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
         body: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 0, "model": request["model"]}
         body |= {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": f"status {status}"}}

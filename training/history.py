@@ -22,6 +22,8 @@ HISTORY_FILE = "training_history.jsonl"
 CHECKPOINTS = "checkpoints"
 UNTOUCHED = "untouched"
 """Phase of step 0 in a run that validates the base model before it trains."""
+CONTINUED = "continued"
+"""Phase of step 0 in a run that continues from an earlier run's adapter."""
 
 
 class Example(BaseModel):
@@ -103,6 +105,10 @@ class StepRecord(BaseModel):
     """Mean per request."""
     judge_cost: float | None = None
     """US dollars, as far as the judge's price is known."""
+    gpu_hours: float | None = None
+    """Hours of this step times the GPUs that the run occupies; None without a GPU."""
+    gpu_cost: float | None = None
+    """US dollars at `gpu_price`."""
     sampled_tokens: int = 0
     tokens_per_rollout: float | None = None
     entropy: float | None = None
@@ -120,6 +126,8 @@ class StepRecord(BaseModel):
     validation_accuracy: float | None = None
     validation_reward: float | None = None
     """Means over the held-out questions, decoded greedily; `None` for steps that were not validated."""
+    validation_win_rate: float | None = None
+    """Share of comparisons with the start's rollouts that the judge decided for this policy; a tie counts half."""
     validation_errors: int = 0
     validation_tokens: int = 0
     validation_seconds: float | None = None
@@ -157,6 +165,15 @@ def append_row(path: Path, row: StepRecord) -> None:
 def checkpoint_folder(model_dir: Path, checkpoint_step: int) -> Path:
     """Where ART keeps a checkpoint."""
     return model_dir / CHECKPOINTS / f"{checkpoint_step:04d}"
+
+
+def copy_adapter(source: Path, target: Path) -> None:
+    """Copies an adapter's files, all or nothing, in the place of what an interrupted copy left."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, partial)
+    os.replace(partial, target)
 
 
 def checkpoint_digest(folder: Path) -> str | None:

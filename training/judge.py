@@ -66,8 +66,11 @@ class _CachedScores(BaseModel):
     scores: list[Score]
 
 
-def require_ruler(settings: TrainerSettings) -> None:
-    """Raises BadInput when the judge cannot be asked: unknown provider, missing key, forbidden parameter, no rubric."""
+def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
+    """Raises BadInput when the judge cannot be asked: unknown provider, missing key, forbidden parameter, no rubric.
+
+    Without `keys` the environment is not looked at.
+    """
     read_rubric(settings)
     for name in settings.extra_litellm_params:
         if name in _OURS:
@@ -82,9 +85,10 @@ def require_ruler(settings: TrainerSettings) -> None:
             f"ruler_model={settings.ruler_model} names no provider that LiteLLM knows; write provider/model, for example "
             "openai/o4-mini, or openai/NAME and ruler_api_base for a server of your own"
         ) from error
-    if settings.ruler_api_base is None and (missing := _missing_keys(settings)):
+    if keys and settings.ruler_api_base is None and (missing := _missing_keys(settings)):
+        asking = f"scoring={settings.scoring}" if "ruler" in settings.reward_weights else "validation_metric=win_rate"
         raise BadInput(
-            f"scoring={settings.scoring} asks {settings.ruler_model}, which needs {' and '.join(missing)} in the environment or "
+            f"{asking} asks {settings.ruler_model}, which needs {' and '.join(missing)} in the environment or "
             "in .env; scoring=verifiable needs no judge, ruler_api_base names one of your own"
         )
     if settings.stop_cost is not None and request_price(settings, 1000, 1000) is None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
+from training.gpu_use import gpu_use
 from training.history import HISTORY_FILE, StepRecord, read_history
 from training.judge import request_price
 from training.settings import TrainerSettings
@@ -47,6 +48,9 @@ class Plan(BaseModel):
     seconds: float | None
     steps_ahead: int
     """Steps that are gathered before their turn: what a stop rule may throw away, and how old the policy behind a group may be."""
+    gpu_hours: float | None
+    """None without a GPU, or when nothing is known of the time."""
+    gpu_cost: float | None
     judge_requests: int
     most_judge_cost: float | None
     """US dollars when every rollout fills its context; retries and reasoning tokens come on top."""
@@ -60,10 +64,13 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
     rollouts = settings.max_steps * per_step
     validations = 0
     if settings.validates:
-        validations = bool(settings.demonstrations or settings.stop_margin) + math.ceil(settings.max_steps / settings.validate_every)
+        before = settings.warm_start_demonstrations or settings.continue_from or settings.measures_wins or settings.stop_margin
+        validations = bool(before) + math.ceil(settings.max_steps / settings.validate_every)
     validated = validations * settings.validation_questions
     judge_requests = settings.max_steps * groups_per_step if "ruler" in settings.reward_weights else 0
-    demonstrations = settings.demonstrations * settings.warm_start_epochs
+    if settings.measures_wins:
+        judge_requests += 2 * math.ceil(settings.max_steps / settings.validate_every) * settings.validation_questions
+    demonstrations = settings.warm_start_demonstrations * settings.warm_start_epochs
     seconds = None
     if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):
         seconds = rollouts * pace.seconds_per_rollout + demonstrations * (pace.seconds_per_demonstration or 0.0)
@@ -77,6 +84,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
         tokens=round((rollouts + validated) * pace.tokens_per_rollout) if pace else None,
         seconds=seconds,
         steps_ahead=min(settings.max_steps_off_policy, max(0, settings.max_steps - 1)),
+        **(gpu_use(seconds, settings) if seconds is not None else {"gpu_hours": None, "gpu_cost": None}),
         judge_requests=judge_requests,
         most_judge_cost=_judge_cost(settings, judge_requests),
         pace=pace,

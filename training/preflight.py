@@ -36,6 +36,14 @@ class Check:
         return f"{self.name:<14} {'ok' if self.ok else 'missing':<8} {self.found}"
 
 
+def preflight_elsewhere(settings: TrainerSettings) -> Iterator[Check]:
+    """What can be checked of a run whose machine is another one: the settings."""
+    yield _checked("stop rules", lambda: require_stop_rules(settings) or "consistent")
+    yield _checked("rewards", lambda: require_scoring(settings, keys=False) or " + ".join(_rewards(settings)))
+    later = "keys, GPU, memory, disk, base model and judge are checked in the pod that trains, before it begins"
+    yield Check("elsewhere", True, later)
+
+
 def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> Iterator[Check]:
     """Every check, as it is made: rules, rewards, backend, base model, memory, disk, and one short request to the judge."""
     yield _checked("stop rules", lambda: require_stop_rules(settings) or "consistent")
@@ -45,13 +53,17 @@ def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs:
     access: list[ModelAccess] = []
 
     def model() -> str:
+        if settings.backend == "serverless":
+            from training.backends.serverless import remote_base_model
+
+            remote_base_model(base_model)
         access.append(find_base_model(base_model, models))
         return f"{base_model} {access[0].found}"
 
     yield _checked("base model", model)
     yield _checked("memory", lambda: _memory(settings, base_model, access[0] if access else ModelAccess(found="nowhere")))
     yield _checked("disk", lambda: _disk(runs))
-    if rewards.ok and "ruler" in settings.reward_weights:
+    if rewards.ok and settings.asks_judge:
         yield _checked("judge", lambda: asyncio.run(ask_judge(settings)))
 
 

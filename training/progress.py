@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from training.history import StepRecord
+
+if TYPE_CHECKING:
+    import art
 
 
 class Progress:
@@ -16,6 +22,9 @@ class Progress:
 
     def advance(self) -> None:
         """One part of the stage is done."""
+
+    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
+        """The scored rollouts of a step (split `train`) or of a validation after it (`val`)."""
 
     def step(self, row: StepRecord) -> None:
         """A step is finished and on disk."""

@@ -24,8 +24,11 @@ RewardFunction = Callable[["art.Trajectory"], float | Awaitable[float]]
 """A reward for one rollout whose verifiable reward and metrics are there already."""
 
 
-def require_scoring(settings: TrainerSettings) -> None:
-    """Raises `BadInput` when rewards could not be made as the settings say: before anything is spent."""
+def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
+    """Raises `BadInput` when rewards could not be made as the settings say: before anything is spent.
+
+    Without `keys` the judge's are not looked for: the training runs on another machine, which has its own.
+    """
     weights = settings.reward_weights
     if not weights:
         raise BadInput("blend_weights is empty: name verifiable, ruler or custom with a weight")
@@ -36,8 +39,8 @@ def require_scoring(settings: TrainerSettings) -> None:
             f"reward_function={settings.reward_function} would not be asked: set scoring=custom, or scoring=blend with "
             "blend_weights that have custom"
         )
-    if "ruler" in weights:
-        require_ruler(settings)
+    if settings.asks_judge:
+        require_ruler(settings, keys=keys)
 
 
 def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
@@ -71,12 +74,15 @@ class Scorer:
         The task scores every group, because accuracy is reported however rewards are made. With other sources each rollout has
         its rewards as the metrics `verifiable_reward`, `ruler_reward` and `custom_reward`, and the judge's reason in its log.
         """
+        from training.task import UNLABELLED
+
         group = await self._task.score(group)
         use = JudgeUse()
         if self._judge is None and self._function is None:
             return group, use
         for trajectory in group.trajectories:
-            trajectory.metrics["verifiable_reward"] = trajectory.reward
+            if not trajectory.metadata.get(UNLABELLED):
+                trajectory.metrics["verifiable_reward"] = trajectory.reward
         if self._function is not None:
             for trajectory in group.trajectories:
                 trajectory.metrics["custom_reward"] = await _call(self._function, trajectory)

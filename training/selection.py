@@ -103,7 +103,7 @@ class ShuffledQuestions:
     def demonstrable(self) -> list[Any]:
         asked = {question.index for batch in self._batches for question in batch}
         rest = [question.scenario for question in self._order if question.index not in asked]
-        enough = len(rest) >= self._settings.demonstrations
+        enough = len(rest) >= self._settings.warm_start_demonstrations
         return rest if enough else [question.scenario for question in self._order]
 
 
@@ -115,7 +115,7 @@ class LearnableQuestions:
         order = list(questions)
         random.Random(settings.seed).shuffle(order)
         # The task picks its demonstrations among twice as many questions: it may refuse some, and has an order of its own.
-        kept_back = 2 * settings.demonstrations
+        kept_back = 2 * settings.warm_start_demonstrations
         apart = kept_back <= len(order) / 2
         self._questions = order[kept_back:] if apart else order
         self._demonstrable = [question.scenario for question in (order[:kept_back] if apart else order)]

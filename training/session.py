@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import art
 
@@ -22,6 +24,26 @@ def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
     return config
 
 
+class _Model(art.TrainableModel):
+    """A model of which ART opens no Weights & Biases run of its own: `training.tracking` reports the run."""
+
+    def _get_wandb_run(self) -> None:
+        return None
+
+
+def _place(task_name: str, settings: TrainerSettings, run_folder: Path) -> dict[str, Any]:
+    """Name and project of the model: on W&B's servers runs share a namespace, here each has a folder of its own."""
+    if settings.backend != "serverless":
+        return {"name": task_name, "project": "art"}
+    from training.backends.serverless import DEFAULT_PROJECT
+
+    return {
+        "name": f"{task_name}-{run_folder.name}",
+        "project": os.environ.get("WANDB_PROJECT", DEFAULT_PROJECT),
+        "entity": os.environ.get("WANDB_ENTITY"),
+    }
+
+
 async def run_training(
     task: Task,
     *,
@@ -30,24 +52,28 @@ async def run_training(
     max_tokens: int,
     run_folder: Path,
     progress: Progress | None = None,
+    start: Path | None = None,
 ) -> TrainingRun:
-    """Trains an adapter for `base_model` (a folder or a Hub id), going on with whatever `run_folder` holds already.
+    """Trains an adapter for `base_model`, going on with whatever `run_folder` holds already.
+
+    The base is a folder or a Hub id; W&B's servers know Hub ids only.
+
+    A new run begins with the adapter in the folder `start`, or without one with the untouched base model.
 
     Raises:
         BadInput: the backend cannot work here, there is nothing to train on, or the run folder is damaged.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
     backend = open_backend(settings, run_folder)
-    model = art.TrainableModel(
-        name=task.name,
-        project="art",
+    model = _Model(
+        **_place(task.name, settings, run_folder),
         base_model=base_model,
         base_path=str(run_folder),
         report_metrics=[],  # ART would give all runs one name in Weights & Biases: see training.tracking
         _internal_config=model_config(settings),
     )
     try:
-        trainer = Trainer(task, model, backend, settings, max_tokens=max_tokens, progress=progress)
+        trainer = Trainer(task, model, backend, settings, max_tokens=max_tokens, progress=progress, start=start)
         return await trainer.run()
     finally:
         await backend.close()

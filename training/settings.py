@@ -22,6 +22,9 @@ class HealthLimits(BaseModel):
     stale_seconds: float = Field(default=3600.0, gt=0, description="age of a half-written file; no checkpoint takes so long")
     server_seconds: float = Field(default=10.0, gt=0, description="for an answer of the policy's server, also during an update")
 
+FROM_PRODUCTION = "production"
+"""What `continue_from` calls the version in production, whichever that is when a run begins."""
+
 
 class TrainerSettings(BaseModel):
     """One training run."""
@@ -32,6 +35,9 @@ class TrainerSettings(BaseModel):
     backend: Literal["torch", "local", "serverless"] = Field(
         default="torch",
         description="who serves tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless",
+    )
+    serverless_url: str | None = Field(
+        default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
     max_steps: int = Field(default=2, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
@@ -90,6 +96,14 @@ class TrainerSettings(BaseModel):
     )
     advantage_balance: float = Field(
         default=0.0, ge=-1, le=1, description="weighs positive advantages more (above 0) or negative ones (below 0)"
+    )
+
+    # where the run starts from
+    continue_from: str | None = Field(
+        default=None,
+        min_length=1,
+        description="start from this run's adapter (name or key), a checkpoint (folder or artifact id) or production, "
+        "without a warm start; null: from the base model",
     )
 
     # warm start
@@ -159,8 +173,10 @@ class TrainerSettings(BaseModel):
     validation_questions: int = Field(
         default=24, ge=1, le=100_000, description="train questions held out to validate on, when validate_every is set"
     )
-    validation_metric: Literal["accuracy", "reward"] = Field(
-        default="accuracy", description="what the best checkpoint, stop_plateau_steps and stop_target go by"
+    validation_metric: Literal["accuracy", "reward", "win_rate"] = Field(
+        default="accuracy",
+        description="what the best checkpoint, stop_plateau_steps and stop_target go by; win_rate needs no reference answers: "
+        "the RULER judge compares each rollout with that of the policy that the run starts from, in both orders",
     )
     stop_plateau_steps: int | None = Field(
         default=None, ge=1, le=100_000, description="stop after so many steps without a better validation; null: never"
@@ -179,6 +195,9 @@ class TrainerSettings(BaseModel):
     )
     stop_cost: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="begin no step after the judge cost so many US dollars; null: no limit"
+    )
+    gpu_price: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="US dollars per hour of one GPU, for plan and history; null: unknown"
     )
     stop_tokens: int | None = Field(
         default=None, ge=1, description="begin no step after so many sampled tokens; null: no limit"
@@ -224,9 +243,24 @@ class TrainerSettings(BaseModel):
         return self
 
     @property
+    def warm_start_demonstrations(self) -> int:
+        """Expert episodes that the run learns from before its first step."""
+        return 0 if self.continue_from else self.demonstrations
+
+    @property
     def validates(self) -> bool:
         """Whether there are validations: without a GRPO step the warm start is all there is to choose from."""
         return bool(self.validate_every and self.max_steps)
+
+    @property
+    def measures_wins(self) -> bool:
+        """Whether validations compare rollouts with those of the start."""
+        return self.validates and self.validation_metric == "win_rate"
+
+    @property
+    def asks_judge(self) -> bool:
+        """Whether the RULER judge is asked at all."""
+        return "ruler" in self.reward_weights or self.measures_wins
 
     @property
     def reward_weights(self) -> dict[str, float]:

@@ -14,9 +14,19 @@ from training.errors import BadInput
 from training.history import UNTOUCHED, StepRecord
 from training.settings import TrainerSettings
 
+SHARES = ("accuracy", "win_rate")
+"""Validation metrics between 0 and 1."""
+
 
 def require_stop_rules(settings: TrainerSettings) -> None:
     """Raises `BadInput` for rules that contradict each other or can never act: before anything is spent."""
+    if settings.continue_from and settings.backend == "serverless":
+        raise BadInput(
+            "continue_from: backend=serverless begins with the base model, since its servers take no adapter from here: leave "
+            "continue_from out, or train with backend=local or torch"
+        )
+    if settings.continue_from and not settings.max_steps:
+        raise BadInput("max_steps=0 with continue_from: nothing would be trained, since such a run has no warm start")
     if not settings.demonstrations and not settings.max_steps:
         raise BadInput("demonstrations=0 and max_steps=0: nothing would be trained")
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
@@ -28,12 +38,13 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         raise BadInput(f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop")
     if plateau is not None and plateau > settings.max_steps:
         raise BadInput(f"stop_plateau_steps={plateau} is more than max_steps={settings.max_steps}: it would never come to that")
-    if settings.stop_cost is not None and "ruler" not in settings.reward_weights:
+    if settings.stop_cost is not None and not settings.asks_judge:
         raise BadInput(f"stop_cost={settings.stop_cost:g} counts what the judge costs, and scoring={settings.scoring} asks none")
-    if target is not None and settings.validation_metric == "accuracy" and not 0 < target <= 1:
-        raise BadInput(f"stop_target={target}: an accuracy is above 0 and at most 1; validation_metric=reward knows other values")
-    if margin is not None and settings.validation_metric == "accuracy" and margin >= 1:
-        raise BadInput(f"stop_margin={margin}: accuracies differ by less than 1; validation_metric=reward knows other values")
+    if target is not None and settings.validation_metric in SHARES and not 0 < target <= 1:
+        metric = settings.validation_metric
+        raise BadInput(f"stop_target={target}: {metric} is above 0 and at most 1; validation_metric=reward knows other values")
+    if margin is not None and settings.validation_metric in SHARES and margin >= 1:
+        raise BadInput(f"stop_margin={margin}: two shares differ by less than 1; validation_metric=reward knows other values")
 
 
 def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]]:
@@ -94,7 +105,7 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
 def shown(row: StepRecord, settings: TrainerSettings) -> str:
     """A validated row's metric for people."""
     value = _validated(row, settings)
-    return f"{value:.0%}" if settings.validation_metric == "accuracy" else f"{value:.3f}"
+    return f"{value:.0%}" if settings.validation_metric in SHARES else f"{value:.3f}"
 
 
 def _budget_spent(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | None:
@@ -111,4 +122,9 @@ def _budget_spent(rows: Sequence[StepRecord], settings: TrainerSettings) -> str 
 
 
 def _validated(row: StepRecord, settings: TrainerSettings) -> float | None:
-    return row.validation_accuracy if settings.validation_metric == "accuracy" else row.validation_reward
+    measured = {
+        "accuracy": row.validation_accuracy,
+        "reward": row.validation_reward,
+        "win_rate": row.validation_win_rate,
+    }
+    return measured[settings.validation_metric]

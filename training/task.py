@@ -15,6 +15,10 @@ CALL_SEQUENCE = "call_sequence"
 """Metadata of a rollout: its tool calls in order, as one text. The trainer counts how many different ones a group has."""
 
 
+UNLABELLED = "unlabelled"
+"""Metadata of a rollout on a scenario without a reference: the task can neither reward it nor say whether it is correct."""
+
+
 class Policy(BaseModel):
     """A model behind an OpenAI-compatible endpoint, and how to sample from it."""
 
@@ -56,7 +60,7 @@ class Task(Protocol):
         ...
 
     async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        """The same group with verifiable rewards and `metrics["correct"]`."""
+        """The same group with verifiable rewards and `metrics["correct"]`, as far as it is not `UNLABELLED`."""
         ...
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.progress import Progress
+
+if TYPE_CHECKING:
+    import art
 
 
 def is_tracked() -> bool:
@@ -34,7 +37,11 @@ def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterato
         id=experiment.run,
         resume="allow",
         dir=folder,
-        config={**experiment.config, "git_revision": experiment.git_revision, "data": experiment.data},
+        config={
+            **experiment.config,
+            "config_hash": experiment.config_hash,
+            **experiment.model_dump(mode="json", include={"git_revision", "data", "sources", "seeds", "base_model_checksum"}),
+        },
         settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
     )
     run.define_metric("*", step_metric="step")  # a step that runs again after a kill may come twice
@@ -57,6 +64,9 @@ class _Tracked(Progress):
 
     def advance(self) -> None:
         self._progress.advance()
+
+    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
+        self._progress.rollouts(groups, split=split, step=step)
 
     def step(self, row: StepRecord) -> None:
         self._progress.step(row)

@@ -26,20 +26,24 @@ from training.deadline import MovingDeadline
 from training.downsampling import downsampled
 from training.errors import BadInput
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, Gatherer, reward_spread, tell_failures
+from training.gpu_use import gpu_use
 from training.health import HealthMonitor
 from training.history import (
     CHECKPOINTS,
+    CONTINUED,
     HISTORY_FILE,
     UNTOUCHED,
     StepRecord,
     append_row,
     checkpoint_digest,
     checkpoint_folder,
+    copy_adapter,
     is_intact,
     read_history,
     rewind,
     without_damaged_end,
 )
+from training.judge import judge_name
 from training.monitors import find_alerts, step_signals
 from training.progress import Progress
 from training.replay import REPLAY, ReplayBuffer
@@ -47,9 +51,10 @@ from training.scoring import Scorer, require_scoring
 from training.selection import select_questions
 from training.settings import TrainerSettings
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
-from training.task import Policy, Task
+from training.task import UNLABELLED, Policy, Task
 from training.trajectories import sampled_for_log
 from training.watch import CallWatch
+from training.win_rate import WinRate
 
 JUDGE_CACHE = "judge_cache"
 _RATE_FLOOR = 0.1
@@ -106,13 +111,16 @@ class Trainer:
         *,
         max_tokens: int,
         progress: Progress | None = None,
+        start: Path | None = None,
     ) -> None:
+        """`start` is the folder of the adapter that a new run continues from."""
         self.task = task
         self.model = model
         self.backend = backend
         self.settings = settings
         self.max_tokens = max_tokens
         self.progress = progress or Progress()
+        self.start = start
         self._model_dir = Path(get_model_dir(model=model, art_path=model.base_path))
         self._watch = CallWatch(settings.stall_seconds, self._warn)
         self._health = HealthMonitor(
@@ -120,6 +128,7 @@ class Trainer:
         )
         self._warnings: list[str] = []
         self._replay = ReplayBuffer(self._model_dir / REPLAY, settings.replay_steps)
+        self._wins = WinRate(settings, self._model_dir, self._model_dir / JUDGE_CACHE) if settings.measures_wins else None
 
     async def run(self) -> TrainingRun:
         """Runs to `max_steps` or until a stop rule is met, going on after the last finished step if there is one.
@@ -144,6 +153,8 @@ class Trainer:
         history_path = self._model_dir / HISTORY_FILE
         rows = self._finished_rows(history_path)
         resumed_from = rows[-1].step if rows else None
+        if self.start is not None and not rows:
+            copy_adapter(self.start, checkpoint_folder(self._model_dir, 0))
         scenarios = list(self.task.train_scenarios())
         if not scenarios and self.settings.max_steps:
             raise BadInput("there are no train scenarios: check the data report for what was dropped and why")
@@ -161,15 +172,18 @@ class Trainer:
             if validation_due([*rows, row], self.settings):
                 row = await self._validate(row, held_out)
             row = row.model_copy(update={"checkpoint_digest": self._digest(row, rows), "warnings": self._warnings})
+            row = row.model_copy(update=gpu_use(row.seconds, self.settings))
             self._warnings = []
             append_row(history_path, row)
             rows.append(row)
             self.progress.step(row)
             self._prune(rows, in_use)
 
-        if not rows and self.settings.demonstrations:
+        if not rows and self.start is not None:
+            await finish(StepRecord(step=0, phase=CONTINUED, checkpoint_step=0, seconds=0.0))
+        elif not rows and self.settings.demonstrations:
             await finish(await self._warm_start(selection.demonstrable()))
-        elif not rows and self.settings.stop_margin is not None:
+        elif not rows and (self.settings.stop_margin is not None or self._wins is not None):
             await finish(StepRecord(step=0, phase=UNTOUCHED, checkpoint_step=0, seconds=0.0))
         step = begun = rows[-1].step if rows else 0
         async with self._gatherer(scorer, await self.model.get_step()) as gatherer:
@@ -198,7 +212,7 @@ class Trainer:
             history=rows,
             checkpoint=self._checkpoint(chosen.checkpoint_step if chosen else 0),
             checkpoint_of=chosen.step if chosen else 0,
-            warm_start=self._checkpoint(intact[0].checkpoint_step if intact and intact[0].phase == "warm_start" else 0),
+            warm_start=self._checkpoint(intact[0].checkpoint_step) if intact and intact[0].step == 0 else None,
             resumed_from=resumed_from,
             stopped=stopped,
             folder=self._model_dir,
@@ -297,6 +311,7 @@ class Trainer:
         gatherer.sample_from(checkpoint_step, self._policy(self.settings.temperature))
         if kept := sampled_for_log(groups, self.settings.log_sample_rate, seed=f"{self.settings.seed}-{step}"):
             await self.model.log(kept, split="train", step=checkpoint_step)
+        self.progress.rollouts(groups, split="train", step=step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
@@ -378,27 +393,57 @@ class Trainer:
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         tell_failures(failures, f"validation after step {row.step}", self._warn, none_finished=not groups)
         await self.model.log(groups, split="val", step=row.checkpoint_step)
+        self.progress.rollouts(groups, split="val", step=row.step)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
         if not judged and self.settings.validation_metric == "accuracy":
-            raise BadInput("validation_metric=accuracy: this task does not say what is correct; use validation_metric=reward")
+            raise BadInput(
+                "validation_metric=accuracy: this task does not say what is correct; use validation_metric=reward, or win_rate"
+            )
+        rewards = [t.reward for t in trajectories if not t.metadata.get(UNLABELLED)]
+        wins, uncompared = await self._compare_with_start(row, outcomes) if self._wins is not None else ({}, len(failures))
         seconds = time.monotonic() - started
-        comparable = len(failures) <= MOST_ERRORS * len(scenarios)
+        comparable = uncompared <= MOST_ERRORS * len(scenarios)
         if not comparable:
             self._warn(
-                f"validation after step {row.step} counts for nothing: {len(failures)} of {len(scenarios)} questions failed, "
+                f"validation after step {row.step} counts for nothing: {uncompared} of {len(scenarios)} questions failed, "
                 f"more than {MOST_ERRORS:.0%}"
             )
         return row.model_copy(
             update={
                 "seconds": row.seconds + seconds,
                 "validation_accuracy": statistics.fmean(judged) if judged and comparable else None,
-                "validation_reward": statistics.fmean(t.reward for t in trajectories) if comparable else None,
-                "validation_errors": len(failures),
+                "validation_reward": statistics.fmean(rewards) if rewards and comparable else None,
+                "validation_errors": uncompared,
                 "validation_tokens": sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories),
                 "validation_seconds": seconds,
+                **wins,
+                **({} if comparable else {"validation_win_rate": None}),
             }
         )
+
+    async def _compare_with_start(
+        self, row: StepRecord, outcomes: Sequence[art.TrajectoryGroup | BaseException]
+    ) -> tuple[dict[str, Any], int]:
+        """The row's fields that come from comparing a validation with the start's, and how many questions were not compared."""
+        assert self._wins is not None
+        rollouts = [
+            outcome.trajectories[0] if isinstance(outcome, art.TrajectoryGroup) else None for outcome in outcomes
+        ]
+        if row.step == 0:
+            self._wins.begin(rollouts)
+            return {"validation_win_rate": 0.5}, rollouts.count(None)
+        with self._watch.call(f"comparison with the start after step {row.step}", turn=row.step):
+            rate, uncompared, use = await self._wins.against_start(rollouts)
+        if rate is None:
+            problem = use.problem or "no question was answered by both"
+            raise BadInput(f"validation after step {row.step}: {judge_name(self.settings)} compared nothing ({problem})")
+        return {
+            "validation_win_rate": rate,
+            "judge_requests": row.judge_requests + use.requests,
+            "judge_cached": row.judge_cached + use.cached,
+            "judge_cost": (row.judge_cost or 0.0) + use.cost,
+        }, uncompared
 
     def _policy(self, temperature: float) -> Policy:
         """The model after the latest step."""
@@ -412,7 +457,8 @@ class Trainer:
 
     def _checkpoint(self, checkpoint_step: int) -> Path | None:
         folder = checkpoint_folder(self._model_dir, checkpoint_step)
-        return folder if checkpoint_step and folder.is_dir() else None
+        # Without an adapter to continue from, checkpoint 0 is at most the empty one that a backend needs.
+        return folder if (checkpoint_step or self.start) and folder.is_dir() else None
 
     def _prune(self, rows: Sequence[StepRecord], in_use: Collection[int] = ()) -> None:
         """Keeps the warm start, the best validated checkpoint, the latest and the one before it, should that be damaged."""

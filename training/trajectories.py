@@ -66,7 +66,7 @@ def sample_rollouts(model_dir: Path, rows: Sequence[StepRecord], best_step: int)
     for row in steps:
         if row.step in chosen:
             found += _read(model_dir, "train", row, groups=_GROUPS)
-    validated = [row for row in rows if row.validation_reward is not None]
+    validated = [row for row in rows if row.validation_seconds is not None]
     shown = {validated[0].step, best_step, validated[-1].step} if validated else set()
     for row in validated:
         if row.step in shown:

@@ -15,6 +15,10 @@ class Verdict(BaseModel):
 
     correct: bool
     reason: str
+    prompt_tokens: int = 0
+    """That a language model read to reach it."""
+    cost: float | None = None
+    """US dollars; None without a language model, or where its price is unknown."""
 
 
 class JudgeError(RuntimeError):

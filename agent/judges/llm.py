@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from agent import prompts
 from agent.judges import JudgeError, Verdict
+from agent.prompted import price_of
 
 
 class _Reply(BaseModel):
     reasoning: str = ""
     accept: bool
+
+
+class _Spent(BaseModel):
+    """What all attempts of one verdict took."""
+
+    prompt_tokens: int = 0
+    cost: float | None = None
 
 
 class LLMJudge:
@@ -41,10 +50,14 @@ class LLMJudge:
             return Verdict(correct=False, reason="the answer is empty")
         from openai import OpenAIError  # what LiteLLM's errors derive from; imported late like LiteLLM itself
 
-        problem = ""
+        problem, spent = "", _Spent()
         for attempt in range(self.attempts):
             try:
-                reply = _parse(await self._ask(question, reference, answer))
+                response = await self._ask(question, reference, answer)
+                spent = _Spent(
+                    prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens, cost=_sum(spent.cost, price_of(response))
+                )
+                reply = _parse(response.choices[0].message.content or "")
             except ValueError as error:
                 problem = f"unusable reply ({error})"
                 continue
@@ -52,14 +65,14 @@ class LLMJudge:
                 problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 await asyncio.sleep(attempt)
                 continue
-            return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300])
+            return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300], **spent.model_dump())
         raise JudgeError(f"{self.model} gave no verdict in {self.attempts} attempts: {problem}")
 
-    async def _ask(self, question: str, reference: str, answer: str) -> str:
+    async def _ask(self, question: str, reference: str, answer: str) -> Any:
         import litellm  # seconds of import that only this judge needs
 
         case = {"question": question, "reference": reference, "candidate": answer}
-        response = await litellm.acompletion(
+        return await litellm.acompletion(
             model=self.model,
             messages=[
                 {"role": "system", "content": prompts.load("judge")},
@@ -73,7 +86,10 @@ class LLMJudge:
             api_base=self.api_base,
             api_key=self.api_key,
         )
-        return response.choices[0].message.content or ""
+
+
+def _sum(known: float | None, more: float | None) -> float | None:
+    return more if known is None else known + (more or 0.0)
 
 
 def _parse(text: str) -> _Reply:

@@ -24,6 +24,7 @@ from environment.models import Email
 _EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
 _EMAIL_OPTIONAL = ("file_name",)
 _QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "how_realistic", "inbox_address", "query_date")
+_LABEL_COLUMNS = ("answer", "message_ids")
 _SPLITS = ("train", "test", "validation")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ROWS_PER_BATCH = 512
@@ -69,12 +70,19 @@ def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
     return ParquetEmails(source, split)
 
 
-def parquet_questions(source: str | Path, split: str = "train") -> Iterator[Question]:
-    """The questions of a source like that of `parquet_emails`. Raises BadInput as it does, and for a malformed row."""
+def parquet_questions(source: str | Path, split: str = "train", *, labelled: bool = True) -> Iterator[Question]:
+    """The questions of a source like that of `parquet_emails`; only `labelled` ones need columns for answer and mails.
+
+    Raises BadInput as `parquet_emails` does, and for a malformed row.
+    """
     files = _files(source, split)
-    _check_columns(files, _QUESTION_COLUMNS)
-    for number, row in enumerate(_rows(source, files, split, _QUESTION_COLUMNS, ()), start=1):
+    optional = () if labelled else _LABEL_COLUMNS
+    required = tuple(name for name in _QUESTION_COLUMNS if name not in optional)
+    _check_columns(files, required)
+    for number, row in enumerate(_rows(source, files, split, required, optional), start=1):
         given = {name: value for name, value in row.items() if value is not None}
+        if not labelled:
+            given = {"answer": "", "message_ids": (), **given}
         if isinstance(given.get("query_date"), datetime):
             given["query_date"] = given["query_date"].isoformat()
         try:

@@ -23,6 +23,7 @@ function labelOf(name) {
 function resultOf(run) {
   if (run.error) return "error";
   if (!run.correct && "answer" in run && (run.answer === null || run.answer === undefined)) return "none";
+  if (run.correct === null || run.correct === undefined) return "unjudged";
   return run.correct ? "correct" : "wrong";
 }
 

@@ -37,6 +37,7 @@ def load_scenarios(
             "source_mails": {
                 split: dict(Counter(len(s.message_ids) for s in scenarios)) for split, scenarios in splits.items()
             },
+            "unlabelled": {split: sum(not s.labelled for s in scenarios) for split, scenarios in splits.items()},
             "dropped": report.dropped,
             "dropped_ids": {reason: ids[:LISTED_PER_REASON] for reason, ids in report.dropped_ids.items()},
             "source_version": source_version,

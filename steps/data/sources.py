@@ -52,6 +52,7 @@ def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport
         train_limit=config.train_limit,
         test_limit=config.test_limit,
         held_out_fraction=config.held_out_fraction,
+        unlabelled=config.unlabelled_questions,
         seed=config.data_seed,
     )
 

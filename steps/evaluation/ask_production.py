@@ -22,7 +22,7 @@ from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
 from steps.project import code_of
 from steps.published_model import base_model_files
-from training.backends.torch import PolicyServer, TorchSettings
+from training.backends.serving import open_policy_server
 from training.task import Policy
 
 PRODUCTION = "production"
@@ -61,7 +61,7 @@ def ask_production(
         with counter("questions answered by the version in production", total=len(questions)) as advance:
             return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
 
-    with PolicyServer(files.path, adapters={PRODUCTION: checkpoint.path}, settings=TorchSettings()) as server:
+    with open_policy_server(files.path, {PRODUCTION: checkpoint.path}, manifest.config) as server:
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
     return predictions

@@ -11,6 +11,7 @@ from zenml.types import HTMLString
 from agent.evaluation import BASELINES
 from agent.metrics import Prediction, mcnemar, too_many_errors
 from agent.metrics import compute_metrics as metrics_of
+from agent.pass_at_k import pass_at_k
 from agent.promotion import decide_promotion
 from configs.schema import EvaluationConfig
 from reports.console import say
@@ -23,9 +24,15 @@ from training.checkpoint import Checkpoint
 def summarize(predictions: list[Prediction]) -> dict[str, Any]:
     """The closing table as plain values: one entry per policy and non-learning row, and the paired test."""
     by_policy: dict[str, list[Prediction]] = {}
+    sampled: dict[str, list[Prediction]] = {}
     for prediction in predictions:
+        if prediction.sample:
+            sampled.setdefault(prediction.policy, []).append(prediction)
+            continue
         by_policy.setdefault(prediction.policy, []).append(prediction)
     rows = {name: metrics_of(of_policy).model_dump(mode="json") for name, of_policy in by_policy.items()}
+    for name, samples in sampled.items():
+        rows[name]["pass_at"] = {str(k): share for k, share in pass_at_k(samples).items()}
     return {
         "n": len({prediction.scenario_id for prediction in predictions}),
         "policies": {name: row for name, row in rows.items() if name not in BASELINES},
@@ -53,9 +60,9 @@ def compute_metrics(
     """
     production = production or None
     summary = summarize([*predictions, *(production or [])])
-    accuracy = {name: row["accuracy"] for name, row in summary["policies"].items()}
+    accuracy = {name: row["accuracy"] for name, row in summary["policies"].items() if row["accuracy"] is not None}
     log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
-    of_policy = {name: [p for p in predictions if p.policy == name] for name in ("trained", "base")}
+    of_policy = {name: [p for p in predictions if p.policy == name and not p.sample] for name in ("trained", "base")}
     promotion = decide_promotion(
         of_policy["trained"],
         of_policy["base"],
@@ -73,7 +80,7 @@ def compute_metrics(
         get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)
     summary["promotion"] = promotion.model_dump()
     log_metadata({"promotion": summary["promotion"]}, infer_model=True)
-    rows = [prediction.model_dump(mode="json") for prediction in [*predictions, *(production or [])]]
+    rows = [p.model_dump(mode="json") for p in [*predictions, *(production or [])] if not p.sample]
     trained = checkpoint.manifest
     subtitle = f"run {trained.name}, step {trained.step} of {trained.base_model}"
     return summary, HTMLString(evaluation_html(summary, rows, title="E-mail search agent", subtitle=subtitle))

@@ -19,11 +19,12 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
+from steps.evaluation.prompted import prompted_model
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.project import code_of
 from steps.published_model import base_model_files
-from training.backends.torch import PolicyServer, TorchSettings
+from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
@@ -60,6 +61,9 @@ def run_inference(
         raise BadInput("there are no test questions: check why the data pipeline dropped them")
     trained_with = checkpoint.manifest.config
     settings = episode_settings(trained_with)
+    prompted = prompted_model(config, settings)
+    if prompted:
+        prompted.require_ready("baseline_model")
     files = base_model_files(base["source"], base["checksum"], progress=say)
     adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
@@ -73,6 +77,13 @@ def run_inference(
             policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=settings.max_tokens)
             with counter(f"questions answered by {name}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(name, policy, questions, advance=advance.one)
+            for sample in range(1, config.eval_samples + 1):
+                sampling = policy.model_copy(update={"temperature": config.eval_temperature})
+                with counter(f"sample {sample} of {config.eval_samples} by {name}", total=len(questions)) as advance:
+                    predictions += await evaluation.policy(name, sampling, questions, sample=sample, advance=advance.one)
+        if prompted:
+            with counter(f"questions answered by {prompted.model}", total=len(questions)) as advance:
+                predictions += await evaluation.policy(prompted.model, prompted, questions, advance=advance.one)
         if "trained" not in adapters:
             say("trained is the warm start, the best checkpoint of its run: asked once")
             warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
@@ -87,7 +98,7 @@ def run_inference(
                 )
         return predictions
 
-    with PolicyServer(files.path, adapters=adapters, settings=TorchSettings()) as server:
+    with open_policy_server(files.path, adapters, trained_with) as server:
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
     return predictions

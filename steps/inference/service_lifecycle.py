@@ -32,7 +32,7 @@ def load_service(
     from serving.service import AnswerService, describe_model
     from steps.model_registry import find_checkpoint, find_mail_database
     from training.backends.base_model import resolve_base_model
-    from training.backends.torch import PolicyServer
+    from training.backends.serving import open_policy_server
     from training.task import Policy
 
     stored = find_checkpoint(checkpoint, unpromoted=False)
@@ -41,7 +41,7 @@ def load_service(
     base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))
     stored.checkpoint.require_base(base.id, base.checksum)
     settings = episode_settings(manifest.config, episode)
-    server = PolicyServer(base.path, adapters={SERVED_MODEL: stored.checkpoint.path})
+    server = open_policy_server(base.path, {SERVED_MODEL: stored.checkpoint.path}, manifest.config)
     policy = Policy(base_url=server.base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
     model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
     service = AnswerService(policy, database, settings, model, stop=server.close)

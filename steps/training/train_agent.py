@@ -21,10 +21,13 @@ from reports.console import TrainingConsole, say
 from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
 from steps.interruption import run_cancellable
+from steps.model_registry import find_checkpoint
 from steps.project import MODELS, RUNS, git_revision, training_code
 from steps.published_model import base_model_files
+from steps.training.labels import require_labels
 from steps.training.published_run import PublishedRun
 from training.backends.model_sources.folder import BaseModelFiles
+from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
@@ -33,6 +36,7 @@ from training.preflight import require_ready
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
+from training.traces import traced
 from training.tracking import tracked
 from training.trainer import TrainingRun
 from training.trajectories import sample_rollouts
@@ -68,6 +72,7 @@ def train_agent(
     base: dict[str, str],
     database: MailDatabase,
     scenarios: list[Scenario],
+    start: str | None = None,
 ) -> tuple[
     Annotated[Checkpoint, CHECKPOINT],
     Annotated[Checkpoint, WARM_START],
@@ -76,16 +81,24 @@ def train_agent(
 ]:
     """Trains on the train scenarios, or goes on where a killed run of the same configuration and data stopped.
 
-    Without a `run_key` the model version is the run: each scheduled run trains from the start.
+    Without a `run_key` the model version is the run: each scheduled run is a new one. `start` is the id of the checkpoint that a
+    new run continues from; without one it begins with the base model.
 
-    The first output is the best validated checkpoint, or the last one where nothing was validated. Without a warm start the
-    second output is the same checkpoint as the first, which its step above 0 shows.
+    The first output is the best validated checkpoint, or the last one where nothing was validated. The second is the one
+    before the first GRPO step: the warm start, or the checkpoint continued from. Without either it is the first output
+    again, which its step above 0 shows.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
     if files.checksum != base["checksum"]:
         raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
+    continued = find_checkpoint(start).checkpoint if start else None
+    if continued:
+        continued.require_base(files.id, files.checksum)
+    config = config.model_copy(update={"continue_from": start or None})
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    require_ready(settings, str(files.path), models=MODELS, runs=RUNS)
+    require_labels(settings, scenarios)
+    trained_base = str(files.path) if settings.backend != "serverless" else remote_base_model(base["source"])
+    require_ready(settings, trained_base, models=MODELS, runs=RUNS)
     config.require_judge()
     run_key = run_key or get_step_context().model.version
     run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
@@ -95,19 +108,20 @@ def train_agent(
     with watch(settings.max_steps, run_folder) as console:
         experiment = _experiment(config, run_key, files).resuming(run_folder)
         experiment.save(run_folder)
-        with tracked(console, experiment, run_folder) as progress:
+        with tracked(console, experiment, run_folder) as told, traced(told, experiment) as progress:
             run = run_cancellable(
                 run_training(
                     task,
-                    base_model=str(files.path),
+                    base_model=trained_base,
                     settings=settings,
                     max_tokens=config.max_tokens,
                     run_folder=run_folder,
                     progress=progress,
+                    start=continued.path if continued else None,
                 )
             )
     if run.checkpoint is None:
-        raise BadInput("nothing was trained: set demonstrations or max_steps above 0")
+        raise BadInput(_nothing_learnt(run))
     experiment = experiment.model_copy(update={"stopped": run.stopped})
     experiment.save(run_folder)
     described = {
@@ -119,6 +133,8 @@ def train_agent(
         "created": datetime.now(UTC),
     }
     alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
+    if continued:  # whoever continues from a suspicious policy has not resolved what made it suspicious
+        alerts |= set(continued.manifest.alerts)
     trained = Checkpoint.from_adapter(
         run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
     )
@@ -158,6 +174,20 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
     )
 
 
+def _nothing_learnt(run: TrainingRun) -> str:
+    """Why a finished run has no checkpoint."""
+    steps = [row for row in run.history if row.phase == "grpo"]
+    if not steps:
+        return f"nothing was trained ({run.stopped}): set demonstrations or max_steps above 0"
+    if trained := sum(row.groups_trained for row in steps):
+        return f"{trained} groups were trained on in {len(steps)} steps, and the backend left no checkpoint"
+    rewards = ", ".join(f"{row.reward:.2f}" for row in steps[:5] if row.reward is not None)
+    return (
+        f"nothing was learnt in {len(steps)} steps: in every group all rollouts earned the same reward (step means {rewards}). "
+        "Raise rollouts_per_group or temperature, choose easier questions, or begin with demonstrations"
+    )
+
+
 def _identity(experiment: Experiment) -> dict[str, Any]:
     return {
         "name": experiment.name,
@@ -175,10 +205,12 @@ def _outcome(run: TrainingRun) -> dict[str, Any]:
         "resumed_from": run.resumed_from if run.resumed_from is not None else -1,
         "seconds": sum(row.seconds for row in run.history),
         "last_reward": last.reward if last.reward is not None else 0.0,
-        "last_accuracy": last.accuracy if last.accuracy is not None else 0.0,
+        **({"last_accuracy": last.accuracy} if last.accuracy is not None else {}),
         "stopped": run.stopped,
         "checkpoint_of_step": run.checkpoint_of,
         "alerts": sorted({alert.name for row in run.history for alert in row.alerts}),
         "warnings": sum(len(row.warnings) for row in run.history),
+        **({"gpu_hours": sum(row.gpu_hours or 0.0 for row in run.history)} if last.gpu_hours is not None else {}),
+        **({"gpu_cost": sum(row.gpu_cost or 0.0 for row in run.history)} if last.gpu_cost is not None else {}),
         "judge_cost": sum(row.judge_cost or 0.0 for row in run.history),
     }

@@ -72,6 +72,8 @@ def step_operator(kubernetes_stack: Client) -> Any:
     ("file", "step", "hours", "shared"),
     [
         ("training_k8s.yaml", "train_agent", 12, "16Gi"),
+        ("training_k8s.yaml", "run_inference", 2, "8Gi"),
+        ("training_k8s.yaml", "ask_production", 2, "8Gi"),
         ("evaluation_k8s.yaml", "run_inference", 2, "8Gi"),
         ("evaluation_k8s.yaml", "ask_production", 2, "8Gi"),
     ],

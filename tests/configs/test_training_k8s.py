@@ -21,9 +21,12 @@ from zenml.utils.settings_utils import is_valid_setting_key
 
 from cluster.flavors import FLAVOR
 from configs.schema import load_config
+from training import preflight
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "configs" / "training_k8s.yaml"
+QWEN_7B_BYTES = 15_231_233_024
+"""Weights of Qwen2.5-7B-Instruct in bfloat16."""
 KINDS: dict[str, type[BaseModel]] = {
     "docker": DockerSettings,
     f"orchestrator.{FLAVOR}": KubernetesOrchestratorSettings,
@@ -134,6 +137,19 @@ def test_pod_of_the_training_step(config: dict[str, Any]) -> None:
     (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert {expression["key"].split("/")[0] for expression in term["matchExpressions"]} == {"nvidia.com"}
     assert spec["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize("name", ["training_k8s.yaml", "evaluation_k8s.yaml"])
+def test_a_node_that_the_affinity_admits_passes_the_preflight_check(name: str) -> None:
+    needed = preflight._LEAST_MEMORY + preflight._LEAST_WEIGHT_COPIES * QWEN_7B_BYTES
+    steps = yaml.safe_load((ROOT / "configs" / name).read_text())["step_settings"]
+    assert set(steps) >= {"run_inference", "ask_production"}, "every step that runs the model has a GPU"
+    for step in steps.values():
+        pod = step["settings"][f"step_operator.{FLAVOR}"]["pod_settings"]
+        (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        [memory] = [rule for rule in term["matchExpressions"] if rule["key"] == "nvidia.com/gpu.memory"]
+        assert memory["operator"] == "Gt" and int(memory["values"][0]) * 2**20 >= needed
+        assert int(memory["values"][0]) < 46_068, "cards of 48 GB are enough"
 
 
 def test_gpu_settings_stand_only_under_the_step_operator(config: dict[str, Any]) -> None:

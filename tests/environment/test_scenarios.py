@@ -86,6 +86,20 @@ def test_every_reason_to_drop_a_question_is_counted(tmp_path: Path, database: Ma
     assert first.inbox_address == OWNER and first.query_date == datetime(2002, 6, 1, 23, 59, 59)
 
 
+def test_unlabelled_questions_are_kept_when_asked_for(tmp_path: Path, database: MailDatabase) -> None:
+    bare = [{k: v for k, v in question(n).items() if k not in ("answer", "message_ids")} for n in (1, 2)]
+    bare.append(bare[0] | {"id": 3, "inbox_address": "nobody@example.com"})
+    train = write(tmp_path / "train.parquet", bare)
+    report = load_scenarios(train, train, database, unlabelled=True)
+    assert report.dropped == {"unknown_inbox": 2}
+    assert [(s.answer, s.message_ids, s.labelled) for s in report.scenarios] == [("", (), False)] * 4
+    with pytest.raises(BadInput, match="lacks the columns answer, message_ids"):
+        load_scenarios(train, train, database)
+    half = write(tmp_path / "half.parquet", [question(1, answer=None), question(2, message_ids=[]), question(3)])
+    kept = load_scenarios(half, half, database, unlabelled=True).scenarios
+    assert [s.labelled for s in sorted(kept, key=lambda s: s.id)] == [False, False, False, False, True]
+
+
 def test_what_is_held_out_depends_on_nothing_but_the_id(tmp_path: Path, database: MailDatabase) -> None:
     rows = [question(n) for n in range(1, 301)]
     some = load_scenarios(write(tmp_path / "a.parquet", rows), None, database, **ALL)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from peft import LoraConfig, get_peft_model
-from tiny_models import save_tiny_model
-from transformers import AutoModelForCausalLM
+from loopback_model import LoopbackModel, Reply
+from tiny_checkpoint import tiny_checkpoint
 from zenml import Model, save_artifact
 from zenml.client import Client
 
@@ -22,8 +21,6 @@ from pipelines.evaluation import evaluation_pipeline
 from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
-from training.backends.base_model import resolve_base_model
-from training.checkpoint import Checkpoint
 
 
 @pytest.fixture
@@ -41,30 +38,39 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
 
 
 def save_checkpoint(folder: Path, seed: int, step: int = 1, **trained_with: Any) -> Any:
-    """A checkpoint of an untrained adapter on a tiny base of its own; its artifact version."""
-    base = save_tiny_model(folder / f"base-{seed}", "llama", seed=seed, context=8192)
-    adapter = folder / f"adapter-{seed}"
-    lora = LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora).save_pretrained(adapter)
-    files = resolve_base_model(str(base), folder)
-    checkpoint = Checkpoint.from_adapter(
-        adapter,
-        base_model=files.id,
-        base_model_checksum=files.checksum,
-        base_model_source=str(base),
-        name=f"tiny-{seed}",
-        step=step,
-        config={"max_tokens": 8, "max_turns": 1, "max_concurrent": 4, **trained_with},
-        created=datetime.now(UTC),
-    )
+    checkpoint = tiny_checkpoint(folder, seed, step=step, **trained_with)
     return save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
 
 
-def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path: Path) -> None:
+class Answering(LoopbackModel):
+    """As a policy it returns one answer; as a judge it rejects all."""
+
+    def answer(self, request: dict[str, Any]) -> Reply:
+        if "tools" not in request:
+            return '{"reasoning": "no", "accept": false}'
+        function = {"name": "return_final_answer_tool", "arguments": '{"answer": "Dana", "source_ids": []}'}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+
+@pytest.fixture
+def model() -> Iterator[Answering]:
+    with Answering.serving() as server:
+        yield server
+
+
+def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path: Path, model: Answering) -> None:
     prompt = "Search first."
     new, old = save_checkpoint(tmp_path, seed=1, step=0, system_prompt=prompt), save_checkpoint(tmp_path, seed=2)
     started = evaluation_pipeline.with_options(model=Model(name="tested-evaluation"))(
-        config=EvaluationConfig(eval_limit=3),
+        config=EvaluationConfig(
+            eval_limit=3,
+            eval_samples=2,
+            judge="llm",
+            judge_model="openai/gpt-4.1",
+            judge_api_base=model.url,
+            baseline_model="openai/gpt-4.1",
+            baseline_api_base=model.url,
+        ),
         database=data.database,
         scenarios=data.scenarios,
         checkpoint=new.id,
@@ -75,13 +81,18 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
     asked = steps["run_inference"].outputs["predictions"][0].load()
     of_production = steps["ask_production"].outputs["production_predictions"][0].load()
     assert {prediction.policy for prediction in of_production} == {"production"}
-    assert [p.scenario_id for p in of_production] == [p.scenario_id for p in asked if p.policy == "trained"]
+    assert [p.scenario_id for p in of_production] == [p.scenario_id for p in asked if p.policy == "trained" and not p.sample]
     assert {prediction.transcript[0]["content"] for prediction in of_production} == {load("system")}
     assert {p.transcript[0]["content"] for p in asked if p.policy in ("base", "trained")} == {prompt}
     assert not any(prediction.error for prediction in of_production), of_production
-    answers = {name: [(p.scenario_id, p.seconds) for p in asked if p.policy == name] for name in ("warm_start", "trained")}
+    answers = {name: [(p.scenario_id, p.seconds) for p in asked if p.policy == name and not p.sample] for name in ("warm_start", "trained")}
     assert answers["warm_start"] == answers["trained"], "the best checkpoint is the warm start: one policy, asked once"
     summary = steps["compute_metrics"].outputs["metrics"][0].load()
+    assert [p.sample for p in asked if p.policy == "trained"] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert summary["policies"]["trained"]["n"] == 3 and set(summary["policies"]["trained"]["pass_at"]) == {"1", "2"}
+    prompted = summary["policies"]["openai/gpt-4.1"]
+    assert prompted["answer_rate"] == 1.0 and prompted["cost"] > 0 and prompted["prompt_tokens"] == 1000
+    assert prompted["judge_tokens"] == 3000 and prompted["judge_cost"] > 0
     assert summary["paired"]["trained_vs_production"]["n"] == 3
     # Random weights know no answer, so the floor speaks.
     assert summary["promotion"] == {"promoted": False, "reason": "0.0% correct is not above promotion_floor=0.0"}

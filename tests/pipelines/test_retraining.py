@@ -25,12 +25,13 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return save_tiny_model(tmp_path / "base", "llama", context=8192)
 
 
-def retrain(base: Path, **data: int) -> PipelineRunResponse:
+def retrain(base: Path, continue_from: str | None = None, **data: int) -> PipelineRunResponse:
     company = {"synthetic_train_inboxes": 1, "synthetic_test_inboxes": 1, "synthetic_mails_per_inbox": 60}
     started = retraining_pipeline.with_options(model=Model(name=MODEL_NAME))(
         data=DataConfig(**company, **{"synthetic_questions_per_inbox": 24} | data),
         training=TrainingConfig(
             base_model=str(base),
+            continue_from=continue_from,
             demonstrations=2,
             max_steps=1,
             groups_per_step=1,
@@ -46,9 +47,20 @@ def retrain(base: Path, **data: int) -> PipelineRunResponse:
 
 
 def test_data_is_reused_training_is_not_and_the_gate_says_why(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second, other = retrain(base), retrain(base), retrain(base, synthetic_questions_per_inbox=20)
+    first, second = retrain(base, continue_from="production"), retrain(base)
+    assert second.model_version is not None
+    in_production = second.model_version.get_artifact("checkpoint")
+    second.model_version.set_stage("production", force=True)
+    try:
+        other = retrain(base, continue_from="production", synthetic_questions_per_inbox=20)
+    finally:
+        second.model_version.set_stage("archived", force=True)
+    started_from = [run.steps["train_agent"].outputs["checkpoint"][0].load().manifest for run in (first, other)]
+    assert [manifest.config["continue_from"] for manifest in started_from] == [None, str(in_production.id)]
+    [history] = [run.steps["train_agent"].outputs["training_history"][0].load() for run in (other,)]
+    assert history[0]["phase"] == "continued"
     states = [{name: step.status.value for name, step in run.steps.items()} for run in (first, second, other)]
-    assert set(states[0].values()) == {"completed"} and len(states[0]) == 9
+    assert set(states[0].values()) == {"completed"} and len(states[1]) == 9
     for step in ("create_database", "load_scenarios"):
         assert [state[step] for state in states] == ["completed", "cached", "completed"]
     assert [state["train_agent"] for state in states] == ["completed"] * 3

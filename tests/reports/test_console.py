@@ -61,6 +61,8 @@ def row(step: int, *alerts: str, validated: float | None = None, lost: int = 0) 
         validation_errors=0,
         validation_reward=validated,
         validation_accuracy=validated,
+        validation_win_rate=None,
+        validation_seconds=validated and 9.0,
         alerts=[SimpleNamespace(name=name, sentence=f"{name} is high") for name in alerts],
     )
 

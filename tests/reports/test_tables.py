@@ -52,3 +52,13 @@ def test_the_gain_of_reinforcement_learning_is_said_in_points() -> None:
     rows["trained"]["accuracy"], test["p_value"] = 0.73, 0.5
     assert "added -1.0 points" in (gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) or "")
     assert gain({"policies": {"trained": ROW}, "paired": {}}) is None
+
+
+def test_what_was_not_measured_has_no_column() -> None:
+    text = render({"n": 1, "policies": {"trained": ROW}})
+    assert "pass@k" not in text and "USD" not in text
+    spent = {"judge_tokens": 3000, "judge_cost": 0.0084, "prompt_tokens": 812.4}
+    text = render({"n": 1, "policies": {"trained": {**ROW, **spent, "pass_at": {"1": 0.6, "4": 0.85}}}}, width=140)
+    assert "1: 60% 4: 85%" in text and "3,000" in text and "0.0084" in text and "812" in text
+    unlabelled = render({"n": 1, "policies": {"trained": {**ROW, "accuracy": None, "ci95": None}}})
+    assert "85.3%" not in unlabelled and "None" not in unlabelled

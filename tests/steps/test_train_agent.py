@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,9 @@ from agent.judges.llm import LLMJudge
 from agent.reward_weights import RewardWeights
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
+from steps.training.train_agent import _nothing_learnt
+from training.history import StepRecord
+from training.trainer import TrainingRun
 
 
 class Handed(Exception):
@@ -44,3 +48,17 @@ def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.
     assert isinstance(task_of(TrainingConfig(), monkeypatch).judge, ExactJudge)
     judge = task_of(TrainingConfig(judge="llm", judge_model="openai/own"), monkeypatch).judge
     assert isinstance(judge, LLMJudge) and judge.model == "openai/own"
+
+
+def test_a_run_without_a_checkpoint_says_why() -> None:
+    def run(*rows: StepRecord) -> TrainingRun:
+        known = {"checkpoint": None, "checkpoint_of": 0, "warm_start": None, "resumed_from": None, "stopped": "stop_tokens"}
+        return TrainingRun(history=list(rows), folder=Path(), **known)
+
+    def row(trained: int) -> StepRecord:
+        return StepRecord(step=1, phase="grpo", checkpoint_step=0, seconds=1.0, reward=-1.0, groups_trained=trained)
+
+    assert "nothing was trained (stop_tokens)" in _nothing_learnt(run())
+    flat = _nothing_learnt(run(row(0)))
+    assert "in every group all rollouts earned the same reward (step means -1.00)" in flat and "Raise rollouts" in flat
+    assert "the backend left no checkpoint" in _nothing_learnt(run(row(2)))

@@ -66,6 +66,17 @@ def free_memory(settings: TrainerSettings) -> int | None:
     return available_memory()
 
 
+def gpus_occupied(settings: TrainerSettings) -> int:
+    """GPUs of this machine that a run occupies as long as it lasts. The local backend needs one even where none is here yet."""
+    if settings.backend == "local":
+        return 2 if settings.max_steps_off_policy else 1
+    if settings.backend == "serverless":
+        return 0
+    import torch
+
+    return int(torch.cuda.is_available())
+
+
 class GpuMemory(NamedTuple):
     """Bytes of the GPU that models are on, whoever uses them."""
 
@@ -107,6 +118,6 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
         from art.local import LocalBackend
 
         return LocalBackend(path=str(path))
-    from art.serverless.backend import ServerlessBackend
+    from training.backends.serverless import PullingServerlessBackend
 
-    return ServerlessBackend()
+    return PullingServerlessBackend(base_url=settings.serverless_url)

@@ -41,7 +41,10 @@ def test_it_takes_the_models_word(model: FakeModel) -> None:
         '{"reasoning": "same\\ntime", "accept": true}',
         '```json\n{"reasoning": "no", "accept": false}\n```',
     ]
-    assert ask(model).model_dump() == {"correct": True, "reason": "same time"}
+    verdict = ask(model)
+    assert (verdict.correct, verdict.reason) == (True, "same time")
+    # gpt-4.1's price of 1,000 prompt tokens and 100 others, both of which the model reports.
+    assert verdict.prompt_tokens == 1000 and verdict.cost == pytest.approx(1000 * 2e-6 + 100 * 8e-6)
     assert ask(model).correct is False
 
 

@@ -1,0 +1,112 @@
+"""The README of an exported model: what it is, what it was trained on, how good it is and how to run it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib import resources
+from typing import Any
+
+from reports.tables import correct, number, percent
+
+
+def model_card(
+    manifest: dict[str, Any],
+    *,
+    merged: bool,
+    lora_rank: int,
+    registered: str,
+    data: list[str],
+    summary: dict[str, Any] | None,
+    judge: str,
+    prompts: dict[str, str],
+    tools: list[dict[str, Any]],
+) -> str:
+    """Markdown with the front matter of a Hugging Face model card.
+
+    `manifest` is the checkpoint's, `summary` the closing table of its evaluation (None: it was not evaluated), `data` one
+    sentence per data artifact, `prompts` has the texts `system` and `question`.
+    """
+    config = manifest["config"]
+    shown = ("backend", "scoring", "max_steps", "demonstrations", "continue_from", "learning_rate", "lora_rank", "seed")
+    template = resources.files("reports").joinpath("assets", "model_card.md").read_text(encoding="utf-8")
+    return template.format(
+        **{
+            key: manifest[key] for key in ("base_model", "base_model_source", "base_model_checksum", "adapter_checksum")
+        },
+        title=f"E-mail search agent, run {manifest['name']}",
+        library="transformers" if merged else "peft",
+        files="the base model with the adapter merged into it" if merged else "a LoRA adapter and its tokenizer",
+        name=manifest["name"],
+        step=manifest["step"],
+        created=manifest["created"],
+        registered=registered,
+        trained_with=", ".join(f"{key} {config[key]}" for key in shown if config.get(key) is not None)
+        or "not recorded",
+        alerts=", ".join(manifest["alerts"]) or "none",
+        data="\n".join(f"* {sentence}" for sentence in data) or "Not recorded.",
+        evaluation=_evaluation(summary, judge),
+        max_turns=config.get("max_turns", "-"),
+        max_tokens=config.get("max_tokens", "-"),
+        question=prompts["question"],
+        system_prompt=prompts["system"],
+        tools=json.dumps(tools, indent=2),
+        needs="In this folder:"
+        if merged
+        else "The adapter fits the base weights with the checksum above and no others. In this folder:",
+        serving=_serving(manifest, merged, lora_rank),
+        loading=_loading(manifest, merged),
+    )
+
+
+def _evaluation(summary: dict[str, Any] | None, judge: str) -> str:
+    if summary is None:
+        return "This checkpoint was not evaluated."
+    lines = [
+        f"{summary['n']} held-out questions, answers judged by {judge}:",
+        "",
+        "| policy | n | errors | correct (95% interval) | answered | source recall | turns |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in [*summary["policies"].items(), *summary["baselines"].items()]:
+        figures = (
+            row["n"],
+            row["errors"],
+            correct(row),
+            percent(row["answer_rate"]),
+            percent(row["source_recall"]),
+            number(row["turns"], 1),
+        )
+        lines.append(f"| {name.replace('_', ' ')} | {' | '.join(map(str, figures))} |")
+    if promotion := summary.get("promotion"):
+        verdict = "promoted to production" if promotion["promoted"] else "not promoted"
+        lines += ["", f"Gate: {verdict}, {promotion['reason']}."]
+    return "\n".join(lines)
+
+
+def _serving(manifest: dict[str, Any], merged: bool, lora_rank: int) -> str:
+    # The chat templates of the models that the project trains write tool calls as Hermes does.
+    tools = "--enable-auto-tool-choice --tool-call-parser hermes"
+    if merged:
+        return f"vllm serve . --served-model-name email-agent {tools}"
+    base = shlex.quote(manifest["base_model"])
+    # vLLM takes these ranks only.
+    rank = next((size for size in (1, 8, 16, 32, 64, 128, 256, 320, 512) if size >= lora_rank), lora_rank)
+    return (
+        f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules email-agent=. \\\n"
+        f"  --tokenizer . --chat-template chat_template.jinja {tools}"
+    )
+
+
+def _loading(manifest: dict[str, Any], merged: bool) -> str:
+    lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    if merged:
+        lines.append('model = AutoModelForCausalLM.from_pretrained(".", dtype="auto")')
+    else:
+        lines.insert(0, "from peft import PeftModel")
+        base = json.dumps(manifest["base_model"])
+        lines.append(
+            f'model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}, dtype="auto"), ".")'
+        )
+    lines.append('tokenizer = AutoTokenizer.from_pretrained(".")')
+    return "\n".join(lines)

@@ -1,0 +1,107 @@
+"""What is known of a checkpoint that leaves the project: its files, its data, its evaluation, and a card that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+from zenml.client import Client
+from zenml.models import ModelVersionResponse
+
+from agent import prompts
+from environment.tools import tool_schemas
+from reports.model_card import model_card
+from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
+from steps.inference.service_lifecycle import episode_settings
+from training.backends.base_model import BaseModelFiles
+from training.backends.export import write_adapter, write_merged
+from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
+from training.errors import BadInput
+
+CARD = "README.md"
+
+
+def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path, *, merged: bool) -> None:
+    """Write the adapter, or the merged model, and its card to `folder`, all or nothing.
+
+    Raises:
+        BadInput: `folder` holds something already, or the disk is full.
+    """
+    require_empty(folder)
+    beside = folder.absolute().with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+    try:
+        beside.mkdir(parents=True)
+        (write_merged if merged else write_adapter)(checkpoint, base, beside)
+        (beside / CARD).write_text(card_of(checkpoint, merged=merged), encoding="utf-8")
+        os.replace(beside, folder)
+    except (OSError, RuntimeError) as error:
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        if full:  # safetensors tells of a full disk in words only
+            raise BadInput(f"--to {folder}: no space left on the disk: free some and run again") from error
+        raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def require_empty(folder: Path) -> None:
+    """Raises BadInput when an export to `folder` would overwrite something."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise BadInput(f"--to {folder} exists and is not empty: name a new folder")
+
+
+def card_of(checkpoint: Checkpoint, *, merged: bool) -> str:
+    """The model card, with what this ZenML store knows of the checkpoint."""
+    manifest = checkpoint.manifest
+    version = _model_version(manifest)
+    metrics = version.get_artifact(METRICS) if version else None
+    judged_by = metrics.step.config.parameters["config"] if metrics else {}
+    settings = episode_settings(manifest.config)
+    adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    return model_card(
+        manifest.model_dump(mode="json"),
+        merged=merged,
+        lora_rank=adapter["r"],
+        registered=_registered(version),
+        data=[_described(name, id) for name, id in manifest.data.items()],
+        summary=metrics.load() if metrics else None,
+        judge=judged_by.get("judge_model", "an LLM") if judged_by.get("judge") == "llm" else "exact comparison",
+        prompts={"system": settings.system_prompt or prompts.load("system"), "question": prompts.load("question")},
+        tools=tool_schemas(settings.optional_arguments),
+    )
+
+
+def _model_version(manifest: CheckpointManifest) -> ModelVersionResponse | None:
+    """The registered version of exactly this adapter; a checkpoint folder may come from another store."""
+    with contextlib.suppress(KeyError):
+        version = Client().get_model_version(MODEL_NAME, manifest.name)
+        stored = version.get_artifact(CHECKPOINT)
+        if stored is not None and stored.run_metadata.get("checksum") == manifest.adapter_checksum:
+            return version
+    return None
+
+
+def _registered(version: ModelVersionResponse | None) -> str:
+    if version is None:
+        return "not registered in this ZenML store"
+    return f"{MODEL_NAME}, version {version.name}, stage {version.stage or 'none'}"
+
+
+def _described(name: str, id: str) -> str:
+    try:
+        version = Client().get_artifact_version(id)
+    except KeyError:
+        return f"{name}, artifact {id} (not in this ZenML store)"
+    known: dict[str, Any] = version.run_metadata
+    told = ""
+    if name == MAIL_DATABASE and {"kept", "inboxes"} <= known.keys():
+        source = version.step.config.parameters["config"]["emails"]
+        told = f": {known['kept']:,} mails in {known['inboxes']:,} inboxes, source {source}"
+    if name == SCENARIOS and {"train", "test"} <= known.keys():
+        told = f": {known['train']:,} questions to train on, {known['test']:,} held out"
+    return f"{name} version {version.version} (artifact {id}){told}"

@@ -1,0 +1,77 @@
+"""Questions without reference answers: what is measured of them, and what stays empty."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import art
+import pytest
+from scripted_policy import OWNER, ScriptedPolicy
+
+from agent.evaluation import Evaluation
+from agent.judges import Verdict
+from agent.metrics import compute_metrics, mcnemar
+from agent.promotion import decide_promotion
+from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from reports.tables import closing_table
+from steps.training.labels import require_labels
+from training.errors import BadInput
+from training.settings import TrainerSettings
+
+ANSWER = ("return_final_answer_tool", {"answer": "Dana", "source_ids": [1, 2]})
+QUESTION = Scenario(
+    id="u1", question="Who leads Heron?", inbox_address=OWNER, query_date=datetime(2001, 2, 1), split="train"
+)
+
+
+class Never:
+    async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+        raise AssertionError("there is no reference to judge by")
+
+
+def test_a_rollout_is_neither_right_nor_wrong(database: MailDatabase, scripted: ScriptedPolicy) -> None:
+    task = EmailSearchTask(database, [QUESTION], Never(), AgentSettings())
+    scripted.replies = [ANSWER]
+    rollout = asyncio.run(task.rollout(scripted.policy, QUESTION))
+    assert (
+        rollout.metadata["unlabelled"] and rollout.metadata["answer"] == "Dana" and "reference" not in rollout.metadata
+    )
+    assert not {"correct", "verifiable_reward", "found", "suspect_source_spam", "suspect_turn_padding"} & set(
+        rollout.metrics
+    )
+    assert rollout.metrics["turns"] == 1 and rollout.metrics["suspect_unread_answer"]
+    asyncio.run(task.score(art.TrajectoryGroup([rollout])))
+    assert task.demonstrations([QUESTION], 1) == []
+
+
+def test_an_evaluation_leaves_accuracy_empty(database: MailDatabase, scripted: ScriptedPolicy) -> None:
+    evaluation = Evaluation(database, Never(), AgentSettings(), max_concurrent=1)
+    scripted.replies = [ANSWER]
+    predictions = asyncio.run(evaluation.policy("trained", scripted.policy, [QUESTION]))
+    figures = compute_metrics(predictions)
+    assert (figures.n, figures.accuracy, figures.ci95, figures.token_f1) == (1, None, None, None)
+    assert figures.answer_rate == 1.0
+    assert asyncio.run(evaluation.baseline("oracle", [QUESTION])) == []
+    assert mcnemar(predictions, predictions).n == 0
+    decision = decide_promotion(predictions, predictions, None, floor=0, min_gain=0, significance=0.05)
+    assert not decision.promoted and "no held-out question has a reference answer" in decision.reason
+    table = closing_table({"n": 1, "policies": {"trained": figures.model_dump(mode="json")}})
+    assert list(table.columns[2].cells) == ["-"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"scoring": "verifiable"}, "scoring=verifiable: 1 of 1 train questions have no reference answer"),
+        ({"scoring": "ruler"}, "set validation_metric=win_rate"),
+        ({"scoring": "ruler", "validation_metric": "win_rate"}, "none can be demonstrated: set demonstrations=0"),
+    ],
+)
+def test_settings_that_need_answers_are_refused_at_once(changes: dict[str, str], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        require_labels(TrainerSettings(**changes), [QUESTION])
+    require_labels(TrainerSettings(scoring="ruler", validation_metric="win_rate", demonstrations=0), [QUESTION])

@@ -1,0 +1,55 @@
+"""What `continue_from` may name, and what a new run makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_checkpoint import tiny_checkpoint
+from zenml import save_artifact
+
+from configs.schema import Config
+from materializers.checkpoint import CheckpointMaterializer
+from pipelines import continuing
+from pipelines.continuing import with_start
+from steps.artifact_names import CHECKPOINT
+from training.errors import BadInput
+
+
+@pytest.fixture(autouse=True)
+def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No runs, and nothing in production."""
+    monkeypatch.setattr(continuing, "all_runs", list)
+    monkeypatch.setattr(continuing, "production_version", lambda: None)
+
+
+def start_of(name: str, rank: int = 2) -> str | None:
+    return with_start(Config(continue_from=name, lora_rank=rank)).continue_from
+
+
+def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
+    first, second = tiny_checkpoint(tmp_path, seed=1), tiny_checkpoint(tmp_path, seed=2)
+    ids = [start_of(str(checkpoint.path)) for checkpoint in (first, second, first)]
+    assert ids[0] == ids[2] != ids[1], "the run's key depends on the adapter, not on when it was named"
+    assert ids[0] and start_of(ids[0]) == ids[0]
+    stored = save_artifact(second, name=CHECKPOINT, materializer=CheckpointMaterializer)
+    assert start_of(str(stored.id)) == str(stored.id)
+
+
+def test_what_cannot_be_continued_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    with pytest.raises(
+        BadInput, match="lora_rank=16 does not fit the checkpoint to continue from, which has 2: set lora_rank=2"
+    ):
+        start_of(str(checkpoint.path), rank=16)
+    with pytest.raises(BadInput, match="there is no run 'first'"):
+        start_of("first")
+    with pytest.raises(BadInput, match="adapter_config.json"):
+        start_of(str(tmp_path))
+
+
+def test_production_is_looked_up_when_a_run_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start_of("production") is None
+    assert "nothing is in production yet, so this run starts from the base model" in capsys.readouterr().out
+    scheduled = with_start(Config(continue_from="production"), scheduled=True)
+    assert scheduled.continue_from == "production"

@@ -1,0 +1,96 @@
+"""Which server answers for a policy. vLLM's command is played by a script that serves the same models on a CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import openai
+import pytest
+from tiny_checkpoint import tiny_checkpoint
+
+from training.backends import serving
+from training.backends.serving import VllmServer, open_policy_server, serve_arguments
+from training.backends.torch import PolicyServer
+from training.errors import BadInput
+
+ROOT = Path(__file__).parents[3]
+SERVES = """
+import argparse, json, sys, threading
+sys.path.insert(0, {root!r})
+parser = argparse.ArgumentParser()
+parser.add_argument("command", choices=["serve"])
+parser.add_argument("model")
+for option in ("--host", "--served-model-name", "--tool-call-parser", "--generation-config"):
+    parser.add_argument(option, required=True)
+for option in ("--port", "--max-model-len", "--max-loras", "--max-lora-rank"):
+    parser.add_argument(option, type=int, required=True)
+for option in ("--enable-auto-tool-choice", "--return-tokens-as-token-ids", "--enable-lora"):
+    parser.add_argument(option, action="store_true", required=True)
+parser.add_argument("--lora-modules", nargs="+")
+asked = parser.parse_args()
+from training.backends.torch import PolicyServer
+server = PolicyServer(asked.model, dict(module.split("=", 1) for module in asked.lora_modules), port=asked.port)
+threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of ART's vLLM runtime, on a machine with a GPU."""
+    folder = tmp_path / "cache" / ("a" * 64) / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "art-vllm-runtime-server").touch()
+    monkeypatch.setattr(serving, "_gpu_here", lambda: True)
+    monkeypatch.delenv("ART_VLLM_RUNTIME_BIN", raising=False)
+    monkeypatch.setenv("ART_VLLM_RUNTIME_CACHE_DIR", str(tmp_path / "cache"))
+    return folder
+
+
+def install(folder: Path, source: str) -> None:
+    vllm = folder / "vllm"
+    vllm.write_text(f"#!{sys.executable}\n{source}")
+    vllm.chmod(0o755)
+
+
+def reply(base_url: str, model: str) -> str:
+    with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+        messages = [{"role": "user", "content": "Who?"}]
+        asked = client.chat.completions.create(model=model, messages=messages, temperature=0, max_tokens=12)
+    return asked.choices[0].message.content or ""
+
+
+def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(tmp_path: Path, runtime: Path) -> None:
+    install(runtime, SERVES.format(root=str(ROOT)))
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    models = tmp_path / "base-1", {"trained": checkpoint.path}
+    with open_policy_server(*models, {"backend": "torch"}) as ours:
+        assert isinstance(ours, PolicyServer)
+        expected = [reply(ours.base_url, name) for name in ("base", "trained")]
+    with open_policy_server(*models, {"backend": "local", "max_context": 4096}) as server:
+        assert isinstance(server, VllmServer)
+        assert [reply(server.base_url, name) for name in ("base", "trained")] == expected
+        process = server._process
+    assert process.poll() is not None and expected[0] != expected[1]
+
+
+def test_without_it_ours_answers(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    models = tmp_path / "base-1", {"trained": checkpoint.path}
+    with open_policy_server(*models, {"backend": "local"}) as server:
+        assert isinstance(server, PolicyServer), "vLLM is not installed"
+    install(runtime, "")
+    monkeypatch.setattr(serving, "_gpu_here", lambda: False)
+    with open_policy_server(*models, {"backend": "local"}) as server:
+        assert isinstance(server, PolicyServer), "there is no GPU"
+
+
+def test_a_start_that_fails_is_one_line(tmp_path: Path, runtime: Path) -> None:
+    install(runtime, "print('loading')\nraise SystemExit('no kernel image is available')")
+    with pytest.raises(BadInput, match=r"vLLM did not start \(exit code 1\): no kernel image is available; its log is"):
+        VllmServer(runtime / "vllm", tmp_path, {})
+
+
+def test_what_is_not_set_is_left_to_vllm(tmp_path: Path) -> None:
+    words = serve_arguments(tmp_path, {}, 8000, None)
+    assert "--enable-lora" not in words and "--max-model-len" not in words

@@ -1,0 +1,154 @@
+"""Rollouts in Weave, whose trace server and W&B account are stand-ins on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import art
+import pytest
+from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
+
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.progress import Progress
+from training.traces import traced
+from training.trainer import Trainer
+
+EXPERIMENT = Experiment(
+    name="first",
+    run="r0123456789",
+    config={"max_steps": 1},
+    git_revision="abc",
+    base_model="owner/model",
+    base_model_checksum="0" * 64,
+    created=datetime(2026, 11, 23, tzinfo=UTC),
+)
+
+
+class TraceServer(ThreadingHTTPServer):
+    """Keeps finished calls and feedback."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.calls: list[dict[str, Any]] = []
+        self.feedback: list[dict[str, Any]] = []
+        self.refuses = False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: TraceServer
+
+    def do_GET(self) -> None:
+        self._reply({"min_required_weave_python_version": "0.0.1", "trace_server_version": "1.0"})
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["Content-Length"]))
+        body = gzip.decompress(raw) if self.headers.get("Content-Encoding") == "gzip" else raw
+        if self.server.refuses:
+            self._reply({"errors": [{"message": "permission denied"}]}, 403)
+        elif self.path == "/graphql":
+            viewer = {"id": "v", "entity": "team", "username": "someone", "defaultEntity": {"name": "team"}}
+            self._reply({"data": {"viewer": viewer, "project": {"name": "mail"}}})
+        elif self.path.endswith("/calls/complete"):
+            self.server.calls += json.loads(body)["batch"]
+            self._reply({"res": []})
+        elif self.path.startswith("/feedback/batch"):
+            batch = json.loads(body)["batch"]
+            self.server.feedback += batch
+            known = {"created_at": "2026-11-23T00:00:00Z", "wb_user_id": "u", "payload": {}}
+            self._reply({"res": [{"id": entry["id"], **known} for entry in batch]})
+        else:  # objects and files, such as the source of an op
+            self._reply({"digest": "d" * 43})
+
+    def _reply(self, body: dict[str, Any], status: int = 200) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: object) -> None:
+        """Keeps the test output quiet."""
+
+
+@pytest.fixture
+def weave_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceServer]:
+    server = TraceServer()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    for name, value in {
+        **{"WANDB_BASE_URL": address, "WF_TRACE_SERVER_URL": address, "WANDB_API_KEY": "k" * 40},
+        **{"WEAVE_PROJECT": "team/mail", "WEAVE_DISABLED": "false"},
+    }.items():
+        monkeypatch.setenv(name, value)
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Talking(ToyTask):
+    async def rollout(self, policy: Any, scenario: int) -> art.Trajectory:
+        trajectory = await super().rollout(policy, scenario)
+        trajectory.messages_and_choices = [
+            {"role": "user", "content": f"number {scenario}?"},
+            {"role": "assistant", "content": "search"},
+            {"role": "tool", "tool_call_id": "c", "content": "a mail"},
+            {"role": "assistant", "content": "the answer"},
+        ]
+        trajectory.metadata |= {"question": f"number {scenario}?", "answer": "the answer"}
+        trajectory.log("judge: so good")
+        return trajectory
+
+
+def train(folder: Path, progress: Progress) -> None:
+    model = CountingModel(folder)
+    rules = settings(max_steps=1, groups_per_step=1, validate_every=1, validation_questions=2)
+    asyncio.run(Trainer(Talking(), model, CountingBackend(model), rules, max_tokens=8, progress=progress).run())
+
+
+def test_every_rollout_is_a_trace_with_its_turns_and_scores(weave_server: TraceServer, tmp_path: Path) -> None:
+    told = Told()
+    with traced(told, EXPERIMENT) as progress:
+        train(tmp_path, progress)
+    assert len(told.rows) == 2
+    by_op: dict[str, list[dict[str, Any]]] = {}
+    for call in weave_server.calls:
+        by_op.setdefault(call["op_name"].split("/")[-1].split(":")[0], []).append(call)
+    rollouts = by_op["rollout"]
+    assert [call["inputs"]["split"] for call in rollouts].count("train") == 4 and len(rollouts) == 8
+    assert len(by_op["reply"]) == 16 and len(by_op["tool"]) == 8
+    assert {call["parent_id"] for call in by_op["reply"]} == {call["id"] for call in rollouts}
+    assert rollouts[0]["output"] == {"answer": "the answer"} and rollouts[0]["inputs"]["question"].startswith("number")
+    assert rollouts[0]["attributes"]["config_hash"] == EXPERIMENT.config_hash
+    scored = {entry["weave_ref"].rpartition("/")[2]: entry["payload"] for entry in weave_server.feedback}
+    assert set(scored) == {call["id"] for call in rollouts}
+    assert {"reward", "correct"} <= set(next(iter(scored.values()))) and next(iter(scored.values()))[
+        "judge"
+    ] == "so good"
+
+
+def test_without_a_project_nothing_is_traced_and_a_refusal_is_said(
+    weave_server: TraceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weave_server.refuses = True
+    with pytest.raises(BadInput, match="WEAVE_PROJECT=team/mail: Weave cannot be used"), traced(Told(), EXPERIMENT):
+        pass
+    monkeypatch.delenv("WEAVE_PROJECT")
+    told = Told()
+    with traced(told, EXPERIMENT) as progress:
+        assert progress is told
+    assert weave_server.calls == []

@@ -1,0 +1,41 @@
+"""Turning a checkpoint into files that other software loads: PEFT's adapter folder, or one merged model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from training.backends.base_model import BaseModelFiles
+from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, Checkpoint
+
+
+def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> None:
+    """Write adapter, manifest and the tokenizer with the chat template that the adapter was trained with.
+
+    `adapter_config.json` names the base model by its id: the path that it was trained from exists on one machine only.
+    """
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
+    shutil.copyfile(checkpoint.path / ADAPTER_WEIGHTS, folder / ADAPTER_WEIGHTS)
+    config = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    config["base_model_name_or_path"] = base.id
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    _write_manifest(checkpoint, folder)
+
+
+def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> None:
+    """Write the base model with the adapter's weights added, as safetensors in the base's number format."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(base.path, dtype="auto")
+    merged = PeftModel.from_pretrained(model, checkpoint.path).merge_and_unload(safe_merge=True)
+    merged.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
+    _write_manifest(checkpoint, folder)
+
+
+def _write_manifest(checkpoint: Checkpoint, folder: Path) -> None:
+    (folder / MANIFEST).write_text(checkpoint.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,140 @@
+"""Which server answers for a trained policy: the vLLM that it was trained with where there is one, otherwise ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from art.utils.lifecycle import managed_process_cmd, terminate_popen_process_group
+
+from training.backends.torch import PolicyServer, TorchSettings
+from training.checkpoint import ADAPTER_CONFIG
+from training.errors import BadInput
+
+BASE = "base"
+_START_SECONDS = 1200.0
+"""ART's own limit for a start of vLLM, which reads the weights and captures CUDA graphs."""
+_STOP_SECONDS = 30.0
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes as --max-lora-rank."""
+
+
+def open_policy_server(
+    model_dir: Path, adapters: Mapping[str, Path], trained_with: Mapping[str, Any]
+) -> PolicyServer | VllmServer:
+    """A server of the models `base` and `adapters`. `trained_with` are the settings of the training.
+
+    Raises:
+        BadInput: a folder is incomplete, an adapter does not fit the base, or vLLM does not start.
+    """
+    vllm = installed_vllm() if trained_with.get("backend") == "local" else None
+    if vllm is None:
+        return PolicyServer(model_dir, adapters=adapters, settings=TorchSettings())
+    return VllmServer(vllm, model_dir, adapters, max_context=trained_with.get("max_context"))
+
+
+def installed_vllm() -> Path | None:
+    """The `vllm` command of the runtime that ART trains with; None without a GPU or before the first training."""
+    if not _gpu_here():
+        return None
+    from art.vllm_runtime import RUNTIME_SERVER, get_vllm_runtime_cache_root
+
+    named = os.environ.get("ART_VLLM_RUNTIME_BIN")
+    servers = (
+        [Path(shlex.split(named)[0])] if named else get_vllm_runtime_cache_root().glob(f"*/.venv/bin/{RUNTIME_SERVER}")
+    )
+    return next((server.with_name("vllm") for server in servers if server.with_name("vllm").is_file()), None)
+
+
+def _gpu_here() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+class VllmServer:
+    """vLLM in a process of its own, with the interface of `PolicyServer`."""
+
+    def __init__(
+        self, vllm: Path, model_dir: Path, adapters: Mapping[str, Path], *, max_context: int | None = None
+    ) -> None:
+        descriptor, log = tempfile.mkstemp(prefix="vllm-", suffix=".log")
+        self._log = Path(log)
+        self._ready = False
+        port = _free_port()
+        self._process = subprocess.Popen(
+            # Ends with this process, however that ends.
+            managed_process_cmd([str(vllm), *serve_arguments(model_dir, adapters, port, max_context)]),
+            stdout=descriptor,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(descriptor)
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+        try:
+            self._wait(f"http://127.0.0.1:{port}/health")
+            self._ready = True
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stops vLLM and the processes that it started; safe to call twice."""
+        terminate_popen_process_group(self._process, timeout=_STOP_SECONDS)
+        if self._ready:
+            self._log.unlink(missing_ok=True)
+
+    def _wait(self, url: str) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if (code := self._process.poll()) is not None:
+                raise BadInput(f"vLLM did not start (exit code {code}): {self._last_line()}; its log is {self._log}")
+            try:
+                with urlopen(url, timeout=5) as response:
+                    if response.status == 200:
+                        return
+            except (URLError, OSError):
+                pass  # it does not listen yet
+            time.sleep(0.5)
+        raise BadInput(f"vLLM was not ready within {_START_SECONDS:.0f} s; its log is {self._log}")
+
+    def _last_line(self) -> str:
+        lines = [line.strip() for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        return lines[-1][:200] if lines else "it said nothing"
+
+
+def serve_arguments(model_dir: Path, adapters: Mapping[str, Path], port: int, max_context: int | None) -> list[str]:
+    """The words after `vllm`."""
+    words = ["serve", str(model_dir), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", BASE]
+    words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--return-tokens-as-token-ids"]
+    words += ["--generation-config", "vllm"]  # a model's own sampling defaults would not be those of the training
+    if max_context is not None:
+        words += ["--max-model-len", str(max_context)]
+    if adapters:
+        ranks = [json.loads((path / ADAPTER_CONFIG).read_text(encoding="utf-8"))["r"] for path in adapters.values()]
+        most = next((rank for rank in _LORA_RANKS if rank >= max(ranks)), max(ranks))
+        words += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(most), "--lora-modules"]
+        words += [f"{name}={path}" for name, path in adapters.items()]
+    return words
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

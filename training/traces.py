@@ -1,0 +1,104 @@
+"""Rollouts and their scores as traces in Weave, when WEAVE_PROJECT names a project."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.history import StepRecord
+from training.progress import Progress
+from training.trajectories import JUDGED
+
+if TYPE_CHECKING:
+    import art
+
+PROJECT = "WEAVE_PROJECT"
+
+
+@contextmanager
+def traced(progress: Progress, experiment: Experiment) -> Iterator[Progress]:
+    """`progress`, and Weave too when the environment asks for it.
+
+    Weave sends in the background and only logs what fails then: a run does not depend on it.
+
+    Raises:
+        BadInput: Weave refuses the project or the key.
+    """
+    project = os.environ.get(PROJECT)
+    if not project:
+        yield progress
+        return
+    import weave
+
+    try:
+        # The rollouts are traced whole; the requests that they are made of would be traced a second time.
+        client = weave.init(project, settings={"implicitly_patch_integrations": False, "print_call_link": False})
+    except Exception as error:  # wandb, httpx and weave each have errors of their own
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadInput(
+            f"{PROJECT}={project}: Weave cannot be used: {reason}; unset {PROJECT} to train without"
+        ) from error
+    try:
+        yield _Traced(progress, client, experiment)
+    finally:
+        weave.finish()
+
+
+class _Traced(Progress):
+    def __init__(self, progress: Progress, client: Any, experiment: Experiment) -> None:
+        self._progress = progress
+        self._client = client
+        self._about = {"run": experiment.run, "experiment": experiment.name, "config_hash": experiment.config_hash}
+
+    def stage(self, description: str, total: int) -> None:
+        self._progress.stage(description, total)
+
+    def advance(self) -> None:
+        self._progress.advance()
+
+    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
+        self._progress.rollouts(groups, split=split, step=step)
+        for number, group in enumerate(groups):
+            for trajectory in group.trajectories:
+                self._trace(trajectory, {"split": split, "step": step, "group": number})
+
+    def step(self, row: StepRecord) -> None:
+        self._progress.step(row)
+
+    def stopped(self, reason: str) -> None:
+        self._progress.stopped(reason)
+
+    def warning(self, sentence: str) -> None:
+        self._progress.warning(sentence)
+
+    def _trace(self, trajectory: art.Trajectory, where: dict[str, Any]) -> None:
+        """One call per rollout with one below it per reply and tool; the scores are its feedback."""
+        told = trajectory.metadata
+        ended = datetime.now(UTC)
+        began = ended - timedelta(seconds=float(trajectory.metrics.get("seconds", 0.0)))
+        inputs = {name: told[name] for name in ("scenario_id", "question", "kind") if name in told}
+        rollout = self._client.create_call(
+            "rollout", {**where, **inputs}, attributes=self._about, use_stack=False, started_at=began
+        )
+        asked: dict[str, Any] = {}
+        for message in trajectory.messages():
+            if message["role"] == "assistant":
+                asked = dict(message)
+                self._child(rollout, "reply", {}, message.get("content") or message.get("tool_calls"))
+            elif message["role"] == "tool":
+                self._child(rollout, "tool", {"reply": asked.get("content")}, message.get("content"))
+        output = {name: told[name] for name in ("answer", "outcome", "reference") if name in told}
+        self._client.finish_call(rollout, output=json.loads(json.dumps(output, default=str)), ended_at=ended)
+        judged = [line.removeprefix(JUDGED) for line in trajectory.logs if line.startswith(JUDGED)]
+        scores = {"reward": trajectory.reward, **trajectory.metrics}
+        rollout.feedback.add("scores", {**scores, **({"judge": judged[-1]} if judged else {})})
+
+    def _child(self, parent: Any, op: str, inputs: dict[str, Any], output: Any) -> None:
+        call = self._client.create_call(op, inputs, parent=parent, use_stack=False)
+        self._client.finish_call(call, output=output)
