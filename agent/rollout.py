@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import art
-from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, convert_to_messages
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +19,9 @@ from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
 from training.task import Policy
+
+if TYPE_CHECKING:  # ten seconds that the deployed service does not need
+    import art
 
 
 class AgentRun(BaseModel):
@@ -48,6 +50,16 @@ class AgentRun(BaseModel):
         return [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
 
 
+class Watcher(Protocol):
+    """Is told of an episode while it runs, in the order in which things happen. Must not block."""
+
+    def sampled(self, text: bytes) -> None:
+        """The policy has written `text`, the next UTF-8 bytes of a reply, tool-call markup included."""
+
+    def called(self, call: ToolCallRecord) -> None:
+        """A tool has been called."""
+
+
 def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -> list[dict[str, str]]:
     """System and user message. Everything that differs between questions is in the latter, so that servers compute the former once."""
     asked = load("question").format(
@@ -63,8 +75,11 @@ async def answer_question(
     settings: AgentSettings,
     *,
     examples: Sequence[art.Trajectory] = (),
+    watcher: Watcher | None = None,
 ) -> AgentRun:
     """Runs the agent on one question. `examples` are demonstrations to put before it (few-shot prompting).
+
+    With a `watcher` the policy's server is asked to stream its replies.
 
     Raises:
         TimeoutError: when the policy's server has done nothing for any episode for `settings.rollout_timeout` seconds.
@@ -84,13 +99,19 @@ async def answer_question(
     model = connect(policy, optional_arguments=settings.optional_arguments)
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
     progress = progress_of(policy.base_url)
+    # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
+    config = {"recursion_limit": 2 * settings.max_turns + 2, "callbacks": [progress]}
     async with progress.required(settings.rollout_timeout):
-        # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
-        final = await react_graph().ainvoke(
-            state,
-            context=context,
-            config={"recursion_limit": 2 * settings.max_turns + 2, "callbacks": [progress]},
-        )
+        if watcher is None:
+            final = await react_graph().ainvoke(state, context=context, config=config)
+        else:
+            final = state
+            modes = ["messages", "updates", "values"]
+            async for mode, part in react_graph().astream(state, context=context, config=config, stream_mode=modes):
+                if mode == "values":
+                    final = part
+                else:
+                    _tell(watcher, mode, part)
     return AgentRun(
         answer=final["answer"],
         outcome=final["outcome"],
@@ -105,3 +126,14 @@ async def answer_question(
 def _context_tokens(messages: Sequence[AnyMessage]) -> int:
     replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
     return replies[-1].usage_metadata["total_tokens"] if replies else 0
+
+
+def _tell(watcher: Watcher, mode: str, part: Any) -> None:
+    """Pass on one piece of LangGraph's stream."""
+    if mode == "updates":
+        for call in part.get("tools", {}).get("calls", []):
+            watcher.called(call)
+    elif isinstance(part[0], AIMessageChunk):
+        tokens = (part[0].response_metadata.get("logprobs") or {}).get("content") or []
+        if text := b"".join(bytes(token["bytes"] or []) for token in tokens):
+            watcher.sampled(text)
