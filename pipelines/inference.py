@@ -20,7 +20,7 @@ from steps.inference.service_lifecycle import load_service, unload_service
 
 PORT = 8080
 HIGHEST_PORT = 65535
-START_SECONDS = 300
+START_SECONDS = 600
 # The runner is named, not imported: whoever deploys need not load the agent.
 DEPLOYMENT = DeploymentSettings(
     app_title="E-mail search agent",
