@@ -7,10 +7,9 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import art
-from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, convert_to_messages
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +22,9 @@ from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
 from training.task import Policy
+
+if TYPE_CHECKING:  # ten seconds that the deployed service does not need
+    import art
 
 
 class AgentRun(BaseModel):
@@ -55,6 +57,16 @@ class AgentRun(BaseModel):
         return [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
 
 
+class Watcher(Protocol):
+    """Is told of an episode while it runs, in the order in which things happen. Must not block."""
+
+    def sampled(self, text: bytes) -> None:
+        """The policy has written `text`, the next UTF-8 bytes of a reply, tool-call markup included."""
+
+    def called(self, call: ToolCallRecord) -> None:
+        """A tool has been called."""
+
+
 def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -> list[dict[str, str]]:
     """System and user message. Everything that differs between questions is in the latter, so that servers compute the former once."""
     asked = load("question").format(
@@ -70,8 +82,11 @@ async def answer_question(
     settings: AgentSettings,
     *,
     examples: Sequence[art.Trajectory] = (),
+    watcher: Watcher | None = None,
 ) -> AgentRun:
     """Runs the agent on one question. `examples` are demonstrations to put before it (few-shot prompting).
+
+    With a `watcher` the policy's server is asked to stream its replies.
 
     Raises:
         TimeoutError: when the policy's server has done nothing for any episode for `settings.rollout_timeout` seconds.
@@ -97,13 +112,19 @@ async def answer_question(
         progress = progress_of(policy.base_url)
         limit, callbacks = progress.required(settings.rollout_timeout), [progress]
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
+    # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
+    config = {"recursion_limit": 2 * settings.max_turns + 2, "callbacks": callbacks}
     async with limit:
-        # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
-        final = await react_graph().ainvoke(
-            state,
-            context=context,
-            config={"recursion_limit": 2 * settings.max_turns + 2, "callbacks": callbacks},
-        )
+        if watcher is None:
+            final = await react_graph().ainvoke(state, context=context, config=config)
+        else:
+            final = state
+            modes = ["messages", "updates", "values"]
+            async for mode, part in react_graph().astream(state, context=context, config=config, stream_mode=modes):
+                if mode == "values":
+                    final = part
+                else:
+                    _tell(watcher, mode, part)
     replies = [message for message in final["messages"] if isinstance(message, AIMessage)]
     costs = [reply.response_metadata[COST] for reply in replies if reply.response_metadata.get(COST) is not None]
     return AgentRun(
@@ -122,3 +143,14 @@ async def answer_question(
 def _context_tokens(messages: Sequence[AnyMessage]) -> int:
     replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
     return replies[-1].usage_metadata["total_tokens"] if replies else 0
+
+
+def _tell(watcher: Watcher, mode: str, part: Any) -> None:
+    """Pass on one piece of LangGraph's stream."""
+    if mode == "updates":
+        for call in part.get("tools", {}).get("calls", []):
+            watcher.called(call)
+    elif isinstance(part[0], AIMessageChunk):
+        tokens = (part[0].response_metadata.get("logprobs") or {}).get("content") or []
+        if text := b"".join(bytes(token["bytes"] or []) for token in tokens):
+            watcher.sampled(text)

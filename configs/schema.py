@@ -64,6 +64,9 @@ class DataConfig(BaseModel):
     )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
+    reviewed_feedback: str | None = Field(
+        default=None, description="folder of reviewed ratings of the service's answers, whose questions are added (docs/serving.md)"
+    )
     data_seed: int = Field(default=42, ge=0, description="synthetic company and choice of questions")
 
     @model_validator(mode="after")
@@ -129,6 +132,16 @@ class DeploymentConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     port: int = Field(default=8080, ge=1, le=65535, description="first port to try")
+    address: str = Field(default="127.0.0.1", description="IP address to listen on; beyond loopback a key is needed")
+    access_keys: str | None = Field(
+        default=None, description="YAML file of keys, and of the inboxes that each may ask (docs/serving.md)"
+    )
+    allowed_hosts: tuple[str, ...] = Field(default=(), description="names by which the service is reached, besides localhost")
+    question_timeout: float = Field(default=120.0, ge=1, le=300, description="seconds that the agent may take for a question")
+    max_waiting: int = Field(default=32, ge=0, le=1000, description="questions in the queue; further ones are turned away")
+    feedback_folder: str = Field(
+        default="outputs/feedback", description="where the service writes ratings of its answers, one file each, for a person to review"
+    )
 
 
 class QuestionConfig(QuestionSettings):

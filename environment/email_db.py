@@ -106,6 +106,14 @@ class MailDatabase:
         """Whether there is mail from or to this address."""
         return self._address_id(address) is not None
 
+    def inboxes_by_size(self) -> list[str]:
+        """Every address that sent or received mail, those with the most mail first."""
+        query = (
+            "SELECT address FROM address JOIN delivery ON address_id = address.id"
+            " GROUP BY address.id ORDER BY count(*) DESC, address"
+        )
+        return [row[0] for row in self.rows(query)]
+
     def mailbox(self, address: str, query_date: datetime) -> Mailbox:
         """The mail of `address` up to and including the moment `query_date`. Raises BadInput for an unknown address."""
         address_id = self._address_id(address)

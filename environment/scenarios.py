@@ -138,6 +138,14 @@ def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> Sc
     return _report(len(scenarios), kept, dropped)
 
 
+def scenario_of(
+    question: Question, split: Literal["train", "test"], database: MailDatabase
+) -> tuple[Scenario | None, str | None]:
+    """The question as a scenario that can be answered from the database, or why it cannot be one."""
+    scenario, reason = _scenario(question, split)
+    return (None, reason) if scenario is None else _grounded(scenario, database)
+
+
 def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]]) -> ScenarioReport:
     report = ScenarioReport(read=read, scenarios=scenarios, dropped_ids=dict(sorted(dropped.items())))
     if not scenarios:

@@ -46,7 +46,7 @@ from steps.artifact_names import (
 )
 from steps.data.sources import current_source_version, prepared_version, source_version
 from steps.model_registry import find_checkpoint, production_version
-from steps.project import OUTPUTS, RUNS, training_code
+from steps.project import OUTPUTS, ROOT, RUNS, training_code
 from training.errors import BadInput
 from training.experiment import known_runs
 from training.scoring import require_scoring, scoring_sources
@@ -401,14 +401,25 @@ def run_deploy(
 ) -> None:
     """Deploys the trained agent and says how to ask it."""
     from pipelines.deployment import deploy_inference
+    from serving.key_file import read_keys
+    from serving.settings import ServingSettings
 
+    serving = ServingSettings(
+        keys=read_keys(Path(config.access_keys).expanduser()) if config.access_keys else (),
+        allowed_hosts=config.allowed_hosts,
+        timeout=config.question_timeout,
+        max_waiting=config.max_waiting,
+        feedback_folder=(ROOT / config.feedback_folder).resolve(),
+    )
     url = deploy_inference(
         name,
         checkpoint=checkpoint,
         unpromoted=unpromoted,
         base_model=base_model,
         port=config.port,
+        address=config.address,
+        serving=serving,
         settings=config.settings,
     )
-    say(f"{name} answers at {url}/invoke (form: {url}/)")
+    say(f"{name} answers at {url}/invoke (page: {url}/)")
     say(f"zenml deployment describe|logs|deprovision {name}")

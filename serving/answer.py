@@ -1,24 +1,34 @@
-"""What the service is asked and what it says."""
+"""What the service is asked and what it says: the bodies of its requests and responses."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from environment.email_db import parse_query_date
 
 MAX_QUESTION_CHARS = 4_000
+MAX_ADDRESS_CHARS = 320
+MAX_TIMEOUT_SECONDS = 300
+MAX_BATCH = 64
+MAX_INBOXES = 200
+MAX_COMMENT_CHARS = 2_000
+MAX_CORRECTION_CHARS = 500
 
 
 class Question(BaseModel):
-    """The parameters of one invocation; `query_date` is ISO 8601, a bare date means the end of that day."""
+    """One question. `query_date` is ISO 8601; a bare date means the end of that day."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    question: str
-    inbox_address: str
-    query_date: str
+    # The lengths are checked below, with a message that says how long the text was.
+    question: str = Field(
+        description="what to find out", json_schema_extra={"minLength": 1, "maxLength": MAX_QUESTION_CHARS}
+    )
+    inbox_address: str = Field(description="whose mail is searched", json_schema_extra={"maxLength": MAX_ADDRESS_CHARS})
+    query_date: str = Field(description="the day of asking: later mail is not seen", examples=["2024-05-15"])
 
     @field_validator("question")
     @classmethod
@@ -27,6 +37,13 @@ class Question(BaseModel):
             raise ValueError("is empty: ask something about the inbox")
         if len(text) > MAX_QUESTION_CHARS:
             raise ValueError(f"has {len(text):,} characters: at most {MAX_QUESTION_CHARS:,} are allowed")
+        return text
+
+    @field_validator("inbox_address")
+    @classmethod
+    def _address(cls, text: str) -> str:
+        if len(text) > MAX_ADDRESS_CHARS:
+            raise ValueError(f"has {len(text):,} characters: at most {MAX_ADDRESS_CHARS:,} are allowed")
         return text
 
     @field_validator("query_date")
@@ -38,13 +55,52 @@ class Question(BaseModel):
     @field_validator("question", "inbox_address")
     @classmethod
     def _encodable(cls, text: str) -> str:
-        if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text):
-            raise ValueError("holds characters that are not text")
-        return text
+        return storable_text(text)
+
+
+def storable_text(text: str) -> str:
+    """`text`; raises ValueError when it holds what neither UTF-8 nor SQLite can store."""
+    if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text):
+        raise ValueError("holds characters that are not text")
+    return text
+
+
+Timeout = Annotated[
+    float | None,
+    Field(ge=1, le=MAX_TIMEOUT_SECONDS, description="seconds that the agent may take; null: the service's default"),
+]
+
+
+class Invocation(BaseModel):
+    """The body of `POST /invoke` and `POST /stream`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    parameters: Question
+    timeout: Timeout = None
+
+
+class Submission(BaseModel):
+    """The body of `POST /submit`: one question in `parameters`, or several in `batch`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    parameters: Question | None = None
+    batch: list[Question] | None = Field(default=None, min_length=1, max_length=MAX_BATCH)
+    timeout: Timeout = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Submission:
+        if (self.parameters is None) == (self.batch is None):
+            raise ValueError("set either parameters (one question) or batch (a list of questions)")
+        return self
+
+    def questions(self) -> list[Question]:
+        return self.batch or ([self.parameters] if self.parameters else [])
 
 
 class ServedModel(BaseModel):
-    """Which model answers, and since when. `load_id` is new whenever a model is loaded."""
+    """The model that answers. `load_id` is new whenever a model is loaded."""
 
     checkpoint: str
     step: int
@@ -55,8 +111,34 @@ class ServedModel(BaseModel):
     process_id: int
 
 
+class Mark(BaseModel):
+    """Characters of a mail's field that prove the answer: from `start` up to `end`, counted in Unicode code points."""
+
+    field: Literal["subject", "from_address", "body"]
+    start: int
+    end: int
+
+
+class Source(BaseModel):
+    """A mail that the answer cites."""
+
+    message_id: str
+    date: datetime
+    from_address: str
+    to_addresses: list[str]
+    subject: str
+    body: str = Field(description="the text of the mail, cut after 20,000 characters")
+    read: bool = Field(description="the agent read this mail before it answered")
+    found: bool = Field(description="the answer's value stands in this mail")
+    marks: list[Mark] = Field(description="where it stands")
+
+
 class Answer(BaseModel):
-    """One answered question. `answer` is `None` when the agent gave up; `outcome` says how the episode ended."""
+    """One answered question, as it is recorded as a pipeline run.
+
+    `answer` is `None` when the agent gave up; `outcome` says how the episode ended. `success` means: answered, citing at
+    least one mail that was read in this episode.
+    """
 
     question: str
     answer: str | None
@@ -65,3 +147,119 @@ class Answer(BaseModel):
     outcome: str
     turns: int
     seconds: float
+    proven: bool = False
+    """The answer's value stands in one of the cited mails."""
+
+
+class Episode(BaseModel):
+    """How the answer came about. Times are in seconds."""
+
+    outcome: str = Field(
+        description="answered; unproven: no cited mail was read; no_tool_call, malformed_call, max_turns, truncated: gave up"
+    )
+    turns: int
+    seconds: float
+    queued_seconds: float
+
+
+class ReplyMetadata(BaseModel):
+    request_id: str
+    run_name: str = Field(description="the pipeline run that records this answer, written after it is sent")
+    deployment_name: str
+    parameters_used: Question
+    episode: Episode
+    model: ServedModel
+
+
+class Reply(BaseModel):
+    """The response of `POST /invoke`, and the data of the event `answer`."""
+
+    question: str
+    answer: str | None = Field(description="null when the agent gave up")
+    source_ids: list[str] = Field(description="Message-IDs of the cited mails")
+    success: bool = Field(description="answered, citing at least one mail that was read for this question")
+    proven: bool = Field(description="the answer's value stands in a cited mail")
+    sources: list[Source]
+    feedback_token: str | None = Field(description="lets the one who asked rate this answer once with POST /feedback")
+    execution_time: float
+    metadata: ReplyMetadata
+
+
+class Problem(BaseModel):
+    """Every response that is not a success: one line that says what is wrong, what is allowed, what to do."""
+
+    success: Literal[False] = False
+    error: str
+    request_id: str
+
+
+class Submitted(BaseModel):
+    """Where to fetch the answers, in the order of the questions."""
+
+    ids: list[str]
+    urls: list[str]
+
+
+class StoredAnswer(BaseModel):
+    """The response of `GET /answers/{id}`."""
+
+    id: str
+    status: Literal["waiting", "running", "done", "failed"]
+    reply: Reply | None = None
+    error: str | None = None
+    expires_at: datetime
+
+
+class Feedback(BaseModel):
+    """The body of `POST /feedback`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token: str = Field(max_length=32_000, description="`feedback_token` of the answer")
+    verdict: Literal["up", "down"]
+    comment: str = Field(default="", max_length=MAX_COMMENT_CHARS)
+    correct_answer: str = Field(default="", max_length=MAX_CORRECTION_CHARS, description="what it should have said")
+
+    @field_validator("comment", "correct_answer")
+    @classmethod
+    def _encodable(cls, text: str) -> str:
+        return storable_text(text)
+
+
+class Accepted(BaseModel):
+    success: Literal[True] = True
+
+
+class InboxQuery(BaseModel):
+    """The query of `GET /inboxes`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    contains: str = Field(default="", max_length=MAX_ADDRESS_CHARS, description="part of the address")
+    limit: int = Field(default=20, ge=1, le=MAX_INBOXES)
+
+
+class ExampleQuery(BaseModel):
+    """The query of `GET /examples`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inbox: str = Field(default="", max_length=MAX_ADDRESS_CHARS)
+
+
+class Inboxes(BaseModel):
+    """Inboxes that the caller may ask, those with the most mail first; `total` counts all that match."""
+
+    inboxes: list[str]
+    total: int
+
+
+class Examples(BaseModel):
+    """Questions that are known to have an answer in an inbox."""
+
+    examples: list[Question]
+
+
+class Health(BaseModel):
+    status: str
+    load_id: str

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import art
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:  # ten seconds that the deployed service does not need
+    import art
 
 SUSPECT = "suspect_"
 """How the metrics begin by which a task says that a rollout may be after the reward instead of the task."""

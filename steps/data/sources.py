@@ -13,6 +13,7 @@ from zenml.client import Client
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
 from environment.errors import BadInput
+from environment.feedback import rating_files, with_reviewed
 from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
 from environment.sources.detection import mail_source, source_files
@@ -39,7 +40,12 @@ def open_mails(config: DataConfig) -> Iterable[Email | DroppedMail]:
 
 
 def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport:
-    """The configured source's questions, checked against the database."""
+    """The configured source's questions and reviewed feedback, checked against the database."""
+    report = _questions(config, database)
+    return with_reviewed(report, config.reviewed_feedback, database) if config.reviewed_feedback else report
+
+
+def _questions(config: DataConfig, database: MailDatabase) -> ScenarioReport:
     if config.emails == SYNTHETIC:
         return check_scenarios(company(config).scenarios(), database)
     return load_scenarios(
@@ -67,6 +73,8 @@ def source_version(config: DataConfig) -> str:
         version.update(f"{source}\n".encode("utf-8", "surrogateescape"))
         for path in source_files(source) if source and source != SYNTHETIC else ():
             version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
+    for path in map(str, rating_files(config.reviewed_feedback) if config.reviewed_feedback else ()):
+        version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
     return version.hexdigest()[:16]
 
 
@@ -99,7 +107,7 @@ def prepared_version(config: DataConfig) -> str | None:
 
 def local_sources(config: DataConfig) -> list[str]:
     """Those of the configured sources that are files of this machine."""
-    sources = (config.emails, config.train_questions, config.test_questions)
+    sources = (config.emails, config.train_questions, config.test_questions, config.reviewed_feedback)
     return [source for source in sources if source and source != SYNTHETIC and Path(source).expanduser().exists()]
 
 

@@ -5,11 +5,17 @@ The imports of model code are inside, because deploying a service needs only the
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.settings import AgentSettings
+from steps.artifact_names import SCENARIOS
 from steps.project import MODELS
+
+if TYPE_CHECKING:
+    from serving.answer import Question
 
 SERVED_MODEL = "trained"
 
@@ -29,10 +35,10 @@ def load_service(
     Raises:
         BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
     """
+    from serving.policy_process import PolicyProcess
     from serving.service import AnswerService, describe_model
     from steps.model_registry import find_checkpoint, find_mail_database
     from training.backends.base_model import resolve_base_model
-    from training.backends.serving import open_policy_server
     from training.task import Policy
 
     stored = find_checkpoint(checkpoint, unpromoted=False)
@@ -41,12 +47,42 @@ def load_service(
     base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))
     stored.checkpoint.require_base(base.id, base.checksum)
     settings = episode_settings(manifest.config, episode)
-    server = open_policy_server(base.path, {SERVED_MODEL: stored.checkpoint.path}, manifest.config)
-    policy = Policy(base_url=server.base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
+    served = {
+        "model_dir": str(base.path),
+        "adapters": {SERVED_MODEL: str(stored.checkpoint.path)},
+        "trained_with": manifest.config,
+    }
+    program = [sys.executable, "-m", "serving.policy_program"]
+    server = PolicyProcess(lambda port: [*program, json.dumps({**served, "port": port})])
+
+    def policy(base_url: str) -> Policy:
+        return Policy(base_url=base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
+
     model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
-    service = AnswerService(policy, database, settings, model, stop=server.close)
+    service = AnswerService(server, policy, database, settings, model, example_questions(manifest.data))
     service.warm_up()
     return service
+
+
+def example_questions(trained_on: dict[str, str]) -> dict[str, list[Question]]:
+    """Held-out questions by inbox, from the data that the checkpoint was trained on, as far as this store has them."""
+    from zenml.client import Client
+
+    from serving.answer import Question
+
+    try:
+        scenarios = Client().get_artifact_version(trained_on[SCENARIOS]).load()
+    except KeyError:  # a checkpoint may come from another machine's store
+        return {}
+    examples: dict[str, list[Question]] = {}
+    for scenario in sorted(scenarios, key=lambda scenario: scenario.split != "test"):
+        asked = Question(
+            question=scenario.question,
+            inbox_address=scenario.inbox_address,
+            query_date=scenario.query_date.date().isoformat(),
+        )
+        examples.setdefault(scenario.inbox_address, []).append(asked)
+    return examples
 
 
 def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any] | None = None) -> AgentSettings:
@@ -57,6 +93,6 @@ def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any] | N
 
 def unload_service() -> None:
     """Stops the policy's server and closes the database."""
-    from serving.endpoint import loaded_service
+    from serving.runner import loaded_service
 
     loaded_service().close()

@@ -214,7 +214,9 @@ def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, 
         assert done.returncode == 0, done.stdout + done.stderr
         inbox = stack.client.get_artifact_version("scenarios").load()[0].inbox_address
         asked = {"question": "Where is it?", "inbox_address": inbox, "query_date": "2035-01-01"}
-        request = Request(f"http://127.0.0.1:{PORT}/invoke", json.dumps({"parameters": asked}).encode(), JSON)
+        key = stack.client.get_deployment("on-cluster").auth_key
+        headers = JSON | {"Authorization": f"Bearer {key}"}
+        request = Request(f"http://127.0.0.1:{PORT}/invoke", json.dumps({"parameters": asked}).encode(), headers)
         with urlopen(request, timeout=120) as response:
             answer = json.load(response)
         assert response.status == 200 and answer["question"] == asked["question"] and "source_ids" in answer

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,10 @@ import psutil
 import pytest
 from zenml.deployers.exceptions import DeployerError
 
+from environment.errors import BadInput
 from pipelines import deployment
+from serving.key_file import read_keys
+from serving.settings import AccessKey, ServingSettings
 
 
 def fake_client(pid: int) -> Any:
@@ -56,3 +60,46 @@ def test_without_a_log_the_deployers_error_is_the_cause(monkeypatch: pytest.Monk
     deployer = SimpleNamespace(get_deployment_logs=no_log)
     monkeypatch.setattr(deployment.BaseDeployer, "get_active_deployer", lambda: deployer)
     assert deployment._last_error("name", DeployerError("it took\ntoo long")) == "it took too long"
+
+
+def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployer = SimpleNamespace(flavor="local")
+    monkeypatch.setattr(deployment.BaseDeployer, "get_active_deployer", lambda: deployer)
+    key = AccessKey(name="ann", sha256="0" * 64, inboxes=("ann@kestrel.example",))
+
+    def settings(address: str, serving: ServingSettings = ServingSettings(), **of_deployer: Any) -> dict[str, Any]:  # noqa: B008
+        return deployment._zenml_settings(8080, address, serving, {"deployer": of_deployer})
+
+    assert settings("127.0.0.1")["deployer"]["port"] == 8080
+    with_key = settings("0.0.0.0", auth_key="sixteen characters")
+    assert with_key["deployer"]["auth_key"] == "sixteen characters"
+    assert (with_key["deployer"]["port"], with_key["deployer"]["address"]) == (8080, "0.0.0.0"), "a key leaves the rest as it is"
+    assert settings("0.0.0.0", generate_auth_key=True)
+    passed = settings("0.0.0.0", ServingSettings(keys=(key,)))["deployment"].deployment_app_runner_kwargs
+    assert ServingSettings.model_validate(passed["serving"]).keys == (key,)
+    for open_to_all in ({}, {"auth_key": "short"}):
+        with pytest.raises(BadInput, match="key"):
+            settings("0.0.0.0", **open_to_all)
+    deployer.flavor = "kubernetes"
+    with pytest.raises(BadInput, match="key"):
+        settings("127.0.0.1")
+    assert "port" not in settings("127.0.0.1", generate_auth_key=True)["deployer"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "ann: x", "- {name: ann, key: short}", "- {name: ann}", "[", "- {name: owner, key: sixteen characters}", "[]"],
+)
+def test_a_file_of_keys_that_is_none(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(content)
+    with pytest.raises(BadInput, match="access_keys"):
+        read_keys(file)
+
+
+def test_keys_are_known_by_their_digest_only(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text("- {name: ann, key: sixteen characters, inboxes: [ann@kestrel.example]}\n- {name: bo, key: also sixteen chars}\n")
+    ann, bo = read_keys(file)
+    assert ann.inboxes == ("ann@kestrel.example",) and bo.inboxes is None
+    assert "sixteen" not in ann.model_dump_json()

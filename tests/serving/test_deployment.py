@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import psutil
 import pytest
 import standstill
 
@@ -124,7 +127,8 @@ def test_two_services_beside_each_other(place: Place) -> None:
     described = place.zenml("deployment", "describe", "by-command")
     assert urls["by-command"] in described.stdout + described.stderr
     log = place.zenml("deployment", "logs", "by-command")
-    assert "Service initialized" in log.stdout + log.stderr
+    assert '"event": "request"' in log.stdout + log.stderr, "the access log is there however quiet ZenML is"
+    assert good["question"] not in log.stdout + log.stderr and place.inbox not in log.stdout + log.stderr
     with urlopen(f"{urls['by-command']}/openapi.json", timeout=30) as response:
         documented = json.load(response)["paths"]["/invoke"]["post"]["requestBody"]
     assert "query_date" in json.dumps(documented)
@@ -132,6 +136,65 @@ def test_two_services_beside_each_other(place: Place) -> None:
     with pytest.raises(OSError):
         urlopen(f"{urls['by-command']}/health", timeout=5)
     assert ask(urls["by-code"], **good)[0] == 200
+
+
+def test_a_killed_service_comes_back_by_itself(place: Place) -> None:
+    deployed = place.python(DEPLOY, "by-code", json.dumps({"checkpoint": str(place.base.with_name("tiny"))}))
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    url = deployed.stdout.splitlines()[-1]
+    good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
+
+    def metadata() -> dict[str, object]:
+        code = "import json; from zenml.client import Client; d = Client().get_deployment('by-code')"
+        shown = place.python(f"{code}; print(json.dumps([d.status, d.deployment_metadata['pid']]))")
+        status, pid = json.loads(shown.stdout.splitlines()[-1])
+        return {"status": status, "pid": pid}
+
+    def model(field: str) -> object:
+        with urlopen(f"{url}/model", timeout=10) as response:
+            return json.load(response)[field]
+
+    def back(before: object) -> None:
+        deadline = time.monotonic() + 300
+        while True:
+            with contextlib.suppress(OSError):
+                if model("process_id") != before:
+                    break
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        assert ask(url, **good)[0] == 200
+
+    service = model("process_id")
+    policies = psutil.Process(service).children()
+    assert len(policies) == 1
+    policies[0].kill()
+    deadline = time.monotonic() + 300
+    statuses = []
+    while not statuses or statuses[-1] != 200 or 503 not in statuses:
+        assert time.monotonic() < deadline
+        statuses.append(ask(url, **good)[0])
+        time.sleep(0.2)
+    assert set(statuses) <= {200, 503} and model("process_id") == service, "the model alone was started again"
+
+    psutil.Process(service).kill()
+    back(service)
+    service, supervisor = model("process_id"), metadata()["pid"]
+    psutil.Process(supervisor).kill()
+    back(service)
+    deadline = time.monotonic() + 300
+    while (after := metadata())["status"] != "running":
+        assert time.monotonic() < deadline
+    assert after["pid"] != supervisor
+    assert place.zenml("deployment", "deprovision", "by-code", "--yes").returncode == 0
+    with pytest.raises(OSError):
+        urlopen(f"{url}/health", timeout=5)
+    assert not psutil.pid_exists(after["pid"]) or psutil.Process(after["pid"]).status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_open_service_is_refused(place: Place) -> None:
+    for arguments in ({"address": "0.0.0.0"}, {"address": "0.0.0.0", "settings": {"deployer": {"auth_key": "short"}}}):
+        refused = place.python(DEPLOY, "open", json.dumps(arguments))
+        assert refused.returncode == 2 and "key" in refused.stdout.splitlines()[-1]
 
 
 def test_service_that_cannot_start_says_why(place: Place) -> None:

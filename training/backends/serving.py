@@ -15,8 +15,6 @@ from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from art.utils.lifecycle import managed_process_cmd, terminate_popen_process_group
-
 from training.backends.torch import PolicyServer, TorchSettings
 from training.checkpoint import ADAPTER_CONFIG
 from training.errors import BadInput
@@ -30,17 +28,17 @@ _LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def open_policy_server(
-    model_dir: Path, adapters: Mapping[str, Path], trained_with: Mapping[str, Any]
+    model_dir: Path, adapters: Mapping[str, Path], trained_with: Mapping[str, Any], *, port: int = 0
 ) -> PolicyServer | VllmServer:
-    """A server of the models `base` and `adapters`. `trained_with` are the settings of the training.
+    """A server of the models `base` and `adapters`. `trained_with` are the settings of the training; port 0 is any free one.
 
     Raises:
         BadInput: a folder is incomplete, an adapter does not fit the base, or vLLM does not start.
     """
     vllm = installed_vllm() if trained_with.get("backend") == "local" else None
     if vllm is None:
-        return PolicyServer(model_dir, adapters=adapters, settings=TorchSettings())
-    return VllmServer(vllm, model_dir, adapters, max_context=trained_with.get("max_context"))
+        return PolicyServer(model_dir, adapters=adapters, settings=TorchSettings(), port=port)
+    return VllmServer(vllm, model_dir, adapters, max_context=trained_with.get("max_context"), port=port)
 
 
 def installed_vllm() -> Path | None:
@@ -66,12 +64,20 @@ class VllmServer:
     """vLLM in a process of its own, with the interface of `PolicyServer`."""
 
     def __init__(
-        self, vllm: Path, model_dir: Path, adapters: Mapping[str, Path], *, max_context: int | None = None
+        self,
+        vllm: Path,
+        model_dir: Path,
+        adapters: Mapping[str, Path],
+        *,
+        max_context: int | None = None,
+        port: int = 0,
     ) -> None:
+        from art.utils.lifecycle import managed_process_cmd  # ART takes seconds to import, and the torch engine needs none of it
+
         descriptor, log = tempfile.mkstemp(prefix="vllm-", suffix=".log")
         self._log = Path(log)
         self._ready = False
-        port = _free_port()
+        port = port or _free_port()
         self._process = subprocess.Popen(
             # Ends with this process, however that ends.
             managed_process_cmd([str(vllm), *serve_arguments(model_dir, adapters, port, max_context)]),
@@ -96,6 +102,8 @@ class VllmServer:
 
     def close(self) -> None:
         """Stops vLLM and the processes that it started; safe to call twice."""
+        from art.utils.lifecycle import terminate_popen_process_group
+
         terminate_popen_process_group(self._process, timeout=_STOP_SECONDS)
         if self._ready:
             self._log.unlink(missing_ok=True)

@@ -143,6 +143,8 @@ class ChatCompletion:
                     delta = {"content": text[reply.text_sent :]}
                     reply.text_sent = len(text)
                     yield self._chunk(index, delta, logprobs=self._unsent_logprobs(reply))
+                elif unsent := self._unsent_logprobs(reply):
+                    yield self._chunk(index, {}, logprobs=unsent)  # what a call is made of, as it is being written
                 continue
             if self._futures[index].cancelled():
                 return

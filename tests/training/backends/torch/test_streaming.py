@@ -185,3 +185,15 @@ def test_an_engine_that_fails_in_the_middle_says_so(client: openai.OpenAI, monke
     stream = client.chat.completions.create(**request(stream=True))
     with pytest.raises(openai.APIError, match="out of memory"):
         list(stream)
+
+
+def test_a_call_that_is_being_written_shows_in_the_log_probabilities(
+    client: openai.OpenAI, says: Callable[[str], Callable[[], None]]
+) -> None:
+    says(CALL % "a")()
+    chunks = list(client.chat.completions.create(**request(tools=[SEARCH]), stream=True))
+    called = next(number for number, chunk in enumerate(chunks) if chunk.choices[0].delta.tool_calls)
+    early = [chunk.choices[0] for chunk in chunks[:called] if chunk.choices[0].logprobs]
+    text = b"".join(bytes(token.bytes or []) for choice in early for token in choice.logprobs.content or [])
+    assert len(early) > 5 and b'"name": "search"' in text
+    assert not any(choice.delta.content for choice in early)

@@ -1,0 +1,80 @@
+"""Ratings of the service's answers that a person has reviewed, as scenarios.
+
+The service writes one YAML file per rating (`serving/feedback.py`). A reviewer corrects `answer` and `message_ids` and sets
+`review` to `train`, `test` or `rejected`; what is `pending` or `rejected` is left out here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from environment.email_db import MailDatabase
+from environment.errors import BadInput
+from environment.scenarios import ScenarioReport, scenario_of
+from environment.sources.parquet import Question
+
+KIND = "feedback"
+
+
+class _Rating(BaseModel):
+    """What of a rating's file makes a question."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    review: Literal["pending", "train", "test", "rejected"]
+    question: str
+    answer: str = ""
+    message_ids: tuple[str, ...] = ()
+    inbox_address: str
+    query_date: str
+
+
+def rating_files(folder: str | Path) -> list[Path]:
+    """The files of ratings, by name. Raises BadInput when there is no such folder."""
+    place = Path(folder).expanduser()
+    if not place.is_dir():
+        raise BadInput(f"reviewed_feedback: {folder} is not a folder; the service writes to its feedback_folder")
+    return sorted(place.glob("*.yaml"))
+
+
+def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailDatabase) -> ScenarioReport:
+    """`report` with the reviewed questions of `folder`, checked against the database as all questions are.
+
+    No mail is both trained on and tested: a training question about a mail that a test question asks about is dropped.
+    Raises BadInput when a file is no rating.
+    """
+    scenarios, dropped = list(report.scenarios), {reason: list(ids) for reason, ids in report.dropped_ids.items()}
+    read = 0
+    for file in rating_files(folder):
+        rating = _rating(file)
+        if rating.review in ("pending", "rejected"):
+            continue
+        read += 1
+        question = Question(id=f"{KIND}-{file.stem}", **rating.model_dump(exclude={"review"}))
+        scenario, reason = scenario_of(question, rating.review, database)
+        if scenario is None:
+            dropped.setdefault(reason or "malformed", []).append(question.id)
+        else:
+            scenarios.append(scenario.model_copy(update={"kind": KIND}))
+    tested = {mail for scenario in scenarios if scenario.split == "test" for mail in scenario.message_ids}
+    kept = []
+    for scenario in scenarios:
+        if scenario.split == "train" and tested.intersection(scenario.message_ids):
+            dropped.setdefault("mail_of_a_test_question", []).append(scenario.id)
+        else:
+            kept.append(scenario)
+    return ScenarioReport(read=report.read + read, scenarios=kept, dropped_ids=dict(sorted(dropped.items())))
+
+
+def _rating(file: Path) -> _Rating:
+    try:
+        return _Rating.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{file}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"{file} cannot be read as YAML ({type(error).__name__})") from None

@@ -1,0 +1,51 @@
+"""The file in which the owner of a service writes down who may ask about which inboxes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from environment.errors import BadInput
+from serving.access import ANONYMOUS, OWNER
+from serving.settings import LEAST_KEY_CHARS, AccessKey
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[\w.@-]+$")
+    key: str = Field(min_length=LEAST_KEY_CHARS, max_length=512)
+    inboxes: list[str] | None = Field(default=None, min_length=1)
+
+
+def read_keys(file: Path) -> tuple[AccessKey, ...]:
+    """The keys in `file`, by their SHA-256: only that is stored with the deployment. Raises BadInput."""
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"access_keys: {file} cannot be read as YAML ({type(error).__name__})") from None
+    try:
+        entries = TypeAdapter(list[_Entry]).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]  # its input may be a key and is not shown
+        where = ".".join(str(part) for part in first["loc"])
+        expected = f"expected a list of name, key (at least {LEAST_KEY_CHARS} characters) and optionally inboxes"
+        raise BadInput(f"access_keys: {file}: {where or 'content'}: {first['msg']}; {expected}") from None
+    names = [entry.name for entry in entries]
+    if len(set(names)) < len(names) or len({entry.key for entry in entries}) < len(entries):
+        raise BadInput(f"access_keys: {file}: every name and every key may be there once")
+    if reserved := {ANONYMOUS, OWNER} & set(names):
+        raise BadInput(f"access_keys: {file}: the name {min(reserved)} is the service's own; choose another one")
+    if not entries:
+        raise BadInput(f"access_keys: {file} has no key; leave the setting out for a service on loopback without keys")
+    return tuple(
+        AccessKey(
+            name=entry.name,
+            sha256=hashlib.sha256(entry.key.encode()).hexdigest(),
+            inboxes=None if entry.inboxes is None else tuple(entry.inboxes),
+        )
+        for entry in entries
+    )

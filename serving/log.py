@@ -1,0 +1,63 @@
+"""The service's log: one line of JSON per event, on standard error. It never holds text of questions, answers or mails.
+
+So an error is logged by its type and the lines of code that it went through, and not by its message, which may quote anything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from openai import APIStatusError
+
+ROOT = Path(__file__).parents[1]
+LOGGED_FRAMES = 12
+
+
+class JsonLines(logging.Formatter):
+    """A record as JSON: time, level, event, and the fields given as `extra={"fields": {...}}`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        return json.dumps(line, default=str)
+
+
+def configure() -> None:
+    """Send what the modules of `serving` log to standard error, whatever verbosity ZenML was started with."""
+    logger = logging.getLogger("serving")
+    logger.handlers = [logging.StreamHandler(sys.stderr)]
+    logger.handlers[0].setFormatter(JsonLines())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def cause(error: BaseException) -> dict[str, Any]:
+    """What may be logged of an error: its type, those that caused it, and where it was raised."""
+    chain: list[str] = []
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        status = f" {following.status_code}" if isinstance(following, APIStatusError) else ""
+        chain.append(f"{type(following).__module__}.{type(following).__qualname__}{status}")
+        following = following.__cause__ or following.__context__
+    frames = traceback.extract_tb(error.__traceback__)
+    shown = [frame for frame in frames[:-1] if "site-packages" not in frame.filename] + frames[-1:]
+    places = [f"{_shown(frame.filename)}:{frame.lineno} {frame.name}" for frame in shown[-LOGGED_FRAMES:]]
+    return {"cause": chain, "raised_at": places}
+
+
+def _shown(file: str) -> str:
+    path = Path(file)
+    ours = path.is_relative_to(ROOT) and "site-packages" not in path.parts
+    return str(path.relative_to(ROOT)) if ours else "/".join(path.parts[-2:])

@@ -1,0 +1,48 @@
+"""The policy's server as the program that `PolicyProcess` starts.
+
+python -m serving.policy_program '{"model_dir": ..., "adapters": {NAME: FOLDER}, "trained_with": SETTINGS, "port": 0}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+CONVERSATION_TOKENS = 1_280
+"""Tokens that a conversation of average length takes in the cache: prompt, search results, two mails and the answer."""
+VLLM_CAPACITY = 64
+"""Conversations that a GPU batches; vLLM queues those that its memory cannot hold."""
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    # Standard output is for the one line that the parent reads; what libraries print goes to the log.
+    report = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    wanted = json.loads(sys.argv[1])
+
+    from training.backends.serving import VllmServer, open_policy_server
+    from training.backends.torch.settings import TorchSettings
+    from training.errors import BadInput
+
+    adapters = {name: Path(folder) for name, folder in wanted["adapters"].items()}
+    try:
+        server = open_policy_server(Path(wanted["model_dir"]), adapters, wanted["trained_with"], port=wanted["port"])
+    except BadInput as error:
+        print(json.dumps({"error": str(error)}), file=report, flush=True)
+        sys.exit(2)
+    settings = TorchSettings()
+    capacity = max(1, min(settings.max_running, settings.kv_cache_tokens // CONVERSATION_TOKENS))
+    if isinstance(server, VllmServer):
+        capacity = VLLM_CAPACITY
+    print(json.dumps({"base_url": server.base_url, "capacity": capacity}), file=report, flush=True)
+    report.close()
+    sys.stdin.read()
+    # A step that is being computed is not waited for: nobody is left to read it.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

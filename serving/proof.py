@@ -1,0 +1,108 @@
+"""Does the answer's value stand in the mail that the answer cites? Checked on the text, without a model.
+
+The value is what an answer adds to its question: figures, times, dates, addresses and names, or without any of these its
+other words. Facts are compared as the judge compares them, so "3 pm" is found in "15:00" and "4 March" in "March 4th".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agent.judges.facts import Fact, fold, plain, read, stem
+from environment.search_text import content_words
+from serving.answer import Mark
+
+_TOKEN = re.compile(r"[^\W_]+(?:['’.:,/-][^\W_]+)*")
+_MAX_MARKS = 40
+
+
+@dataclass(frozen=True)
+class Proof:
+    """`found`: the whole value is there. `marks` are where its parts stand, in order."""
+
+    found: bool
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class _Token:
+    start: int
+    end: int
+    folded: str
+
+
+def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
+    """Look for the value of `answer` in a mail's `fields` (name of a field of `Mark` -> text)."""
+    tokens = {name: _tokens(text) for name, text in fields.items()}
+    whole = [token.folded for token in _tokens(answer)]
+    marks = [Mark(field=name, start=a, end=b) for name in fields for a, b in _phrase(whole, tokens[name])]
+    if marks:
+        return Proof(True, tuple(marks[:_MAX_MARKS]))
+    facts, words = _value(question, answer)
+    in_mail = {name: [fact for fact, _ in read(text).facts] for name, text in fields.items()}
+    missing = not (facts or words)
+    for fact in facts:
+        spans = [
+            Mark(field=name, start=a, end=b)
+            for name, found in in_mail.items()
+            for text in dict.fromkeys(other.text for other in found if fact.agrees(other))
+            for a, b in _phrase([token.folded for token in _tokens(text)], tokens[name])
+        ]
+        missing = missing or not spans
+        marks += spans
+    for word in words:
+        spans = [
+            Mark(field=name, start=token.start, end=token.end)
+            for name in fields
+            for token in tokens[name]
+            if stem(token.folded) == word
+        ]
+        missing = missing or not spans
+        marks += spans
+    order = {name: place for place, name in enumerate(fields)}
+    marks.sort(key=lambda mark: (order[mark.field], mark.start, -mark.end))
+    return Proof(not missing, tuple(_disjoint(marks))[:_MAX_MARKS])
+
+
+def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
+    """The facts, and the stems of the words, that must stand in the mail."""
+    asked, said = read(question), read(answer)
+    known = {stem(word.text) for word in asked.words}
+    facts = [fact for fact, _ in said.facts]
+    added = [fact for fact in facts if not any(other.agrees(fact) for other, _ in asked.facts)]
+    followers = [*said.words, None][1:]
+    names = [
+        stem(word.text)
+        for word, follower in zip(said.words, followers, strict=True)
+        # A capital at the start of a sentence means a name only where another one follows.
+        if word.capitalised and word.can_name and (not word.opens or (follower is not None and follower.capitalised))
+    ]
+    names = [name for name in names if name not in known]
+    if not added and not names:
+        words = [stem(part) for word in content_words(plain(answer)) for part in re.split(r"[^\w']", word) if part]
+        names = [] if facts else [word for word in words if word not in known]
+        added = facts
+    return added, list(dict.fromkeys(names))
+
+
+def _tokens(text: str) -> list[_Token]:
+    return [_Token(match.start(), match.end(), fold(plain(match.group()))) for match in _TOKEN.finditer(text)]
+
+
+def _phrase(wanted: Sequence[str], tokens: Sequence[_Token]) -> Iterator[tuple[int, int]]:
+    """Where `wanted` stands in `tokens`, word by word."""
+    size = len(wanted)
+    for begin in range(len(tokens) - size + 1 if size else 0):
+        if all(tokens[begin + place].folded == word for place, word in enumerate(wanted)):
+            yield tokens[begin].start, tokens[begin + size - 1].end
+
+
+def _disjoint(marks: Sequence[Mark]) -> Iterator[Mark]:
+    """`marks`, which are sorted, without those that overlap an earlier one."""
+    last: Mark | None = None
+    for mark in marks:
+        if last is None or mark.field != last.field or mark.start >= last.end:
+            yield mark
+            last = mark

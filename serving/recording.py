@@ -1,0 +1,70 @@
+"""Pipeline runs of answers that have been sent already.
+
+ZenML's record of a run costs a few tenths of a second of database writes. Nobody has to wait for that: the answer is sent, and
+the pipeline runs behind it, with the answer that was given.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serving.answer import Answer, Question
+from serving.log import cause
+
+MAX_BEHIND = 500
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One answer and the name of the run that records it."""
+
+    request_id: str
+    run_name: str
+    question: Question
+    answer: Answer
+
+
+class RunRecorder:
+    """Runs the pipeline for one answer after the other, in a thread of its own."""
+
+    def __init__(self, run: Callable[[Record], None], dropped: Callable[[], None]) -> None:
+        """`run` runs the pipeline once; `dropped` is told of an answer that comes while `MAX_BEHIND` wait."""
+        self._run = run
+        self._dropped = dropped
+        self._waiting: queue.Queue[Record | None] = queue.Queue(MAX_BEHIND)
+        # ZenML finds the loaded service through the context in which the init hook ran.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._work,), name="run-recorder", daemon=True)
+        self._thread.start()
+
+    def add(self, record: Record) -> None:
+        try:
+            self._waiting.put_nowait(record)
+        except queue.Full:
+            self._dropped()
+            logger.warning(
+                "run not recorded", extra={"fields": {"request_id": record.request_id, "behind": MAX_BEHIND}}
+            )
+
+    def close(self, timeout: float) -> None:
+        """Record what waits, for at most `timeout` seconds."""
+        try:
+            self._waiting.put(None, timeout=timeout)
+        except queue.Full:
+            return
+        self._thread.join(timeout)
+
+    def _work(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            try:
+                self._run(record)
+            except Exception as error:
+                fields = {"request_id": record.request_id, **cause(error)}
+                logger.error("run not recorded", extra={"fields": fields})

@@ -1,0 +1,186 @@
+"""How ZenML's deployers, local and on a cluster, run the service: the application runner that the pipeline's settings name."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from zenml.client import Client
+from zenml.deployers.server.app import BaseDeploymentAppRunner, BaseDeploymentAppRunnerFlavor
+from zenml.deployers.server.fastapi.app import FastAPIDeploymentAppRunner
+from zenml.enums import DeploymentStatus
+from zenml.models import DeploymentUpdate
+from zenml.steps.step_context import get_or_create_run_context
+
+from serving import supervision
+from serving.access import Keys, Origins, is_loopback
+from serving.settings import LEAST_KEY_CHARS, ServingSettings
+
+if TYPE_CHECKING:
+    from serving.recording import Record
+    from serving.service import AnswerService
+
+CONNECTIONS = 512
+KEEP_ALIVE_SECONDS = 5
+GRACE_SECONDS = 2
+
+logger = logging.getLogger(__name__)
+
+
+class ServiceRunner(FastAPIDeploymentAppRunner):
+    """Serves `serving.app` in place of ZenML's own endpoints."""
+
+    def __init__(self, deployment: Any, serving: dict[str, Any] | None = None) -> None:
+        """`serving`: the fields of `ServingSettings`."""
+        super().__init__(deployment)
+        self.serving = ServingSettings.model_validate(serving or {})
+
+    @property
+    def flavor(self) -> BaseDeploymentAppRunnerFlavor:
+        return ServiceRunnerFlavor()
+
+    def run(self) -> None:
+        """Serve, or on ZenML's local deployer supervise a process that does.
+
+        Raises:
+            SystemExit: the service would be open to everybody, or has ended.
+        """
+        from serving.log import configure
+
+        configure()
+        if problem := open_door(self.settings.uvicorn_host, self.deployment.auth_key, self.serving):
+            sys.exit(f"BadInput: {problem}")
+        deployer = self.deployment.deployer
+        if deployer is None or deployer.flavor_name != "local":
+            self._serve()
+            return
+        command = [sys.executable, "-m", "zenml.deployers.server.app", "--deployment_id", str(self.deployment.id)]
+        command += ["--host", self.settings.uvicorn_host, "--port", str(self.settings.uvicorn_port)]
+        if supervision.is_service():
+            self._serve(supervision.serve_supervised(command))
+        else:
+            supervision.supervise(command, show_state=self._show_state)
+
+    def _serve(self, say_ready: Callable[[], None] = lambda: None) -> None:
+        from serving.app import ServiceApp
+        from serving.http_protocol import DeadlineProtocol
+
+        settings = self.settings
+        keys = Keys(self.deployment.auth_key, self.serving.keys)
+        app = ServiceApp(
+            self._load,
+            self.shutdown,
+            self._record,
+            name=self.deployment.name,
+            settings=self.serving,
+            keys=keys,
+            origins=Origins(settings.uvicorn_host, self.serving.allowed_hosts, open_to_any=len(keys) > 0),
+        )
+        config = uvicorn.Config(
+            app.asgi,
+            host=settings.uvicorn_host,
+            port=settings.uvicorn_port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            http=DeadlineProtocol,
+            limit_concurrency=CONNECTIONS,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+        )
+        server = _Server(config, say_ready)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run()
+        if not server.started:
+            sys.exit(3)
+
+    def _load(self) -> AnswerService:
+        """Run the pipeline's init hook."""
+        self.startup()
+        return loaded_service()
+
+    def _record(self, record: Record) -> None:
+        """Run the pipeline once for an answer that was given."""
+        request_model, _ = self.service.get_pipeline_invoke_models()
+        parameters = record.question.model_dump() | {"request_id": record.request_id}
+        done = self.service.execute_pipeline(
+            request_model.model_validate({"parameters": parameters, "run_name": record.run_name})
+        )
+        if not done.success:
+            raise RuntimeError("the pipeline run failed")
+
+    def _show_state(self, running: bool) -> None:
+        """Tell ZenML's records whether the service runs, and by which process."""
+        from serving.log import cause
+
+        update = DeploymentUpdate(status=DeploymentStatus.RUNNING if running else DeploymentStatus.PENDING)
+        try:
+            client = Client()
+            metadata = client.get_deployment(self.deployment.id).deployment_metadata or {}
+            if metadata.get("pid", os.getpid()) != os.getpid():
+                update.deployment_metadata = metadata | {"pid": os.getpid()}
+            client.zen_store.update_deployment(self.deployment.id, update)
+        except Exception as error:  # whatever ZenML's store raises: the service matters more than its entry there
+            logger.error("state not recorded", extra={"fields": cause(error)})
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._say_ready = say_ready
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._say_ready()
+
+
+class ServiceRunnerFlavor(BaseDeploymentAppRunnerFlavor):
+    """Names `ServiceRunner` to ZenML."""
+
+    @property
+    def name(self) -> str:
+        return "email-agent"
+
+    @property
+    def implementation_class(self) -> type[BaseDeploymentAppRunner]:
+        return ServiceRunner
+
+    @property
+    def requirements(self) -> list[str]:
+        return [*super().requirements, "fastapi"]
+
+
+# ZenML's local deployer runs its module as a program, whose classes are then others than the imported ones.
+_checked = getattr(sys.modules["__main__"], BaseDeploymentAppRunnerFlavor.__name__, BaseDeploymentAppRunnerFlavor)
+_checked.register(ServiceRunnerFlavor)
+
+
+def open_door(host: str, auth_key: str | None, serving: ServingSettings) -> str | None:
+    """What is wrong with serving on `host` with these keys: everybody could ask, or the key can be guessed."""
+    if auth_key and len(auth_key) < LEAST_KEY_CHARS:
+        return f"auth_key: has {len(auth_key)} characters, at least {LEAST_KEY_CHARS} are needed"
+    if not is_loopback(host) and not auth_key and not serving.keys:
+        return (
+            f"a service that listens on {host} needs a key: set auth_key, or generate_auth_key: true, in the settings of "
+            "the deployer, or name a file of access_keys"
+        )
+    return None
+
+
+def loaded_service() -> AnswerService:
+    """What the pipeline's init hook loaded into this process. Raises `RuntimeError` outside of a running service."""
+    from serving.service import AnswerService
+
+    service = get_or_create_run_context().state
+    if not isinstance(service, AnswerService):
+        raise RuntimeError("no model is loaded: the pipeline's init hook did not run")
+    return service

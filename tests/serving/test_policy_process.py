@@ -1,0 +1,87 @@
+"""The policy's server as a process: started, found dead, started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from serving import policy_process
+from serving.policy_process import PolicyProcess
+from training.errors import BadInput
+
+SERVER = """
+import json, sys, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+
+HTTPServer.allow_reuse_address = True
+server = HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(json.dumps({"base_url": f"http://127.0.0.1:{server.server_port}/v1", "capacity": 3}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_process, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(policy_process, "FIRST_PAUSE_SECONDS", 0.05)
+
+
+@pytest.fixture
+def server() -> Iterator[PolicyProcess]:
+    process = PolicyProcess(lambda port: [sys.executable, "-c", SERVER, str(port)])
+    yield process
+    process.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_killed_server_is_back_at_its_address(server: PolicyProcess) -> None:
+    first, address = server.pid, server.base_url
+    assert server.healthy() and server.capacity == 3
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not server.healthy())
+    wait_until(lambda: server.healthy())
+    assert server.pid != first and server.base_url == address and server.restarts == 1
+
+
+def test_a_server_that_hangs_is_replaced(server: PolicyProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_process, "HUNG_SECONDS", 0.3)
+    monkeypatch.setattr(policy_process, "PROBE_TIMEOUT_SECONDS", 0.1)
+    first = server.pid
+    os.kill(first, signal.SIGSTOP)
+    wait_until(lambda: server.restarts == 1 and server.healthy())
+    assert server.pid != first
+
+
+def test_the_server_ends_with_its_parent(server: PolicyProcess) -> None:
+    process = server._process
+    server.close()
+    assert process.poll() is not None
+    time.sleep(0.3)
+    assert not server.healthy() and server.restarts == 0
+
+
+def test_what_the_server_says_is_wrong_is_bad_input() -> None:
+    says = "import json; print(json.dumps({'error': 'the adapter does not fit'}))"
+    with pytest.raises(BadInput, match="does not fit"):
+        PolicyProcess(lambda port: [sys.executable, "-c", says])
+    with pytest.raises(RuntimeError, match="status 3"):
+        PolicyProcess(lambda port: [sys.executable, "-c", "raise SystemExit(3)"])

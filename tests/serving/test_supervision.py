@@ -1,0 +1,117 @@
+"""Supervisor and service start each other again. Both are played by small programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import json, os, sys, time
+sys.path.insert(0, {root!r})
+from serving import supervision
+
+supervision.FIRST_PAUSE_SECONDS = 0.05
+command = [sys.executable, __file__, *sys.argv[1:]]
+
+def note(event):
+    with open(sys.argv[1], "a") as log:
+        log.write(json.dumps([event, os.getpid()]) + "\\n")
+
+if supervision.is_service():
+    if "fails" in sys.argv:
+        sys.exit(7)
+    say_ready = supervision.serve_supervised(command)
+    say_ready()
+    note("serving")
+    while True:
+        time.sleep(1)
+note("supervising")
+import signal
+signal.signal(signal.SIGTERM, lambda *_: None)  # as ZenML's daemon, which goes on after it
+supervision.supervise(command, show_state=lambda running: note("running" if running else "down"))
+"""
+
+
+class Supervised:
+    """The program, and what its processes wrote down."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.log = folder / "log"
+        program = folder / "program.py"
+        program.write_text(PROGRAM.format(root=str(ROOT)))
+        self.process = subprocess.Popen([sys.executable, str(program), str(self.log), *words])
+
+    def events(self) -> list[tuple[str, int]]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [tuple(json.loads(line)) for line in lines]
+
+    def pids(self, event: str) -> list[int]:
+        return [pid for name, pid in self.events() if name == event]
+
+    def stop(self) -> None:
+        for pid in {pid for _, pid in self.events()}:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def supervised(tmp_path: Path) -> Iterator[Supervised]:
+    program = Supervised(tmp_path)
+    wait_until(lambda: program.pids("running"))
+    yield program
+    os.kill(program.pids("supervising")[-1], signal.SIGTERM)
+    wait_until(lambda: not alive(program.pids("serving")[-1]))
+    program.stop()
+    program.process.wait()
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_service_is_started_again(supervised: Supervised) -> None:
+    for times in (2, 3):
+        os.kill(supervised.pids("serving")[-1], signal.SIGKILL)
+        wait_until(lambda times=times: len(supervised.pids("running")) == times)
+    assert len(set(supervised.pids("serving"))) == 3 and len(supervised.pids("down")) == 2
+    assert len(supervised.pids("supervising")) == 1
+
+
+def test_a_killed_supervisor_is_replaced(supervised: Supervised) -> None:
+    first = supervised.pids("serving")[0]
+    os.kill(supervised.process.pid, signal.SIGKILL)
+    wait_until(lambda: len(supervised.pids("running")) == 2)
+    assert not alive(first), "its address is the new service's"
+    assert len(supervised.pids("supervising")) == 2
+
+
+def test_a_stop_is_a_stop(tmp_path: Path) -> None:
+    program = Supervised(tmp_path)
+    wait_until(lambda: program.pids("serving"))
+    program.process.terminate()
+    program.process.wait(60)
+    time.sleep(0.5)
+    assert not alive(program.pids("serving")[0]) and len(program.pids("supervising")) == 1
+
+
+def test_a_service_that_never_served_is_not_started_again(tmp_path: Path) -> None:
+    program = Supervised(tmp_path, "fails")
+    assert program.process.wait(60) == 7
+    assert len(program.events()) == 1
