@@ -72,7 +72,9 @@ class VllmServer:
         max_context: int | None = None,
         port: int = 0,
     ) -> None:
-        from art.utils.lifecycle import managed_process_cmd  # ART takes seconds to import, and the torch engine needs none of it
+        from art.utils.lifecycle import (
+            managed_process_cmd,  # ART takes seconds to import, and the torch engine needs none of it
+        )
 
         descriptor, log = tempfile.mkstemp(prefix="vllm-", suffix=".log")
         self._log = Path(log)
