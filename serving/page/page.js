@@ -300,7 +300,8 @@ async function begin() {
       call("/model").then((response) => response.json()), call("/examples").then((response) => response.json()), showInboxes(),
     ]);
     access.hidden = true;
-    $("about").textContent = `Searches ${model.mails.toLocaleString("en")} mails and shows those that prove the answer. Model: ${model.base_model}, step ${model.step}.`;
+    const learnt = model.step ? `after ${model.step} GRPO ${model.step === 1 ? "step" : "steps"}` : "after imitation alone";
+    $("about").textContent = `Searches ${model.mails.toLocaleString("en")} mails and shows those that prove the answer. Model: ${model.base_model}, ${learnt}.`;
     if (!inbox.value) inbox.value = examples[0]?.inbox_address ?? inboxes[0] ?? "";
     await showExamples();
   } catch (problem) {
