@@ -60,10 +60,11 @@ def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailData
             dropped.setdefault(reason or "malformed", []).append(question.id)
         else:
             scenarios.append(scenario.model_copy(update={"kind": KIND}))
-    tested = {mail for scenario in scenarios if scenario.split == "test" for mail in scenario.message_ids}
+    # The same mail has another Message-ID in another inbox.
+    tested = {database.resolve(id) for scenario in scenarios if scenario.split == "test" for id in scenario.message_ids}
     kept = []
     for scenario in scenarios:
-        if scenario.split == "train" and tested.intersection(scenario.message_ids):
+        if scenario.split == "train" and tested.intersection(map(database.resolve, scenario.message_ids)):
             dropped.setdefault("mail_of_a_test_question", []).append(scenario.id)
         else:
             kept.append(scenario)

@@ -142,7 +142,7 @@ def scenario_of(
     question: Question, split: Literal["train", "test"], database: MailDatabase
 ) -> tuple[Scenario | None, str | None]:
     """The question as a scenario that can be answered from the database, or why it cannot be one."""
-    scenario, reason = _scenario(question, split)
+    scenario, reason = _scenario(question, split, unlabelled=False)
     return (None, reason) if scenario is None else _grounded(scenario, database)
 
 

@@ -72,6 +72,16 @@ def test_reviewed_ratings_become_questions(tmp_path: Path, database: MailDatabas
     assert added.read == 6
 
 
+def test_no_mail_is_trained_on_and_tested_under_another_message_id(
+    tmp_path: Path, database_of: Callable[[Iterable[Email]], MailDatabase]
+) -> None:
+    database = database_of([mail(1), mail(1, message_id="<copy@example.com>", to_addresses=(STRANGER,))])
+    rate(tmp_path / "f", "a", "test", 1, inbox_address=STRANGER, message_ids=["<copy@example.com>"])
+    added = with_reviewed(report(scenario(1)), tmp_path / "f", database)
+    assert [s.message_ids for s in added.scenarios] == [("<copy@example.com>",)]
+    assert added.dropped_ids == {"mail_of_a_test_question": ["1"]}
+
+
 @pytest.mark.parametrize("change", [{"review": "yes"}, {"question": 5}, {"message_ids": "x"}])
 def test_a_file_that_is_no_rating_is_named(tmp_path: Path, database: MailDatabase, change: dict[str, Any]) -> None:
     rate(tmp_path / "f", "a", "train", **change) if "review" not in change else rate(tmp_path / "f", "a", "yes")
