@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from training.errors import BadInput
-from training.history import UNTOUCHED, StepRecord
+from training.history import CONTINUED, StepRecord
 from training.settings import TrainerSettings
 
 SHARES = ("accuracy", "win_rate")
@@ -76,8 +76,10 @@ def best_row(rows: Sequence[StepRecord], settings: TrainerSettings) -> StepRecor
     """The row with the highest validation metric, of equals that with the most reward, then the earliest.
 
     Few questions are often answered equally well by two checkpoints; what the rest of the reward is for decides between them.
+    The untouched base model is no checkpoint, so the rows before the first update of a run from it do not count.
     """
-    validated = [row for row in rows if _validated(row, settings) is not None and row.phase != UNTOUCHED]
+    continued = bool(rows) and rows[0].phase == CONTINUED
+    validated = [row for row in rows if _validated(row, settings) is not None and (row.checkpoint_step or continued)]
     return max(validated, key=lambda row: (_validated(row, settings) or 0.0, row.validation_reward or 0.0)) if validated else None
 
 
@@ -92,7 +94,8 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
             return f"validation {name} {value} reached stop_target={target}"
         start = _validated(rows[0], settings) if rows[0].step == 0 else None
         gain = (_validated(best, settings) or 0.0) - start if start is not None else -math.inf
-        if settings.stop_margin is not None and gain >= settings.stop_margin and best.step > 0:
+        # Rounded: a gain from 50% to 60% is a margin of 0.1.
+        if settings.stop_margin is not None and round(gain - settings.stop_margin, 9) >= 0 and best.step > 0:
             before = shown(rows[0], settings)
             return f"validation {name} {value} is above the {before} before the first step by stop_margin={settings.stop_margin}"
         if plateau is not None and last - best.step >= plateau:

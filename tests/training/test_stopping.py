@@ -99,6 +99,23 @@ def test_a_target_is_reached_at_a_validation() -> None:
     assert stop_reason(rows({0: 0.5, 2: 0.91}, 2), settings) == "validation accuracy 91% reached stop_target=0.9"
 
 
+def test_a_margin_is_reached_by_a_gain_of_exactly_so_much() -> None:
+    settings = TrainerSettings(validate_every=2, stop_margin=0.1, max_steps=20)
+    assert stop_reason(rows({0: 0.5, 2: 0.59}, 2), settings) is None
+    assert "by stop_margin=0.1" in str(stop_reason(rows({0: 0.5, 2: 0.6}, 2), settings))
+
+
+@pytest.mark.parametrize(("phase", "best_step"), [("untouched", 2), ("grpo", 2), ("continued", 1)])
+def test_a_step_without_an_update_is_the_best_only_where_there_is_an_adapter(phase: str, best_step: int) -> None:
+    settings = TrainerSettings(validate_every=1, demonstrations=0)
+    history = [
+        row.model_copy(update={"checkpoint_step": max(0, row.step - 1), "phase": phase if row.step == 0 else "grpo"})
+        for row in rows({1: 0.8, 2: 0.6}, 2)
+    ]
+    best = best_row(history[1:] if phase == "grpo" else history, settings)
+    assert best is not None and best.step == best_step
+
+
 def test_budgets_count_the_whole_run() -> None:
     seconds = TrainerSettings(stop_seconds=180, max_steps=20)
     assert stop_reason(rows({}, 1), seconds) is None
