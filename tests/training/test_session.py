@@ -38,3 +38,4 @@ def test_that_needs_a_second_gpu_and_knows_no_warm_start(monkeypatch: pytest.Mon
     assert require_backend(ahead) == "GPU with 80 GB"
     with pytest.raises(BadInput, match="set demonstrations=0"):
         require_backend(ahead.model_copy(update={"demonstrations": 10}))
+    require_backend(ahead.model_copy(update={"demonstrations": 10, "continue_from": "earlier"}))

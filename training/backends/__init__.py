@@ -33,7 +33,7 @@ def require_backend(settings: TrainerSettings) -> str:
             ahead = f"max_steps_off_policy={settings.max_steps_off_policy} with backend=local"
             if (gpus := torch.cuda.device_count()) < 2:
                 raise BadInput(f"{ahead} needs two GPUs, one that samples while the other trains; here: {gpus}. Set it to 0")
-            if settings.demonstrations:
+            if settings.warm_start_demonstrations:
                 raise BadInput(f"{ahead} has no warm start, since ART has none with a GPU for sampling alone: set demonstrations=0")
         gpu = torch.cuda.get_device_properties(0)
         return f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB"
