@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.client import HTTPException
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 from weakref import WeakKeyDictionary
@@ -93,7 +94,7 @@ def _work_done(url: str) -> str | None:
     try:
         with _DIRECT.open(url, timeout=_ANSWER_SECONDS) as response:
             text = response.read().decode(errors="replace")
-    except OSError:
+    except (OSError, HTTPException):
         return None
     try:
         counters = {name: value for name, value in json.loads(text).items() if "tokens" in name or "seconds" in name}
