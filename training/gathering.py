@@ -42,7 +42,7 @@ _MAX_REASON_CHARS = 200
 MOST_ATTEMPTS = 2
 """How often a rollout is played at most when it fails."""
 MOST_ERRORS = 0.02
-"""Share of the rollouts of a step or a validation that may fail. With more, the others are not a fair sample: long ones fail first."""
+"""Share of the questions of a validation that may fail. With more, the others are not a fair sample: long ones fail first."""
 
 
 class Slots:
@@ -281,6 +281,8 @@ class Gatherer:
         under_way.ended = time.monotonic()
         without_spread = group is not None and reward_spread(group) <= self._settings.min_reward_std
         if without_spread and under_way.reserve:
+            if under_way.deadline.begun:
+                under_way.deadline.move()  # the scores may have taken longer than a rollout may
             self._ask(under_way, step, under_way.reserve.pop(0), replaces=True)
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)

@@ -74,6 +74,18 @@ def test_a_replacement_begins_while_other_groups_are_still_being_played(tmp_path
     assert began.is_set() and again.history[1].rollout_errors == 0
 
 
+def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path) -> None:
+    async def slowly(question: int) -> None:
+        await asyncio.sleep(1.5 if question % 2 == 0 else 0)
+
+    async def briefly(*_: Any) -> None:
+        await asyncio.sleep(0.01)
+
+    finished, _ = run(tmp_path, replacing(10, max_steps=1, step_timeout=1.0), Uneven(play=briefly, judge=slowly))
+    row = finished.history[1]
+    assert row.groups_replaced and row.rollout_errors == 0
+
+
 def test_the_progress_of_a_step_grows_with_its_replacements(tmp_path: Path) -> None:
     class Bars(Told):
         def __init__(self) -> None:
