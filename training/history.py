@@ -76,10 +76,10 @@ class StepRecord(BaseModel):
     """Standard error of `reward`, from the spread between questions."""
     reward_right: float | None = None
     reward_wrong: float | None = None
+    """Mean reward of the rollouts that were correct, and of those that were not."""
     reward_highest: float | None = None
     reward_highest_share: float | None = None
     """Highest reward of a rollout, and the share of the rollouts that got it."""
-    """Mean reward of the rollouts that were correct, and of those that were not."""
     accuracy: float | None = None
     turns: float | None = None
     questions: list[AskedQuestion] = Field(default_factory=list)
