@@ -89,7 +89,7 @@ def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path)
     [
         ({"validate_every": 1, "stop_plateau_steps": 2}, 5, "was never above"),
         ({"validate_every": 3, "stop_target": 0.8}, 3, "reached stop_target=0.8"),
-        ({"validate_every": 1, "stop_margin": 0.3}, 3, "before the first step by stop_margin=0.3"),
+        ({"validate_every": 1, "stop_margin": 0.3}, 1, "before the first step by stop_margin=0.3"),
         ({"validate_every": 1, "stop_margin": 0.3, "demonstrations": 0}, 2, "before the first step by stop_margin=0.3"),
         ({"stop_tokens": 300}, 3, "360 tokens sampled of stop_tokens=300"),
         ({"stop_tokens": 300, "validate_every": 5}, 2, "tokens sampled of stop_tokens=300"),
