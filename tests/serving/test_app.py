@@ -468,6 +468,13 @@ def test_metrics_are_prometheus(client: TestClient) -> None:
     assert ANN not in text
 
 
+def test_made_up_methods_do_not_fill_the_metrics(client: TestClient) -> None:
+    for path in ("/invoke", "/health", "/page/page.js", "/answers/x"):
+        assert client.request("MADEUP", path).status_code == 405
+    text = client.get("/metrics").text
+    assert "MADEUP" not in text and 'method="any"' in text
+
+
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/"])
 def test_pages_load_nothing_from_elsewhere(client: TestClient, path: str) -> None:
     page = client.get(path)
