@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from environment.email_text import normalise_address
@@ -82,7 +83,10 @@ class Origins:
 
 
 def is_loopback(address: str) -> bool:
-    return address.lower() in LOOPBACK or address.startswith("127.")
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return address.lower() in LOOPBACK
 
 
 def _digest(key: str) -> bytes:

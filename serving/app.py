@@ -256,6 +256,10 @@ class ServiceApp:
             result.status = "done"
         except Rejected as rejected:
             result.status, result.error = "failed", str(rejected)
+        except Exception as error:  # a result that is never finished is never forgotten
+            logger.error("unexpected error", extra={"fields": {"request_id": result.id, **cause(error)}})
+            result.status = "failed"
+            result.error = f"the service failed on this question; its log has the cause under {result.id}"
         self.results.finished(result)
 
 
@@ -373,7 +377,7 @@ def _add_routes(fastapi: FastAPI, app: ServiceApp) -> None:
                 elif (position := app.admission.position(ticket)) and position != told:
                     told = position
                     yield ServerSentEvent(event="waiting", data={"position": position})
-            if taking is not None and taking.done():
+            if taking is not None and not taking.cancel():  # it was done already
                 yield taking.result()
             while event := events.get_nowait():
                 yield event

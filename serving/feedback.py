@@ -78,6 +78,10 @@ class FeedbackQueue:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise TokenRefused(409, "token: this answer has been rated already") from None
-        with open(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
+        try:
+            with open(descriptor, "w", encoding="utf-8") as out:
+                out.write(text)
+        except OSError:
+            file.unlink()  # otherwise the token would be used up, and the file no rating
+            raise
         return file

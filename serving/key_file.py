@@ -17,7 +17,8 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[\w.@-]+$")
-    key: str = Field(min_length=LEAST_KEY_CHARS, max_length=512)
+    # What a header can carry and a client does not trim.
+    key: str = Field(min_length=LEAST_KEY_CHARS, max_length=512, pattern=r"^[!-~][ -~]*[!-~]$")
     inboxes: list[str] | None = Field(default=None, min_length=1)
 
 
@@ -32,7 +33,7 @@ def read_keys(file: Path) -> tuple[AccessKey, ...]:
     except ValidationError as error:
         first = error.errors()[0]  # its input may be a key and is not shown
         where = ".".join(str(part) for part in first["loc"])
-        expected = f"expected a list of name, key (at least {LEAST_KEY_CHARS} characters) and optionally inboxes"
+        expected = f"expected a list of name, key (at least {LEAST_KEY_CHARS} ASCII characters) and optionally inboxes"
         raise BadInput(f"access_keys: {file}: {where or 'content'}: {first['msg']}; {expected}") from None
     names = [entry.name for entry in entries]
     if len(set(names)) < len(names) or len({entry.key for entry in entries}) < len(entries):

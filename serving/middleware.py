@@ -80,7 +80,9 @@ class Envelope:
         finally:
             seconds = time.monotonic() - started
             route = getattr(scope.get("route"), "path", None) or "other"
-            self.metrics.requests.labels(route, scope["method"] if route != "other" else "any", status or "gone").inc()
+            # Any word may be sent as a method; those that a route has no answer for share one label.
+            method = "any" if route == "other" or status == 405 else scope["method"]
+            self.metrics.requests.labels(route, method, status or "gone").inc()
             self.metrics.request_seconds.labels(route).observe(seconds)
             fields = {
                 "request_id": request_id,

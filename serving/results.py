@@ -63,10 +63,6 @@ class Results:
         """Keep a finished result for the full time."""
         result.expires = time.monotonic() + self._seconds
 
-    def drop(self, results: list[Result]) -> None:
-        for result in results:
-            self._results.pop(result.id, None)
-
     def _forget(self) -> None:
         now = time.monotonic()
         for result in [r for r in self._results.values() if r.expires < now and r.status in ("done", "failed")]:

@@ -168,6 +168,8 @@ def open_door(host: str, auth_key: str | None, serving: ServingSettings) -> str 
     """What is wrong with serving on `host` with these keys: everybody could ask, or the key can be guessed."""
     if auth_key and len(auth_key) < LEAST_KEY_CHARS:
         return f"auth_key: has {len(auth_key)} characters, at least {LEAST_KEY_CHARS} are needed"
+    if auth_key and not auth_key.isascii():
+        return "auth_key: has characters that are not ASCII, which a request's header cannot carry; choose another key"
     if not is_loopback(host) and not auth_key and not serving.keys:
         return (
             f"a service that listens on {host} needs a key: set auth_key, or generate_auth_key: true, in the settings of "

@@ -51,10 +51,10 @@ def supervise(command: Sequence[str], *, show_state: Callable[[bool], None]) -> 
         show_state(False)
     while True:
         child = _Child(command)
+        serving_since: float | None = None
         try:
-            started = time.monotonic()
             if child.wait_until_ready():
-                served = True
+                served, serving_since = True, time.monotonic()
                 show_state(True)
             status = child.process.wait()
         except BaseException:  # a stop is a SystemExit
@@ -64,7 +64,7 @@ def supervise(command: Sequence[str], *, show_state: Callable[[bool], None]) -> 
         if not served:
             sys.exit(status or 1)
         show_state(False)
-        if time.monotonic() - started > STEADY_SECONDS:
+        if serving_since is not None and time.monotonic() - serving_since > STEADY_SECONDS:
             pause = FIRST_PAUSE_SECONDS
         logger.error("service died", extra={"fields": {"status": status, "pause": pause}})
         time.sleep(pause)

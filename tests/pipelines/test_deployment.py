@@ -75,6 +75,11 @@ def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) 
     assert with_key["deployer"]["auth_key"] == "sixteen characters"
     assert (with_key["deployer"]["port"], with_key["deployer"]["address"]) == (8080, "0.0.0.0"), "a key leaves the rest as it is"
     assert settings("0.0.0.0", generate_auth_key=True)
+    assert settings("127.0.0.2") and settings("::1")
+    with pytest.raises(BadInput, match="ASCII"):
+        settings("127.0.0.1", auth_key="sixteen charäcters")
+    with pytest.raises(BadInput, match="key"):
+        settings("127.0.0.1.somewhere.example")
     passed = settings("0.0.0.0", ServingSettings(keys=(key,)))["deployment"].deployment_app_runner_kwargs
     assert ServingSettings.model_validate(passed["serving"]).keys == (key,)
     for open_to_all in ({}, {"auth_key": "short"}):
@@ -88,7 +93,11 @@ def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "ann: x", "- {name: ann, key: short}", "- {name: ann}", "[", "- {name: owner, key: sixteen characters}", "[]"],
+    [
+        *("", "ann: x", "- {name: ann, key: short}", "- {name: ann}", "[", "- {name: owner, key: sixteen characters}", "[]"),
+        "- {name: ann, key: sixteen charäcters}",
+        "- {name: ann, key: ' sixteen characters'}",
+    ],
 )
 def test_a_file_of_keys_that_is_none(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.yaml"

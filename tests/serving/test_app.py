@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ from hypothesis import strategies as st
 from scripted_service import ANN, BO, GOOD, HOSTILE, ScriptedPolicy, scripted_app, served
 
 from serving import middleware
-from serving.answer import Invocation
+from serving.answer import Answer, Feedback, Invocation, Question
 from serving.app import ServiceApp
+from serving.feedback import FeedbackQueue
 from serving.log import JsonLines
 from serving.recording import Record
 
@@ -426,6 +428,15 @@ def test_submitted_answers_expire_and_are_bounded(policy: ScriptedPolicy, tmp_pa
         waited(lambda: http.get(url).status_code == 404)
 
 
+def test_an_unexpected_error_ends_a_submitted_question(
+    client: TestClient, app: ServiceApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app.feedback, "token", lambda *_: 1 / 0)
+    url = client.post("/submit", json={"parameters": GOOD}).json()["urls"][0]
+    waited(lambda: client.get(url).json()["status"] == "failed")
+    assert "log has the cause" in client.get(url).json()["error"]
+
+
 # --- feedback ---------------------------------------------------------------------------------------------------------------
 
 
@@ -457,6 +468,23 @@ def test_a_token_is_good_for_the_key_that_asked(closed: TestClient) -> None:
     )
 
 
+def test_a_rating_that_cannot_be_written_may_be_sent_again(tmp_path: Path) -> None:
+    queue = FeedbackQueue(tmp_path, None)
+    answer = Answer(
+        question="?", answer="room 4B", source_ids=[], success=True, outcome="answered", turns=3, seconds=1.0
+    )
+    rating = Feedback(token=queue.token("id", "ann", Question.model_validate(GOOD), answer), verdict="up")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError):
+            queue.add(rating, "ann")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+    assert queue.add(rating, "ann").is_file()
+
+
 # --- what else there is -----------------------------------------------------------------------------------------------------
 
 
@@ -466,6 +494,13 @@ def test_metrics_are_prometheus(client: TestClient) -> None:
     assert 'email_agent_requests_total{method="POST",route="/invoke",status="200"}' in text
     assert 'email_agent_answers_total{outcome="answered"}' in text and "email_agent_questions_capacity 2.0" in text
     assert ANN not in text
+
+
+def test_made_up_methods_do_not_fill_the_metrics(client: TestClient) -> None:
+    for path in ("/invoke", "/health", "/page/page.js", "/answers/x"):
+        assert client.request("MADEUP", path).status_code == 405
+    text = client.get("/metrics").text
+    assert "MADEUP" not in text and 'method="any"' in text
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/"])

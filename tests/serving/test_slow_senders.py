@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
+import psutil
 import pytest
 from scripted_service import ScriptedPolicy, scripted_app, served
 
@@ -57,3 +59,38 @@ def test_a_used_connection_that_sends_half_a_head_is_closed(address: tuple[str, 
         connection.sendall(b"GET /hea")
         while connection.recv(4096):
             pass
+
+
+def test_who_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "UNREAD_SECONDS", 1.0)
+    monkeypatch.setattr(middleware, "READ_SECONDS", 0.5)
+    policy = ScriptedPolicy()
+    with served(scripted_app(policy, tmp_path)) as url, socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", urlsplit(url).port or 0))
+        here = connection.getsockname()
+
+        def held_by_the_service() -> bool:
+            return any(other.raddr == here for other in psutil.Process().net_connections("tcp"))
+
+        connection.sendall(b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 16)
+        while not held_by_the_service():
+            time.sleep(0.01)
+        deadline = time.monotonic() + 20
+        while held_by_the_service():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    policy.shutdown()
+
+
+def test_a_request_that_was_sent_along_with_another_one_is_answered(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.3)
+    probe = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with socket.create_connection(address, timeout=30) as connection:
+        connection.sendall(probe + HEAD.replace(b"100", b"2") + b"Connection: close\r\n\r\n{")
+        answer = b""
+        while chunk := connection.recv(4096):
+            answer += chunk
+    assert b"HTTP/1.1 408" in answer

@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from serving import supervision
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, os, sys, time
@@ -115,3 +117,39 @@ def test_a_service_that_never_served_is_not_started_again(tmp_path: Path) -> Non
     program = Supervised(tmp_path, "fails")
     assert program.process.wait(60) == 7
     assert len(program.events()) == 1
+
+
+def test_the_time_to_load_does_not_count_as_serving(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        now = 0.0
+        pauses: list[float] = []
+
+        def monotonic(self) -> float:
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            self.pauses.append(seconds)
+            if len(self.pauses) == 3:
+                raise SystemExit
+
+    class Dying:
+        """Takes minutes to load, serves, and dies."""
+
+        def __init__(self, _: object) -> None:
+            self.stop_channel = os.open(os.devnull, os.O_RDONLY)
+            self.process = self
+
+        def wait_until_ready(self) -> bool:
+            clock.now += 300
+            return True
+
+        def wait(self) -> int:
+            return 1
+
+    clock = Clock()
+    monkeypatch.setattr(supervision, "time", clock)
+    monkeypatch.setattr(supervision, "_Child", Dying)
+    monkeypatch.setattr(supervision.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        supervision.supervise([], show_state=lambda _: None)
+    assert clock.pauses == [1, 2, 4]
