@@ -57,7 +57,7 @@ def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout,
     done = shared_checkout.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
-    assert re.search(r"rollouts +240, and 72 for validation", done.stdout)
+    assert re.search(r"rollouts +at most 240, and 72 for validation", done.stdout)
     assert "at most 2 optimizer steps" in done.stdout
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (shared_checkout.folder / "outputs" / "runs").exists()
