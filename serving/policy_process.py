@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
-from urllib.error import URLError
+from http.client import HTTPException
 from urllib.request import urlopen
 
 from training.errors import BadInput
@@ -114,7 +114,7 @@ class PolicyProcess:
             url = f"{self.base_url.removesuffix('/v1')}/health"
             with urlopen(url, timeout=PROBE_TIMEOUT_SECONDS) as response:
                 return response.status == 200
-        except (URLError, TimeoutError, ConnectionError):
+        except (OSError, HTTPException):
             return False
 
     def _end(self, process: subprocess.Popen[str]) -> None:

@@ -85,3 +85,14 @@ def test_what_the_server_says_is_wrong_is_bad_input() -> None:
         PolicyProcess(lambda port: [sys.executable, "-c", says])
     with pytest.raises(RuntimeError, match="status 3"):
         PolicyProcess(lambda port: [sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_a_server_that_talks_nonsense_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A malformed status line must not end the watch."""
+    monkeypatch.setattr(policy_process, "HUNG_SECONDS", 0.3)
+    nonsense = SERVER.replace("self.send_response(200)", "self.wfile.write(b'nonsense\\r\\n\\r\\n'); return")
+    process = PolicyProcess(lambda port: [sys.executable, "-c", nonsense, str(port)])
+    try:
+        wait_until(lambda: process.restarts >= 1)
+    finally:
+        process.close()
