@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -71,5 +72,8 @@ def test_llama_cpp_is_given_the_same_weights(model_dir: Path, tmp_path: Path) ->
     for name, tensor in ours.items():
         if name.startswith("model."):
             torch.testing.assert_close(theirs[name], tensor, msg=name)
-    with pytest.raises(BadInput, match="not a Llama"):
-        write_gguf(save_tiny_model(tmp_path / "qwen", "qwen2"), tmp_path / "other.gguf", "float32")
+    other = save_tiny_model(tmp_path / "other", "qwen2")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
+    with pytest.raises(BadInput, match="not a Llama or Qwen2"):
+        write_gguf(other, tmp_path / "other.gguf", "float32")

@@ -64,7 +64,7 @@ def scheduled(kubernetes_stack: Client) -> str:
 
 
 def create(cron: str = "0 2 * * *") -> None:
-    config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable"])
+    config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable", "judge=exact"])
     docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
     config = config.model_copy(update={"settings": {**config.settings, "docker": docker}, "step_settings": {}})
     runs.schedule_retraining(config, cron)

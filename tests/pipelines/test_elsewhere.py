@@ -43,7 +43,7 @@ def test_a_plan_for_a_cluster_says_nothing_of_this_machines_gpu(capsys: pytest.C
     config = load_config(FILE, SYNTHETIC)
     run_plan(config)
     told = capsys.readouterr().out
-    assert "checked in the pod that trains" in told and "CUDA" not in told and "rollouts       160" in told
+    assert "checked in the pod that trains" in told and "CUDA" not in told and "rollouts       at most 160" in told
     with pytest.raises(BadInput):
         run_plan(here(config))
     assert "CUDA GPU" in capsys.readouterr().out
