@@ -38,7 +38,9 @@ def test_every_operation_does_what_is_documented(api: Any, path: str, method: st
     if mode is GenerationMode.NEGATIVE and path in TAKES_NOTHING:
         return
 
-    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    # The key is put back into every request, so a case whose only fault was its missing key would count as accepted: the same
+    # cases every time.
+    @settings(max_examples=10, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(case=api[path][method].as_strategy(mode))
     def check(case: schemathesis.Case) -> None:
         case.call_and_validate(headers={"Authorization": f"Bearer {KEY}"}, excluded_checks=EXCLUDED)
