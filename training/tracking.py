@@ -33,6 +33,8 @@ def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterato
     folder.mkdir(parents=True, exist_ok=True)
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "email-search-agent"),
+        # W&B reads its environment once per process, and the serverless backend may have made it do so earlier.
+        mode=os.environ.get("WANDB_MODE", "online"),
         name=experiment.name,
         id=experiment.run,
         resume="allow",
