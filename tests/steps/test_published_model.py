@@ -228,7 +228,8 @@ def test_every_step_that_needs_the_files_takes_the_published_ones(name: str, mon
     manifest = SimpleNamespace(config={}, base_model_source="owner/model", base_model_checksum="c")
     checkpoint = SimpleNamespace(manifest=manifest)
     base = {"id": "model", "source": "owner/model", "checksum": "c"}
-    inputs: dict[str, Any] = {"config": SimpleNamespace(eval_limit=1, baseline_model=None, require_judge=lambda: None), "database": None, "scenarios": []}
+    config = SimpleNamespace(eval_limit=1, baseline_model=None, require_judge=lambda: None)
+    inputs: dict[str, Any] = {"config": config, "database": None, "scenarios": []}
     if name != "training.train_agent":
         monkeypatch.setattr(module, "select_questions", lambda *_: ["question"])
     if name == "evaluation.ask_production":
