@@ -54,10 +54,10 @@ class EmailSearchTask:
         ids = [self.database.resolve(message_id) for message_id in scenario.message_ids]
         return [id for id in ids if id is not None]
 
-    def oracle(self, scenario: Scenario) -> AgentRun:
-        """The episode of an agent that knows the gold mails."""
+    def oracle(self, scenario: Scenario, *, hindsight: bool = True) -> AgentRun:
+        """The episode of an agent that knows the gold mails; see `play_oracle` for `hindsight`."""
         mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
-        return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings)
+        return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings, hindsight=hindsight)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
         """Oracle episodes of randomly selected scenarios, of one mail and of several by turns as far as there are enough.
@@ -77,7 +77,7 @@ class EmailSearchTask:
         for scenario in filter(None, chain.from_iterable(in_turn)):
             if len(examples) == limit:
                 break
-            run = self.oracle(scenario)
+            run = self.oracle(scenario, hindsight=False)
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
                 examples.append(demonstration(run, scenario, self.settings))
         return examples

@@ -58,3 +58,12 @@ def test_an_answer_is_quoted_from_the_mail_or_not_demonstrated() -> None:
     assert quoted("It was moved to Tuesday at 15:00", mail) == "to Tuesday at 15:00"
     assert quoted("Nobody knows", mail) is None
     assert quoted("15:00", "") is None
+
+
+def test_the_warm_start_is_made_of_episodes_without_hindsight(tmp_path: Path) -> None:
+    company = synthetic_company(train_inboxes=1, test_inboxes=0)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+    task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
+    scenarios = [scenario.model_copy(update={"answer": "words that no mail says"}) for scenario in task.train_scenarios()]
+    assert task.demonstrations(scenarios, 8) == []
+    assert task.oracle(scenarios[0]).answer is not None
