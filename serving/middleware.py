@@ -1,4 +1,4 @@
-"""What every request passes before anything looks at what it wants, and every response on its way out."""
+"""Middleware: checks of every request before routing, and headers, log and metrics of every response."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import asyncio
 import logging
 import time
 import uuid
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.access import Origins
+from serving.errors import problem
 from serving.log import cause
 from serving.metrics import Metrics
 
 MAX_BODY_BYTES = 256 * 1024
 DRAIN_BYTES = 16 * 1024 * 1024
 BODY_SECONDS = 20.0
-"""A body has to be there after this long."""
+"""Time for a body to arrive."""
 READ_SECONDS = 60.0
-"""A client that takes no byte of its response for this long is gone."""
+"""A client that reads nothing of its response for this long is gone."""
 HEALTH = "/health"
 _DOCS = ("/docs", "/redoc")
 _STRICT = (
@@ -38,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Envelope:
-    """The outermost layer: a request id, the access log, metrics, security headers, and a last answer to unexpected errors."""
+    """The outermost layer: request id, access log, metrics, security headers, and the response to unexpected errors."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -91,14 +90,14 @@ class Envelope:
                 "status": status or "gone",
                 "seconds": round(seconds, 3),
                 "key": scope["state"].get("caller"),
-                "client": (scope.get("client") or ("",))[0],
+                "client": (scope.get("client") or ("",))[0][:64],  # a proxy's header may say anything
                 **scope["state"].get("logged", {}),
             }
             logger.info("request", extra={"fields": fields})
 
 
 class Doors:
-    """Turns away foreign web pages, unknown names of this service, other bodies than JSON, and bodies too large or too slow."""
+    """Refuse foreign web pages, unknown names of this service, bodies other than JSON, and bodies too large or too slow."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self.app = app
@@ -130,7 +129,7 @@ class Doors:
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        # Probes of a cluster use the pod's address; the answer tells nothing.
+        # Probes of a cluster use the pod's address, and the response says nothing private.
         if scope["path"] != HEALTH and not self.origins.known(host):
             return 421, "this service is not known by the name in Host: add it to allowed_hosts"
         origin = headers.get("origin")
@@ -143,7 +142,7 @@ class Doors:
 
 
 async def _read(receive: Receive) -> bytearray | None:
-    """The body, or a little more than the limit of one that is larger; `None` when the client went away."""
+    """Return the body, cut just above the limit; `None` when the client went away."""
     body, size, more = bytearray(), 0, True
     while more and size <= DRAIN_BYTES:
         message = await receive()
@@ -165,14 +164,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replay
-
-
-def problem(status: int, error: str, request_id: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """The response to a request that is not answered."""
-    content: dict[str, Any] = {"success": False, "error": one_line(error), "request_id": request_id}
-    return JSONResponse(content, status_code=status, headers=headers)
-
-
-def one_line(error: object) -> str:
-    """The text of an error as one bounded line that can be encoded."""
-    return " ".join(str(error).split()).encode("utf-8", "replace").decode("utf-8")[:400]

@@ -1,0 +1,221 @@
+"""The way of a question through the service: checks, queue, agent, reply, record."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+
+from environment.errors import BadInput
+from serving.access import Caller
+from serving.admission import Admission, Ticket, TurnedAway
+from serving.answer import Episode, Question, Reply, ReplyMetadata, Submission
+from serving.errors import Rejected
+from serving.events import EventQueue
+from serving.feedback import FeedbackQueue
+from serving.log import cause
+from serving.metrics import Metrics
+from serving.recording import Record, RunRecorder
+from serving.results import Result, Results
+from serving.service import Answered, AnswerService, ModelUnavailable, PromptTooLong
+from serving.settings import ServingSettings
+
+RECORDING_SECONDS_AT_EXIT = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Answering:
+    """What the routes share while the service is open. For one event loop."""
+
+    service: AnswerService
+    admission: Admission
+    results: Results
+    recorder: RunRecorder
+
+    def __init__(
+        self,
+        load: Callable[[], AnswerService],
+        unload: Callable[[], None],
+        record: Callable[[Record], None],
+        *,
+        name: str,
+        settings: ServingSettings,
+        metrics: Metrics,
+        feedback: FeedbackQueue,
+        several_keys: bool,
+    ) -> None:
+        """`load` and `unload` start and end the service; `record` writes the pipeline run of one answer."""
+        self._load = load
+        self._unload = unload
+        self._record = record
+        self._name = name
+        self._settings = settings
+        self._metrics = metrics
+        self._feedback = feedback
+        self._several_keys = several_keys
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Load the service, and unload it at the end."""
+        self.service = self._load()
+        settings, metrics, capacity = self._settings, self._metrics, self.service.server.capacity
+        per_caller = max(1, settings.max_waiting // 2) if self._several_keys else None
+        self.admission = Admission(
+            capacity, max_waiting=settings.max_waiting, max_wait=settings.max_wait, per_caller=per_caller
+        )
+        self.results = Results(settings.max_results, settings.result_seconds)
+        self.recorder = RunRecorder(self._record, metrics.unrecorded.inc)
+        metrics.capacity.set(capacity)
+        metrics.running.set_function(lambda: self.admission.running)
+        metrics.waiting.set_function(lambda: self.admission.waiting)
+        metrics.policy_up.set_function(self.service.is_healthy)
+        metrics.policy_restarts.set_function(lambda: getattr(self.service.server, "restarts", 0))
+        yield
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.to_thread(self.recorder.close, RECORDING_SECONDS_AT_EXIT)
+        self._unload()
+
+    def check(self, caller: Caller, question: Question, where: str) -> None:
+        """Raise `Rejected` when this caller may not ask about the inbox, or when the database does not know it."""
+        unknown = Rejected(404, f"{where}.inbox_address: unknown inbox: no mail is from or to this address")
+        if not caller.may_ask(question.inbox_address):
+            raise unknown  # the same words: this key must not learn whether the address exists
+        try:
+            self.service.mailbox(question)
+        except BadInput:
+            raise unknown from None
+
+    def join(self, caller: Caller) -> Ticket:
+        """Return a place in the queue. Raises `Rejected`."""
+        self._require_model()
+        try:
+            return self.admission.join(caller.name)
+        except TurnedAway as refusal:
+            raise self._turned_away(refusal) from None
+
+    async def answer(
+        self,
+        ticket: Ticket,
+        question: Question,
+        timeout: float | None,
+        caller: Caller,
+        request_id: str,
+        watcher: EventQueue | None = None,
+        entered: Callable[[], None] | None = None,
+    ) -> Reply:
+        """Wait for a place, run the agent, and queue the answer to be recorded. Raises `Rejected`."""
+        started = time.monotonic()
+        seconds = timeout or self._settings.timeout
+        try:
+            async with ticket:
+                if entered:
+                    entered()
+                self._metrics.queue_seconds.observe(ticket.queued_seconds)
+                done = await asyncio.wrap_future(self.service.start(question, timeout=seconds, watcher=watcher))
+        except TurnedAway as refusal:
+            raise self._turned_away(refusal) from None
+        except asyncio.CancelledError:
+            self._metrics.outcomes.labels("cancelled").inc()
+            raise
+        except Exception as error:
+            raise self._failure(error, seconds, request_id) from error
+        answer = done.answer
+        self._metrics.outcomes.labels(answer.outcome).inc()
+        self._metrics.episode_seconds.observe(answer.seconds)
+        self._metrics.tokens.inc(done.sampled_tokens)
+        run_name = f"answer-{request_id}"
+        self.service.keep_to_record(request_id, answer)
+        self.recorder.add(Record(request_id, run_name, question, answer))
+        return self._reply(done, question, caller, request_id, run_name, ticket, time.monotonic() - started)
+
+    def submit(self, caller: Caller, submission: Submission) -> list[Result]:
+        """Answer the questions in the background. Raises `Rejected`."""
+        questions = submission.questions()
+        self._require_model()
+        try:
+            results = self.results.add(caller.name, len(questions))
+        except TurnedAway as refusal:
+            raise self._turned_away(refusal) from None
+        for result, question in zip(results, questions, strict=True):
+            task = asyncio.create_task(self._answer_later(result, question, submission.timeout, caller))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return results
+
+    async def _answer_later(self, result: Result, question: Question, timeout: float | None, caller: Caller) -> None:
+        def entered() -> None:
+            result.status = "running"
+
+        ticket = self.admission.submitted(caller.name)
+        try:
+            result.reply = await self.answer(ticket, question, timeout, caller, result.id, entered=entered)
+            result.status = "done"
+        except Rejected as rejected:
+            result.status, result.error = "failed", str(rejected)
+        except Exception as error:  # a result that never finishes would never expire
+            logger.error("unexpected error", extra={"fields": {"request_id": result.id, **cause(error)}})
+            result.status = "failed"
+            result.error = f"the service failed on this question; its log has the cause under {result.id}"
+        self.results.finished(result)
+
+    def _require_model(self) -> None:
+        if not self.service.is_healthy():
+            raise Rejected(503, "the model's server is being started again: ask again later", {"Retry-After": "10"})
+
+    def _turned_away(self, refusal: TurnedAway) -> Rejected:
+        self._metrics.turned_away.labels(refusal.reason).inc()
+        return Rejected(refusal.status, str(refusal), {"Retry-After": str(refusal.retry_after)})
+
+    def _failure(self, error: Exception, timeout: float, request_id: str) -> Rejected:
+        if isinstance(error, PromptTooLong):
+            self._metrics.outcomes.labels("too_long").inc()
+            return Rejected(422, f"parameters.question: {error}; ask in fewer words")
+        fields = {"request_id": request_id, **cause(error)}
+        if isinstance(error, TimeoutError):
+            self._metrics.outcomes.labels("timeout").inc()
+            logger.error("question timed out", extra={"fields": fields})
+            return Rejected(504, f"no answer within {timeout:g} seconds; a request may set timeout, up to 300")
+        if isinstance(error, ModelUnavailable):
+            self._metrics.outcomes.labels("model_unavailable").inc()
+            logger.error("model unavailable", extra={"fields": fields})
+            return Rejected(503, "the model's server failed on this question: ask again later", {"Retry-After": "10"})
+        self._metrics.outcomes.labels("failed").inc()
+        logger.error("question failed", extra={"fields": fields})
+        return Rejected(500, f"the agent failed on this question; the service's log has the cause under {request_id}")
+
+    def _reply(
+        self,
+        done: Answered,
+        question: Question,
+        caller: Caller,
+        request_id: str,
+        run_name: str,
+        ticket: Ticket,
+        seconds: float,
+    ) -> Reply:
+        answer = done.answer
+        episode = Episode(
+            outcome=answer.outcome,
+            turns=answer.turns,
+            seconds=answer.seconds,
+            queued_seconds=round(ticket.queued_seconds, 3),
+        )
+        return Reply(
+            **answer.model_dump(include={"question", "answer", "source_ids", "success", "proven"}),
+            sources=done.sources,
+            feedback_token=self._feedback.token(request_id, caller.name, question, answer),
+            execution_time=round(seconds, 3),
+            metadata=ReplyMetadata(
+                request_id=request_id,
+                run_name=run_name,
+                deployment_name=self._name,
+                parameters_used=question,
+                episode=episode,
+                model=self.service.model,
+            ),
+        )

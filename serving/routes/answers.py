@@ -1,0 +1,141 @@
+"""Routes that answer questions: at once, as events, and in the background."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from serving.access import Caller
+from serving.admission import Ticket
+from serving.answer import Invocation, Reply, StoredAnswer, Submission, Submitted
+from serving.answering import Answering
+from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, one_line
+from serving.events import EventQueue
+
+WAITING_NOTE_SECONDS = 2.0
+
+
+def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Caller]) -> None:
+    """Add `/invoke`, `/stream`, `/submit` and `/answers/{answer_id}`."""
+    asking = Annotated[Caller, Depends(authenticated)]
+
+    @fastapi.post("/invoke", responses=documented(*BODY_ERRORS, *QUESTION_ERRORS), tags=["questions"])
+    async def invoke(request: Request, invocation: Invocation, caller: asking) -> Reply:
+        """Answer one question about one inbox, as it was on one day."""
+        question = invocation.parameters
+        answering.check(caller, question, "parameters")
+        ticket = answering.join(caller)
+        answer = asyncio.ensure_future(
+            answering.answer(ticket, question, invocation.timeout, caller, request.state.request_id)
+        )
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                answer.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await answer
+                raise Rejected(408, "the client went away")  # nobody reads this
+            reply = await answer
+        finally:
+            gone.cancel()
+            answer.cancel()
+            ticket.leave()
+        _log_outcome(request, reply)
+        return reply
+
+    async def queued(request: Request, invocation: Invocation, caller: asking) -> AsyncIterator[Ticket]:
+        """Refuse what can be refused with a status, before the stream begins."""
+        answering.check(caller, invocation.parameters, "parameters")
+        ticket = answering.join(caller)
+        try:
+            yield ticket
+        finally:
+            ticket.leave()
+
+    @fastapi.post(
+        "/stream",
+        response_class=EventSourceResponse,
+        responses=documented_next_to_events(*BODY_ERRORS, *QUESTION_ERRORS),
+        tags=["questions"],
+    )
+    async def stream(
+        request: Request, invocation: Invocation, caller: asking, ticket: Annotated[Ticket, Depends(queued)]
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Answer one question and send what happens as server-sent events.
+
+        `waiting` has the position in the queue, `step` a search or a read, `source` a mail that was read, `token` the
+        next piece of the answer. The last event is `answer`, with the data of `/invoke`, or `error`, with the data of
+        an error response.
+        """
+        question, request_id = invocation.parameters, request.state.request_id
+        events = EventQueue(answering.service.mailbox(question))
+        answer = asyncio.ensure_future(
+            answering.answer(ticket, question, invocation.timeout, caller, request_id, watcher=events)
+        )
+        taking: asyncio.Future[ServerSentEvent] | None = None
+        told = 0
+        try:
+            while not answer.done():
+                taking = taking or asyncio.ensure_future(events.get())
+                await asyncio.wait({answer, taking}, timeout=WAITING_NOTE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if taking.done():
+                    yield taking.result()
+                    taking = None
+                elif (position := answering.admission.position(ticket)) and position != told:
+                    told = position
+                    yield ServerSentEvent(event="waiting", data={"position": position})
+            if taking is not None and not taking.cancel():  # it was done already
+                yield taking.result()
+            while event := events.get_nowait():
+                yield event
+            reply = await answer
+            _log_outcome(request, reply)
+            yield ServerSentEvent(event="answer", data=reply.model_dump(mode="json"))
+        except Rejected as rejected:
+            data = {"success": False, "error": one_line(rejected), "request_id": request_id, "status": rejected.status}
+            yield ServerSentEvent(event="error", data=data)
+        finally:
+            answer.cancel()
+            if taking is not None:
+                taking.cancel()
+
+    @fastapi.post(
+        "/submit", status_code=202, responses=documented(*BODY_ERRORS, 401, 404, 429, 503), tags=["questions"]
+    )
+    async def submit(submission: Submission, caller: asking) -> Submitted:
+        """Answer one or several questions in the background; `GET /answers/{id}` has the answers."""
+        for place, question in enumerate(submission.questions()):
+            answering.check(caller, question, "parameters" if submission.parameters else f"batch.{place}")
+        ids = [result.id for result in answering.submit(caller, submission)]
+        return Submitted(ids=ids, urls=[f"/answers/{id}" for id in ids])
+
+    @fastapi.get("/answers/{answer_id}", responses=documented(401, 403, 404, 421, 422), tags=["questions"])
+    async def stored_answer(answer_id: str, caller: asking) -> StoredAnswer:
+        """Return the answer of a submitted question to the key that submitted it."""
+        result = answering.results.get(caller.name, answer_id)
+        if result is None:
+            raise Rejected(
+                404, "there is no answer with this id for this key: it was never asked for, or is kept no longer"
+            )
+        return result.stored()
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client goes away. The body has been read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _log_outcome(request: Request, reply: Reply) -> None:
+    """Add the outcome of an answer to the access log."""
+    episode = reply.metadata.episode
+    request.state.logged = {
+        "outcome": episode.outcome,
+        "proven": reply.proven,
+        "turns": episode.turns,
+        "queued_seconds": episode.queued_seconds,
+    }
