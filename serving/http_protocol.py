@@ -1,34 +1,78 @@
-"""uvicorn's HTTP protocol with deadlines: connections of idle and slow senders, and of those that do not read, are closed."""
+"""The HTTP server: uvicorn with deadlines for slow clients, and a bound on connections that one client cannot use up."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from ipaddress import IPv6Address, ip_address
+from typing import Any
 
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+CONNECTIONS = 512
+KEEP_ALIVE_SECONDS = 5
+GRACE_SECONDS = 2
 HEAD_SECONDS = 10.0
 UNREAD_SECONDS = 60.0
+IPV6_CLIENT_BITS = 64
+"""Whoever has one IPv6 address usually has its whole /64 network, so that network counts as one client."""
 
 
-class DeadlineProtocol(H11Protocol):
-    """Closes a connection whose next request is not there, head and all, `HEAD_SECONDS` after it could have begun.
+def server_config(app: ASGIApp, **where: Any) -> uvicorn.Config:
+    """Return how uvicorn serves `app`; `where` are its host and port."""
+    return uvicorn.Config(
+        app,
+        **where,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        http=ServiceProtocol,
+        limit_concurrency=CONNECTIONS + 2,  # reached only when the server waits for none of its clients
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
 
-    A closed connection stays open until the client has read what is left for it. Therefore a client that reads nothing for
-    `UNREAD_SECONDS` is cut off; otherwise such clients could take all connections for good.
+
+class ServiceProtocol(H11Protocol):
+    """Close connections of clients that hold them without use.
+
+    * The next request must be there, head and all, `HEAD_SECONDS` after it could have begun.
+    * A closed connection stays open until the client has read what is left for it. A client that reads nothing for
+      `UNREAD_SECONDS` is cut off.
+    * Beyond `CONNECTIONS`, a new connection takes the place of the one that has waited for its client longest, among
+      those of the client with the most connections. So one client cannot keep others, or probes of its own machine, out.
     """
 
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _since = 0.0
+    """Since when the connection is in its present state, by the loop's clock."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._client = client_of(self.client[0] if self.client else "")
         self._expect_head()
+        if len(self.connections) > CONNECTIONS:
+            self._make_room()
 
     def handle_events(self) -> None:
         answered = self.cycle
         super().handle_events()
         if self.cycle is not answered:  # a request's head is complete
             self._stop()
+            self._since = self.loop.time()
+        if self.cycle is not None and not self.cycle.response_complete and self.conn.their_state is h11.DONE:
+            ahead, _ = self.conn.trailing_data
+            if len(ahead) > HIGH_WATER_LIMIT:
+                self.transport.abort()
+            elif ahead:
+                # uvicorn stops reading when more comes before the response, and would not see that the client hangs up.
+                self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         answered = self.cycle
@@ -39,6 +83,7 @@ class DeadlineProtocol(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._since = self.loop.time()
         self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
@@ -52,8 +97,23 @@ class DeadlineProtocol(H11Protocol):
             self._unread.cancel()
         super().connection_lost(exc)
 
+    def waits_for_client(self) -> bool:
+        """Return whether the client has to act next: send the rest of a request, or read the response."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body or self.flow.write_paused
+
+    def _make_room(self) -> None:
+        others = [other for other in self.connections if isinstance(other, ServiceProtocol) and other is not self]
+        count = Counter(other._client for other in (*others, self))
+        waiting = [other for other in others if other.waits_for_client()]
+        if waiting:
+            last = max(waiting, key=lambda other: (count[other._client], -other._since))
+            self.connections.discard(last)
+            last.transport.abort()
+
     def _expect_head(self) -> None:
         self._stop()
+        self._since = self.loop.time()
         self._deadline = self.loop.call_later(HEAD_SECONDS, self._close)
 
     def _close(self) -> None:
@@ -64,3 +124,16 @@ class DeadlineProtocol(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def client_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return f"{IPv6Address(int(ip) >> (128 - IPV6_CLIENT_BITS) << (128 - IPV6_CLIENT_BITS))}/{IPV6_CLIENT_BITS}"
+    return str(ip)

@@ -1,4 +1,4 @@
-"""How ZenML's deployers, local and on a cluster, run the service: the application runner that the pipeline's settings name."""
+"""The application runner with which ZenML's deployers, local and on a cluster, run the service."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from zenml.enums import DeploymentStatus
 from zenml.models import DeploymentUpdate
 from zenml.steps.step_context import get_or_create_run_context
 
+from environment.errors import BadInput
 from serving import supervision
 from serving.access import Keys, Origins, is_loopback
+from serving.key_file import read_keys
 from serving.settings import LEAST_KEY_CHARS, ServingSettings
 
 if TYPE_CHECKING:
     from serving.recording import Record
     from serving.service import AnswerService
-
-CONNECTIONS = 512
-KEEP_ALIVE_SECONDS = 5
-GRACE_SECONDS = 2
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +46,15 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
         """Serve, or on ZenML's local deployer supervise a process that does.
 
         Raises:
-            SystemExit: the service would be open to everybody, or has ended.
+            SystemExit: the service would be open to everybody, its keys cannot be read, or it has ended.
         """
         from serving.log import configure
 
         configure()
+        try:
+            self.serving = with_keys(self.serving)
+        except BadInput as error:
+            sys.exit(f"BadInput: {error}")
         if problem := open_door(self.settings.uvicorn_host, self.deployment.auth_key, self.serving):
             sys.exit(f"BadInput: {problem}")
         deployer = self.deployment.deployer
@@ -68,7 +70,7 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
 
     def _serve(self, say_ready: Callable[[], None] = lambda: None) -> None:
         from serving.app import ServiceApp
-        from serving.http_protocol import DeadlineProtocol
+        from serving.http_protocol import server_config
 
         settings = self.settings
         keys = Keys(self.deployment.auth_key, self.serving.keys)
@@ -81,19 +83,7 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
             keys=keys,
             origins=Origins(settings.uvicorn_host, self.serving.allowed_hosts, open_to_any=len(keys) > 0),
         )
-        config = uvicorn.Config(
-            app.asgi,
-            host=settings.uvicorn_host,
-            port=settings.uvicorn_port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            http=DeadlineProtocol,
-            limit_concurrency=CONNECTIONS,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+        config = server_config(app.asgi, host=settings.uvicorn_host, port=settings.uvicorn_port)
         server = _Server(config, say_ready)
         with contextlib.suppress(KeyboardInterrupt):
             server.run()
@@ -116,7 +106,7 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
             raise RuntimeError("the pipeline run failed")
 
     def _show_state(self, running: bool) -> None:
-        """Tell ZenML's records whether the service runs, and by which process."""
+        """Record in ZenML whether the service runs, and in which process."""
         from serving.log import cause
 
         update = DeploymentUpdate(status=DeploymentStatus.RUNNING if running else DeploymentStatus.PENDING)
@@ -164,8 +154,15 @@ _checked = getattr(sys.modules["__main__"], BaseDeploymentAppRunnerFlavor.__name
 _checked.register(ServiceRunnerFlavor)
 
 
+def with_keys(serving: ServingSettings) -> ServingSettings:
+    """Return the settings with the keys of `keys_file` in place of the file's name. Raises BadInput."""
+    if serving.keys_file is None:
+        return serving
+    return serving.model_copy(update={"keys": read_keys(serving.keys_file), "keys_file": None})
+
+
 def open_door(host: str, auth_key: str | None, serving: ServingSettings) -> str | None:
-    """What is wrong with serving on `host` with these keys: everybody could ask, or the key can be guessed."""
+    """Return what is wrong with serving on `host` with these keys: everybody could ask, or the key can be guessed."""
     if auth_key and len(auth_key) < LEAST_KEY_CHARS:
         return f"auth_key: has {len(auth_key)} characters, at least {LEAST_KEY_CHARS} are needed"
     if auth_key and not auth_key.isascii():
@@ -179,7 +176,7 @@ def open_door(host: str, auth_key: str | None, serving: ServingSettings) -> str 
 
 
 def loaded_service() -> AnswerService:
-    """What the pipeline's init hook loaded into this process. Raises `RuntimeError` outside of a running service."""
+    """Return what the pipeline's init hook loaded into this process. Raises RuntimeError outside a running service."""
     from serving.service import AnswerService
 
     service = get_or_create_run_context().state

@@ -21,7 +21,7 @@ from environment.models import Email
 from serving.access import Keys, Origins
 from serving.answer import Question
 from serving.app import ServiceApp
-from serving.http_protocol import DeadlineProtocol
+from serving.http_protocol import server_config
 from serving.log import configure
 from serving.recording import Record
 from serving.service import AnswerService, describe_model
@@ -218,8 +218,7 @@ def scripted_app(
 def served(app: ServiceApp, port: int = 0) -> Iterator[str]:
     """The URL of the application, served by uvicorn as the deployed one is."""
     listening = socket.create_server(("127.0.0.1", port))
-    config = uvicorn.Config(app.asgi, log_level="warning", access_log=False, http=DeadlineProtocol, ws="none")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(app.asgi))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     while not server.started and thread.is_alive():
