@@ -1,14 +1,18 @@
-"""The policy server in a process of its own, started again when it dies or hangs.
+"""The policy server in a separate process, started again when it dies or hangs.
 
-A process of its own keeps the HTTP service responsive while the model computes, and lets it outlive the model. The started
-program says where it listens by one line of JSON on its standard output, `{"base_url": ..., "capacity": ...}` or
-`{"error": ...}`, and ends when its standard input does: that is when this process is gone.
+The HTTP service so stays responsive while the model computes, and outlives the model. The started program prints one line of
+JSON, `{"base_url": ..., "capacity": ...}` or `{"error": ...}`. It ends at the end of its standard input, which is when this
+process is gone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import queue
+import signal
 import subprocess
 import threading
 import time
@@ -22,6 +26,8 @@ PROBE_SECONDS = 2.0
 PROBE_TIMEOUT_SECONDS = 10.0
 HUNG_SECONDS = 120.0
 """A server that has not answered a probe for this long is killed: an engine step takes a second or two."""
+START_SECONDS = 600.0
+"""A server that is not ready this long after its start is killed: loading takes seconds to a few minutes."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
@@ -32,11 +38,11 @@ class PolicyProcess:
     """A running policy server. `base_url` stays the same over restarts; `capacity` is how many conversations it batches."""
 
     def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
-        """Start `command(port)`; 0 is any free port, and after a restart the port is the first one's.
+        """Start `command(port)`. The port is 0, which means any free port, and after a restart that of the first start.
 
         Raises:
-            BadInput: the server says that it cannot serve what it was given.
-            RuntimeError: it ended without a word.
+            BadInput: the server cannot serve what it was given.
+            RuntimeError: the server ended, or did not get ready, without saying why.
         """
         self._command = command
         self._closed = threading.Event()
@@ -59,15 +65,17 @@ class PolicyProcess:
         """Stop the server; safe to call twice."""
         self._closed.set()
         self._end(self._process)
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=10)
 
     def _start(self, port: int) -> tuple[subprocess.Popen[str], str, int]:
         process = subprocess.Popen(
             list(self._command(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        assert process.stdout is not None, "a pipe"
-        with process.stdout as output:
-            line = output.readline()
+        try:
+            line = self._first_line(process)
+        except TimeoutError:
+            self._end(process)
+            raise RuntimeError(f"the policy server was not ready after {START_SECONDS:g} seconds") from None
         said = json.loads(line) if line.startswith("{") else {}
         if "base_url" in said:
             return process, said["base_url"], said["capacity"]
@@ -75,6 +83,22 @@ class PolicyProcess:
         if "error" in said:
             raise BadInput(said["error"])
         raise RuntimeError(f"the policy server ended with status {process.returncode} before it could serve")
+
+    def _first_line(self, process: subprocess.Popen[str]) -> str:
+        """Return the line that the process prints, "" when it prints none. Raises TimeoutError, also on `close`."""
+        lines: queue.Queue[str] = queue.Queue()
+
+        def read() -> None:
+            assert process.stdout is not None, "a pipe"
+            with process.stdout as output:
+                lines.put(output.readline())
+
+        threading.Thread(target=read, name="policy-start", daemon=True).start()
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and not self._closed.is_set():
+            with contextlib.suppress(queue.Empty):
+                return lines.get(timeout=min(PROBE_SECONDS, 0.5))
+        raise TimeoutError
 
     def _watch(self) -> None:
         pause = FIRST_PAUSE_SECONDS
@@ -99,7 +123,8 @@ class PolicyProcess:
         try:
             process, self.base_url, self.capacity = self._start(port)
         except (BadInput, RuntimeError, OSError, ValueError) as error:
-            logger.error("policy server did not start", extra={"fields": {"reason": str(error)[:300]}})
+            if not self._closed.is_set():
+                logger.error("policy server did not start", extra={"fields": {"reason": str(error)[:300]}})
             return
         self._process = process
         if self._closed.is_set():
@@ -118,11 +143,11 @@ class PolicyProcess:
             return False
 
     def _end(self, process: subprocess.Popen[str]) -> None:
-        """Ask the process to end by ending its input, then insist."""
+        """Ask the process to end by closing its input. After a few seconds kill it, and what it has started."""
         if process.stdin and not process.stdin.closed:
             process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=3)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing of its group is left
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

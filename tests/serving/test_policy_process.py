@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 
 from serving import policy_process
@@ -30,6 +32,16 @@ server = HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 print(json.dumps({"base_url": f"http://127.0.0.1:{server.server_port}/v1", "capacity": 3}), flush=True)
 sys.stdin.read()
+"""
+
+
+HANGS = """
+import subprocess, sys, time
+from pathlib import Path
+
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+Path(sys.argv[1]).write_text(str(child.pid))
+time.sleep(1000)
 """
 
 
@@ -96,3 +108,44 @@ def test_a_server_that_talks_nonsense_is_replaced(monkeypatch: pytest.MonkeyPatc
         wait_until(lambda: process.restarts >= 1)
     finally:
         process.close()
+
+
+def test_a_server_that_hangs_while_it_loads_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child, starts = tmp_path / "child", 0
+
+    def command(port: int) -> list[str]:
+        nonlocal starts
+        starts += 1
+        if starts != 2:
+            monkeypatch.setattr(policy_process, "START_SECONDS", 600.0)
+            return [sys.executable, "-c", SERVER, str(port)]
+        monkeypatch.setattr(policy_process, "START_SECONDS", 1.0)
+        return [sys.executable, "-c", HANGS, str(child)]
+
+    server = PolicyProcess(command)
+    try:
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: starts == 3 and server.healthy())
+        wait_until(lambda: not alive(int(child.read_text())))
+    finally:
+        server.close()
+
+
+def test_closing_ends_a_server_that_is_loading(tmp_path: Path) -> None:
+    child, starts = tmp_path / "child", 0
+
+    def command(port: int) -> list[str]:
+        nonlocal starts
+        starts += 1
+        return [sys.executable, "-c", SERVER if starts == 1 else HANGS, str(port) if starts == 1 else str(child)]
+
+    server = PolicyProcess(command)
+    os.kill(server.pid, signal.SIGKILL)
+    wait_until(lambda: child.exists() and child.read_text())
+    server.close()
+    assert not server._thread.is_alive()
+    wait_until(lambda: not alive(int(child.read_text())))
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
