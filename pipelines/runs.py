@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from zenml import Model, save_artifact
 from zenml.client import Client
 from zenml.config.schedule import Schedule
@@ -404,13 +404,17 @@ def run_deploy(
     from serving.key_file import read_keys
     from serving.settings import ServingSettings
 
-    serving = ServingSettings(
-        keys=read_keys(Path(config.access_keys).expanduser()) if config.access_keys else (),
-        allowed_hosts=config.allowed_hosts,
-        timeout=config.question_timeout,
-        max_waiting=config.max_waiting,
-        feedback_folder=(ROOT / config.feedback_folder).resolve(),
-    )
+    try:
+        serving = ServingSettings(
+            keys=read_keys(Path(config.access_keys).expanduser()) if config.access_keys else (),
+            allowed_hosts=config.allowed_hosts,
+            timeout=config.question_timeout,
+            max_waiting=config.max_waiting,
+            feedback_folder=(ROOT / config.feedback_folder).resolve(),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
     url = deploy_inference(
         name,
         checkpoint=checkpoint,

@@ -1,4 +1,4 @@
-"""Who may ask, about which inboxes, and from which web pages."""
+"""Access: which key may ask about which inboxes, and under which names and from which web pages the service is used."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from urllib.parse import urlsplit
 
 from environment.email_text import normalise_address
-from serving.settings import AccessKey
+from serving.settings import AccessKey, host_and_port
 
 ANONYMOUS = "anonymous"
 OWNER = "owner"
@@ -19,17 +18,22 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. `inboxes` are those that the caller may ask about, normalised; `None` means all."""
+    """The holder of a key. `inboxes` are the normalised addresses that the caller may ask about; `None` means all."""
 
     name: str
     inboxes: frozenset[str] | None
 
     def may_ask(self, address: str) -> bool:
+        """Return whether this key may ask about an address, written in any way."""
         return self.inboxes is None or normalise_address(address) in self.inboxes
+
+    def allowed(self, inboxes: Sequence[str]) -> Sequence[str]:
+        """Return those of many normalised addresses that this key may ask about, in their order."""
+        return inboxes if self.inboxes is None else [inbox for inbox in inboxes if inbox in self.inboxes]
 
 
 class Keys:
-    """The keys of a service. Without any, everybody who reaches it may ask about everything."""
+    """The keys of a service. A service without keys answers everybody who reaches it, about every inbox."""
 
     def __init__(self, owner_key: str | None, keys: Sequence[AccessKey]) -> None:
         self._keys: list[tuple[bytes, Caller]] = []
@@ -42,13 +46,8 @@ class Keys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    @property
-    def secret(self) -> bytes | None:
-        """Something that only these keys give, the same in every replica; `None` without keys."""
-        return hashlib.sha256(b"".join(digest for digest, _ in self._keys)).digest() if self._keys else None
-
     def caller(self, key: str | None) -> Caller | None:
-        """Whose key this is, `None` when it is nobody's. Takes the same time for every wrong key."""
+        """Return the caller with this key, `None` when there is none. Takes the same time for every wrong key."""
         if not self._keys:
             return Caller(ANONYMOUS, None)
         presented = _digest(key or "")
@@ -60,29 +59,35 @@ class Keys:
 
 
 class Origins:
-    """Which names this service is reached by. A web page of another name gets nothing.
+    """The names under which this service is reached. Web pages of other origins get nothing.
 
-    Without a key the name in `Host` must be known: otherwise a page whose name is made to point here (DNS rebinding) could ask
-    in the name of whoever looks at it. With keys such a page lacks one, and any name will do unless some are configured.
+    A service without keys answers only to known names in `Host`. Otherwise a page whose name was made to point here (DNS
+    rebinding) could ask on behalf of the person who looks at it. Such a page has no key, so a service with keys answers to
+    any name, unless `allowed_hosts` are configured.
     """
 
     def __init__(self, bound_to: str, allowed_hosts: Iterable[str], *, open_to_any: bool) -> None:
-        allowed = frozenset(host.lower() for host in allowed_hosts)
-        self._known = None if open_to_any and not allowed else LOOPBACK | {bound_to.lower()} | allowed
+        allowed = [host_and_port(host) for host in allowed_hosts]
+        own = [(name, None) for name in (*LOOPBACK, bound_to.lower())]
+        self._known = None if open_to_any and not allowed else frozenset([*own, *allowed])
 
     def known(self, host: str) -> bool:
-        """Whether the value of the header `Host` names this service."""
-        name = _name_of(f"//{host}")
-        return bool(name) and (self._known is None or name in self._known)
+        """Return whether the value of the header `Host` names this service. A name without a port is known at any port."""
+        try:
+            name, port = host_and_port(host)
+        except ValueError:
+            return False
+        return self._known is None or (name, None) in self._known or (name, port) in self._known
 
     @staticmethod
     def same(origin: str, host: str) -> bool:
-        """Whether the headers `Origin` and `Host` name the same place."""
+        """Return whether the headers `Origin` and `Host` name the same place."""
         scheme, _, netloc = origin.lower().partition("://")
         return scheme in ("http", "https") and netloc == host.lower()
 
 
 def is_loopback(address: str) -> bool:
+    """Return whether only this machine can reach `address`."""
     try:
         return ip_address(address).is_loopback
     except ValueError:
@@ -91,10 +96,3 @@ def is_loopback(address: str) -> bool:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _name_of(url: str) -> str:
-    try:
-        return (urlsplit(url).hostname or "").lower()
-    except ValueError:
-        return ""

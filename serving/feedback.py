@@ -1,14 +1,19 @@
-"""Thumbs up and down: who asked may rate the answer once, and a person decides what becomes of it.
+"""Ratings of answers: the caller who asked may rate an answer once, and a person decides what becomes of the rating.
 
-Each rating is a YAML file of its own in one folder. A person looks at it, puts the right answer and its mails into it and
-sets `review` to `train`, `test` or `rejected`; `--pipeline data` takes the first two as questions (`environment/feedback.py`).
-The right to rate is a signed token that comes with the answer, so nothing has to be remembered, and any replica can check it.
+Each rating is a YAML file in one folder. A reviewer corrects the answer and its mails in it and sets `review` to `train`,
+`test` or `rejected`. `--pipeline data` takes the first two as questions (`environment/feedback.py`).
+
+The right to rate is a signed token that comes with the answer, so the service remembers nothing. The key that signs is
+random and lies in the same folder: it survives a restart, and replicas that share the folder accept each other's tokens.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import secrets
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,18 +21,23 @@ import yaml
 from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 
 from serving.answer import Answer, Feedback, Question
+from serving.log import cause
 
 TOKEN_SECONDS = 24 * 3600
 MAX_WAITING = 10_000
-"""Files in the folder; a service that many people use must not fill the disk of one that nobody reviews."""
+"""Most files in the folder: ratings that nobody reviews must not fill the disk."""
+SECRET = ".token-key"
+SECRET_BYTES = 32
 _HEAD = """\
 # A rating of an answer. To make a question of it, correct `answer` and `message_ids` where they are wrong and set `review`
 # to train or test; set it to rejected to leave it out. Questions that are still pending are left out too.
 """
 
+logger = logging.getLogger(__name__)
+
 
 class TokenRefused(Exception):
-    """The token is forged, too old, or was used; `status` is HTTP's."""
+    """A token is forged, too old, or used; `status` is HTTP's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -35,15 +45,20 @@ class TokenRefused(Exception):
 
 
 class FeedbackQueue:
-    """The folder of ratings, and the tokens that let people add to it."""
+    """The folder of ratings, and the tokens that let callers add to it."""
 
-    def __init__(self, folder: Path, secret: bytes | None) -> None:
-        """`secret` signs the tokens; without one they are good for as long as this process lives."""
+    def __init__(self, folder: Path) -> None:
+        """Read the signing key of `folder`, or make one. Without a writable folder the key lives as long as the process."""
         self.folder = folder
-        self._serializer = URLSafeTimedSerializer(secret or secrets.token_bytes(32), salt="feedback")
+        try:
+            secret = _signing_key(folder)
+        except OSError as error:
+            logger.error("feedback folder not usable", extra={"fields": cause(error)})
+            secret = secrets.token_bytes(SECRET_BYTES)
+        self._serializer = URLSafeTimedSerializer(secret, salt="feedback")
 
     def token(self, request_id: str, caller: str, question: Question, answer: Answer) -> str:
-        """Lets `caller` rate this answer."""
+        """Return a token with which `caller` may rate this answer."""
         told = {"id": request_id, "caller": caller, "answer": answer.answer, "source_ids": answer.source_ids}
         return self._serializer.dumps(told | {"asked": question.model_dump()})
 
@@ -85,3 +100,23 @@ class FeedbackQueue:
             file.unlink()  # otherwise the token would be used up, and the file no rating
             raise
         return file
+
+
+def _signing_key(folder: Path) -> bytes:
+    """Return the key in `folder`, made by whichever process came first. Raises OSError."""
+    file = folder / SECRET
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"{SECRET}.{uuid.uuid4().hex}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with open(descriptor, "wb") as out:
+                out.write(secrets.token_bytes(SECRET_BYTES))
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, file)  # whole or not at all, and never over the key of another process
+        finally:
+            draft.unlink()
+    secret = file.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise OSError(f"{file} does not hold {SECRET_BYTES} bytes; delete it, and a new key is made")
+    return secret

@@ -9,12 +9,19 @@ from typing import Any
 
 import psutil
 import pytest
+from zenml.config import DeploymentSettings
 from zenml.deployers.exceptions import DeployerError
+from zenml.deployers.local.local_deployer import LocalDeployerSettings
 
+from configs.schema import load_config
 from environment.errors import BadInput
 from pipelines import deployment
+from pipelines.inference import inference_pipeline
+from pipelines.runs import run_deploy
 from serving.key_file import read_keys
+from serving.runner import with_keys
 from serving.settings import AccessKey, ServingSettings
+from training.errors import BadInput as TrainingBadInput
 
 
 def fake_client(pid: int) -> Any:
@@ -112,3 +119,67 @@ def test_keys_are_known_by_their_digest_only(tmp_path: Path) -> None:
     ann, bo = read_keys(file)
     assert ann.inboxes == ("ann@kestrel.example",) and bo.inboxes is None
     assert "sixteen" not in ann.model_dump_json()
+
+
+BY_RUN = """
+address: 0.0.0.0
+port: 9000
+access_keys: {keys}
+allowed_hosts: [agent.example]
+question_timeout: 60
+max_waiting: 8
+feedback_folder: {feedback}
+settings: {{deployer: {{auth_key: sixteen characters}}}}
+"""
+BY_ZENML = """
+settings:
+  deployer: {{address: 0.0.0.0, port: 9000, port_range: [9000, 65535], auth_key: sixteen characters}}
+  deployment:
+    deployment_app_runner_kwargs:
+      serving:
+        keys_file: {keys}
+        allowed_hosts: [agent.example]
+        timeout: 60
+        max_waiting: 8
+        feedback_folder: {feedback}
+"""
+
+
+def as_served(configured: Any) -> tuple[ServingSettings, LocalDeployerSettings, Any]:
+    """Return what the service is told: its own settings, the deployer's, and the application that runs."""
+    settings = configured.configuration.settings
+    deployment = DeploymentSettings.model_validate(settings["deployment"].model_dump())
+    serving = ServingSettings.model_validate(deployment.deployment_app_runner_kwargs.get("serving", {}))
+    deployer = LocalDeployerSettings.model_validate(settings["deployer"].model_dump())
+    return with_keys(serving), deployer, deployment.deployment_app_runner_flavor
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_both_commands_serve_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: bool) -> None:
+    """`run.py --pipeline deploy` and `zenml pipeline deploy`, each with its own configuration file or with none."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: ann, key: also sixteen chars, inboxes: [ann@kestrel.example]}")
+    files = {}
+    for name, text in (("run", BY_RUN), ("zenml", BY_ZENML)):
+        files[name] = tmp_path / f"{name}.yaml"
+        files[name].write_text(text.format(keys=keys, feedback=tmp_path / "feedback"))
+    deployer = SimpleNamespace(flavor="local")
+    monkeypatch.setattr(deployment.BaseDeployer, "get_active_deployer", lambda: deployer)
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(deployment, "deploy_inference", lambda name, **arguments: told.update(arguments) or "http://x")
+    config = load_config(files["run"] if configured else None, [])
+    run_deploy(config, "agent", checkpoint=None, base_model=None)
+    chosen = {name: told[name] for name in ("port", "address", "serving", "settings")}
+    by_run = inference_pipeline.with_options(settings=deployment._zenml_settings(**chosen))
+    by_zenml = inference_pipeline.with_options(config_path=str(files["zenml"])) if configured else inference_pipeline
+    assert as_served(by_run) == as_served(by_zenml)
+    serving, _, flavor = as_served(by_zenml)
+    assert [key.name for key in serving.keys] == ["ann"] * configured
+    assert (serving.max_waiting, serving.timeout) == ((8, 60) if configured else (32, 120))
+    assert flavor.attribute == "ServiceRunnerFlavor"
+
+
+def test_hosts_that_are_none_are_refused(tmp_path: Path) -> None:
+    config = load_config(None, ["allowed_hosts=[https://agent.example]"])
+    with pytest.raises(TrainingBadInput, match="allowed_hosts: 'https://agent.example' is not a host name"):
+        run_deploy(config, "agent", checkpoint=None, base_model=None)

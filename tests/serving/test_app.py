@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import resource
 import socket
+import stat
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +24,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_service import ANN, BO, GOOD, HOSTILE, ScriptedPolicy, scripted_app, served
 
-from serving import middleware
+from environment.feedback import rating_files
+from serving import errors, middleware
+from serving.access import Origins
 from serving.answer import Answer, Feedback, Invocation, Question
 from serving.app import ServiceApp
-from serving.feedback import FeedbackQueue
+from serving.feedback import FeedbackQueue, TokenRefused
 from serving.log import JsonLines
 from serving.recording import Record
+from serving.settings import ServingSettings
 
 URL = "http://127.0.0.1"
 OWNER_KEY = "the owner's key of this service"
@@ -114,7 +120,7 @@ def test_the_run_is_recorded_behind_the_answer(client: TestClient, app: ServiceA
     while not records or records[-1].run_name != reply["metadata"]["run_name"]:
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert app.service.take_recorded(records[-1].request_id).answer == "room 4B"
+    assert app.answering.service.take_recorded(records[-1].request_id).answer == "room 4B"
 
 
 def test_an_answer_that_the_mail_does_not_have_is_not_proven(client: TestClient, policy: ScriptedPolicy) -> None:
@@ -146,7 +152,7 @@ def test_mail_after_the_query_date_is_not_there(client: TestClient) -> None:
 
 def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: ScriptedPolicy) -> None:
     policy.silent = True
-    app.service.warm_up()
+    app.answering.service.warm_up()
     assert [request["max_completion_tokens"] for request in policy.requests] == [1]
 
 
@@ -293,7 +299,7 @@ def test_any_text_is_accepted_or_rejected_in_one_line(question: str, inbox: str,
     try:
         Invocation.model_validate({"parameters": {"question": question, "inbox_address": inbox, "query_date": date}})
     except ValueError as error:
-        assert middleware.one_line(error).encode() and "\n" not in middleware.one_line(error)
+        assert errors.one_line(error).encode() and "\n" not in errors.one_line(error)
 
 
 # --- who may ask ------------------------------------------------------------------------------------------------------------
@@ -322,6 +328,33 @@ def test_other_names_of_the_service_are_not_known(client: TestClient, host: str)
     assert client.get("/inboxes", headers={"Host": host}).status_code == 421
     assert client.get("/health", headers={"Host": host}).status_code == 200, "probes use the pod's address"
     assert client.get("/inboxes", headers={"Host": "localhost:8080"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("agent.example:8443", True),
+        ("AGENT.example.:8443", True),
+        ("agent.example", False),
+        ("agent.example:80", False),
+        ("mail.example", True),
+        ("mail.example:9", True),
+        ("[2001:db8::1]:5", True),
+        ("localhost:7", True),
+        ("evil.example:8443", False),
+        ("agent.example:8443@evil.example", False),
+        ("agent.example:port", False),
+    ],
+)
+def test_an_allowed_host_with_a_port_is_known_at_that_port(host: str, known: bool) -> None:
+    origins = Origins("10.0.0.1", ["Agent.example:8443", "mail.example", "2001:db8::1"], open_to_any=True)
+    assert origins.known(host) is known
+
+
+@pytest.mark.parametrize("host", ["https://agent.example", "agent.example/path", "", "a b", "[::1", "agent.example:x"])
+def test_an_allowed_host_is_a_host_name(host: str) -> None:
+    with pytest.raises(ValueError, match=r"agent\.example:8443"):
+        ServingSettings(allowed_hosts=(host,))
 
 
 @pytest.mark.parametrize(
@@ -371,18 +404,21 @@ def test_the_queue_is_bounded(client: TestClient, app: ServiceApp, policy: Scrip
     policy.go_on.clear()
     with ThreadPoolExecutor(8) as pool:
         accepted = [pool.submit(asked, client) for _ in range(3)]  # two are answered at the same time, one waits
-        waited(lambda: (app.admission.running, app.admission.waiting) == (2, 1))
+        waited(lambda: (app.answering.admission.running, app.answering.admission.waiting) == (2, 1))
         refused = asked(client)
         assert refused.status_code == 503 and 1 <= int(refused.headers["retry-after"]) <= 120
         assert asked(client, parameters=GOOD | {"question": ""}).status_code == 422, "checked before the queue"
         assert client.get("/health").status_code == 200
         policy.go_on.set()
         assert [future.result().status_code for future in accepted] == [200, 200, 200]
-    assert (app.admission.running, app.admission.waiting) == (0, 0)
+    assert (app.answering.admission.running, app.answering.admission.waiting) == (0, 0)
 
 
+@pytest.mark.parametrize("ahead", [b"", b"GET /health HT"])
 @pytest.mark.parametrize("path", ["/invoke", "/stream"])
-def test_who_hangs_up_is_not_computed_to_the_end(policy: ScriptedPolicy, tmp_path: Path, path: str) -> None:
+def test_who_hangs_up_is_not_computed_to_the_end(
+    policy: ScriptedPolicy, tmp_path: Path, path: str, ahead: bytes
+) -> None:
     app = scripted_app(policy, tmp_path)
     policy.go_on.clear()
     policy.aborted = 0
@@ -392,7 +428,26 @@ def test_who_hangs_up_is_not_computed_to_the_end(policy: ScriptedPolicy, tmp_pat
         with socket.create_connection(("127.0.0.1", urlsplit(url).port or 0)) as connection:
             connection.sendall(head.encode() + body)
             waited(lambda: policy.requests)
-        waited(lambda: policy.aborted == 1 and app.admission.running == 0)
+            connection.sendall(ahead)
+        waited(lambda: policy.aborted == 1 and app.answering.admission.running == 0)
+
+
+@pytest.mark.parametrize("path", ["/invoke", "/stream"])
+def test_who_hangs_up_gives_the_place_in_the_queue_back(policy: ScriptedPolicy, tmp_path: Path, path: str) -> None:
+    app = scripted_app(policy, tmp_path)
+    policy.go_on.clear()
+    body = json.dumps({"parameters": GOOD}).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with served(app) as url, contextlib.ExitStack() as opened:
+        address = "127.0.0.1", urlsplit(url).port or 0
+        connections = [opened.enter_context(socket.create_connection(address)) for _ in range(5)]
+        for connection in connections:
+            connection.sendall(head.encode() + body)
+        admission = app.answering.admission
+        waited(lambda: (admission.running, admission.waiting) == (2, 3))
+        for connection in connections:
+            connection.close()
+        waited(lambda: (admission.running, admission.waiting) == (0, 0))
 
 
 def test_submitted_questions_are_kept_for_their_key(closed: TestClient) -> None:
@@ -437,6 +492,25 @@ def test_an_unexpected_error_ends_a_submitted_question(
     assert "log has the cause" in client.get(url).json()["error"]
 
 
+def test_listing_inboxes_does_not_hold_up_others(
+    client: TestClient, app: ServiceApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> list[str]:
+        begun.set()
+        assert go_on.wait(20)
+        return [ANN]
+
+    monkeypatch.setattr(app.answering.service, "inboxes", slow)
+    with ThreadPoolExecutor(1) as pool:
+        listed = pool.submit(client.get, "/inboxes")
+        assert begun.wait(20)
+        assert client.get("/health").status_code == 200
+        go_on.set()
+        assert listed.result().json()["total"] == 1
+
+
 # --- feedback ---------------------------------------------------------------------------------------------------------------
 
 
@@ -468,12 +542,34 @@ def test_a_token_is_good_for_the_key_that_asked(closed: TestClient) -> None:
     )
 
 
-def test_a_rating_that_cannot_be_written_may_be_sent_again(tmp_path: Path) -> None:
-    queue = FeedbackQueue(tmp_path, None)
+def rating_of(queue: FeedbackQueue) -> Feedback:
     answer = Answer(
         question="?", answer="room 4B", source_ids=[], success=True, outcome="answered", turns=3, seconds=1.0
     )
-    rating = Feedback(token=queue.token("id", "ann", Question.model_validate(GOOD), answer), verdict="up")
+    return Feedback(token=queue.token("id", "ann", Question.model_validate(GOOD), answer), verdict="up")
+
+
+def test_tokens_survive_a_restart_and_are_signed_with_a_random_key(tmp_path: Path) -> None:
+    folder = tmp_path / "feedback"
+    rating = rating_of(FeedbackQueue(folder))
+    (key,) = folder.iterdir()
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    with pytest.raises(TokenRefused):
+        FeedbackQueue(tmp_path / "of another service").add(rating, "ann")
+    assert FeedbackQueue(folder).add(rating, "ann").is_file()
+    assert [file.name for file in rating_files(folder)] == ["id.yaml"]
+
+
+def test_a_service_whose_feedback_folder_cannot_be_made_still_answers(tmp_path: Path, policy: ScriptedPolicy) -> None:
+    (tmp_path / "feedback").write_text("a file")
+    with TestClient(scripted_app(policy, tmp_path).asgi, base_url=URL) as http:
+        token = asked(http).json()["feedback_token"]
+        assert http.post("/feedback", json={"token": token, "verdict": "up"}).status_code == 503
+
+
+def test_a_rating_that_cannot_be_written_may_be_sent_again(tmp_path: Path) -> None:
+    queue = FeedbackQueue(tmp_path)
+    rating = rating_of(queue)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
     try:
@@ -481,7 +577,7 @@ def test_a_rating_that_cannot_be_written_may_be_sent_again(tmp_path: Path) -> No
             queue.add(rating, "ann")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not list(tmp_path.iterdir())
+    assert not rating_files(tmp_path)
     assert queue.add(rating, "ann").is_file()
 
 
