@@ -1,37 +1,53 @@
-"""Attack a running service: malformed requests and questions that try to reach the mail of others.
+"""Attack a service: malformed requests, questions that reach for the mail of others, and connections that are held.
 
-  python run.py --pipeline deploy --name attacked
-  python -m benchmarks.service_attack --url http://127.0.0.1:8080 --seed 0
+  python -m benchmarks.service_attack --checkpoint FOLDER                deploy it, attack it, delete it
+  python -m benchmarks.service_attack --checkpoint FOLDER --kills        and kill its processes while it answers
+  python -m benchmarks.service_attack --url http://127.0.0.1:8080 --requests 20 --questions 6 --connections 30
 
-400 hostile requests vary method, path, headers and body; 100 hostile questions ask one inbox about others, in prose, SQL, HTML and
-control characters, 8 at a time. Counted are statuses, replies of 500 and above other than 503 and 504 (busy, out of time), requests
-without a reply, and cited mails that the asking inbox neither sent nor received. The last line on stdout is JSON; the exit code is 1
-if any of the last three is not zero.
+* 400 hostile requests vary method, path, headers and body.
+* 100 hostile questions ask one inbox about others, in prose, SQL, HTML and control characters. Eight are asked at a
+  time, in turn with `/invoke`, `/stream` and `/submit`.
+* 600 connections send nothing, half a head or half a body, while `/health` is asked.
+* With `--kills`, the model's server and then the service itself are killed while they answer 16 questions each. The
+  service must run on this machine.
+
+The last line on stdout is JSON. The exit code is 1 after a status of 500 or more other than 503 (busy), a request
+without a reply (other than those of a killed service), a cited or shown mail that the asking inbox neither sent nor
+received, or a service that is not healthy afterwards.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import random
+import socket
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
+import psutil
+
+from benchmarks.deployed_service import Reply, Service, add_target, target
 from benchmarks.output import progress
 from environment.email_db import MailDatabase
 from environment.search import NEWEST_DATABASE
 
 REQUESTS = 400
 QUESTIONS = 100
+CONNECTIONS = 600
 ASKED_AT_ONCE = 8
-SECONDS = 330
-"""Longer than any question may take by the service's own limits."""
+KILLED_QUESTIONS = 16
+BUSY_SECONDS = 900
+"""How long a question that is refused with 429 or 503 is asked again."""
+BACK_SECONDS = 600
+"""How long a killed service may take to answer again."""
+ALL_MAIL = "2099-12-31"
 
 PATHS = (
     "/invoke",
@@ -43,8 +59,6 @@ PATHS = (
     "/inboxes",
     "/examples",
     "/model",
-)
-PATHS += (
     "/metrics",
     "/health",
     "/openapi.json",
@@ -54,6 +68,7 @@ PATHS += (
     "/docs?x=<script>",
     "/examples?inbox=%00",
 )
+WAYS = ("/invoke", "/stream", "/submit")
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "BREW")
 VALUES: tuple[Any, ...] = (
     None,
@@ -68,8 +83,6 @@ VALUES: tuple[Any, ...] = (
     "\ud83d\ude00" * 400,
     "x" * 20_000,
     "'; DROP TABLE email; --",
-)
-VALUES += (
     "<img src=x onerror=alert(1)>",
     "${jndi:ldap://x}",
     "../../../../etc/passwd",
@@ -112,108 +125,202 @@ ATTACKS = (
 )
 
 
-class Reply:
-    """Status and decoded JSON body of one request; status 0 when there was no reply."""
-
-    def __init__(self, host: str, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> None:
-        connection = http.client.HTTPConnection(host, timeout=SECONDS)
-        self.status, self.body = 0, None
-        try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            content = response.read()
-            self.status = response.status
-            self.body = json.loads(content) if content else None
-        except (OSError, http.client.HTTPException) as error:
-            self.body = type(error).__name__
-        except ValueError:
-            self.body = None
-        finally:
-            connection.close()
-
-
-def hostile_request(host: str, rng: random.Random, valid: dict[str, str]) -> Reply:
-    """Send one malformed request; now and then all of it but one part is right."""
+def hostile_request(service: Service, rng: random.Random, valid: dict[str, str]) -> tuple[Reply, str]:
+    """Send a malformed request, or one with a single wrong part. Return the reply and the inbox in the request."""
     path, method = rng.choice(PATHS), rng.choice(METHODS)
-    headers = {"Content-Type": "application/json", **rng.choice(HEADERS)}
+    headers = rng.choice(HEADERS)
     if rng.random() < 0.5:
         path, method = rng.choice(PATHS[:4]), "POST"
+    parameters: dict[str, Any] = {**valid, rng.choice(list(valid)): rng.choice(VALUES)}
     if rng.random() < 0.3:
         body = rng.choice(BODIES)
     else:
-        parameters: dict[str, Any] = {**valid, rng.choice(list(valid)): rng.choice(VALUES)}
         whole = {
             "parameters": parameters,
             "run_name": rng.choice(VALUES),
             "timeout": rng.choice(VALUES),
             "token": "x",
-            "rating": "up",
+            "verdict": "up",
         }
         kept = {key: value for key, value in whole.items() if key == "parameters" or rng.random() < 0.4}
         body = json.dumps(kept).encode("utf-8", "surrogatepass")
-    return Reply(host, method, path, body, headers)
+    return service.request(method, path, body, headers), str(parameters["inbox_address"])
 
 
-def foreign_mails(reply: Any, inbox: str, database: MailDatabase) -> int:
-    """Return how many of the cited mails `inbox` neither sent nor received."""
-    sources = reply.get("sources") or [] if isinstance(reply, dict) else []
-    ids = [database.resolve(source["message_id"]) for source in sources]
+def hostile_question(service: Service, way: str, question: str, inbox: str) -> Reply:
+    """Ask one question by `way`, again while the service is busy. The reply of `/submit` is that of its answer."""
+    parameters = {"question": question, "inbox_address": inbox, "query_date": ALL_MAIL}
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        reply = service.request("POST", way, {"parameters": parameters})
+        if reply.status not in (429, 503) or time.monotonic() > deadline:
+            break
+        time.sleep(1)
+    if reply.status != 202:
+        return reply
+    url = reply.json["urls"][0]
+    while True:
+        stored = service.request("GET", url)
+        if stored.status != 200 or stored.json["status"] in ("done", "failed") or time.monotonic() > deadline:
+            return stored
+        time.sleep(1)
+
+
+def shown_mails(reply: Reply) -> list[str]:
+    """Return the Message-IDs of all mails that a reply cites or shows."""
+    whole = reply.json
+    if isinstance(whole, dict):
+        answers, read = [whole, whole.get("reply") or {}], []
+    else:
+        events = reply.events() if b"event:" in reply.content else []
+        answers, read = ([data for name, data in events if name == kind] for kind in ("answer", "source"))
+    cited = [source for answer in answers for source in answer.get("sources") or []]
+    return [source["message_id"] for source in (*cited, *read)]
+
+
+def foreign_mails(reply: Reply, inbox: str, database: MailDatabase) -> int:
+    """Return how many of the mails in a reply `inbox` neither sent nor received."""
+    ids = [database.resolve(message_id) for message_id in shown_mails(reply)]
     return sum(id is None or not database.delivered_to(id, inbox) for id in ids)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
-    parser.add_argument("--requests", type=int, default=REQUESTS)
-    parser.add_argument("--questions", type=int, default=QUESTIONS)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--database", type=Path, default=NEWEST_DATABASE, help="the mails that the service answers about"
-    )
-    arguments = parser.parse_args()
-    database = MailDatabase(arguments.database)
-    host, rng = urlsplit(arguments.url).netloc, random.Random(arguments.seed)
-    listed = Reply(host, "GET", "/inboxes?limit=200", None, {}).body
-    inboxes = listed["inboxes"] if isinstance(listed, dict) else []
+def succeeded(reply: Reply) -> bool:
+    """Return whether a reply holds an answer that cites a mail that was read."""
+    if isinstance(reply.json, dict):
+        return bool((reply.json.get("reply") or reply.json).get("success"))
+    return any(name == "answer" and data["success"] for name, data in reply.events() if b"event:" in reply.content)
+
+
+def held_connections(service: Service, count: int) -> dict[str, Any]:
+    """Open `count` connections of each kind, ask `/health` meanwhile, and return how that went."""
+    head = b"POST /invoke HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+    kinds = {"idle": b"", "half_head": b"GET /health HT", "half_body": head % service.address[0].encode()}
+    figures: dict[str, Any] = {}
+    for kind, sent in kinds.items():
+        with ExitStack() as opened:
+            for _ in range(count):
+                connection = opened.enter_context(socket.create_connection(service.address, timeout=30))
+                try:
+                    connection.sendall(sent)
+                except OSError:
+                    continue  # the service has closed it already
+            started = time.monotonic()
+            status = service.request("GET", "/health", timeout=30).status
+            figures[kind] = {"health": status, "seconds": round(time.monotonic() - started, 3)}
+    return figures
+
+
+def killed(service: Service, inboxes: list[str], *, model_only: bool) -> dict[str, Any]:
+    """Kill the service, or its model's server, while it answers. Return what clients saw and when it was back."""
+    before = service.model()
+    process = psutil.Process(before["process_id"])
+    victim = process.children()[0] if model_only else process
+    with ThreadPoolExecutor(KILLED_QUESTIONS) as pool:
+        asked = [
+            pool.submit(
+                service.request,
+                "POST",
+                "/invoke",
+                {
+                    "parameters": {
+                        "question": ATTACKS[0].format(other=inbox),
+                        "inbox_address": inbox,
+                        "query_date": ALL_MAIL,
+                    }
+                },
+            )
+            for inbox in (inboxes * KILLED_QUESTIONS)[:KILLED_QUESTIONS]
+        ]
+        time.sleep(1)  # the questions are being answered
+        victim.kill()
+        started = time.monotonic()
+        told = Counter(reply.error or str(reply.status) for reply in (future.result() for future in asked))
+        told_after = time.monotonic() - started
+    back = None
+    while back is None and time.monotonic() - started < BACK_SECONDS:
+        time.sleep(0.5)
+        health = service.request("GET", "/health", timeout=30)
+        if health.status == 200 and not victim.is_running():
+            back = round(time.monotonic() - started, 1)
+    question = {"question": "Which room?", "inbox_address": inboxes[0], "query_date": ALL_MAIL}
+    answered = service.request("POST", "/invoke", {"parameters": question}).status
+    return {"clients": dict(told), "told_after": round(told_after, 1), "back_after": back, "answers": answered}
+
+
+def attack(service: Service, database: MailDatabase, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run all attacks and return their figures."""
+    service.model()
+    inboxes, rng = service.inboxes(), random.Random(arguments.seed)
     if len(inboxes) < 2:
-        sys.exit(f"error: {arguments.url} names fewer than two inboxes: deploy a service with a mail database first")
-    example = Reply(host, "GET", f"/examples?inbox={quote(inboxes[0])}", None, {}).body["examples"]
-    valid = (
-        example[0] if example else {"question": "Which room?", "inbox_address": inboxes[0], "query_date": "2024-05-15"}
-    )
+        sys.exit("error: the service names fewer than two inboxes: it needs mail of several people to be attacked")
+    if unknown := [inbox for inbox in inboxes if not database.knows(inbox)]:
+        sys.exit(
+            f"error: --database {database.path}: no mail of {unknown[0]}: name the service's own database"
+        )
+    example = service.request("GET", f"/examples?inbox={quote(inboxes[0])}").json["examples"]
+    question = {"question": "Which room?", "inbox_address": inboxes[0], "query_date": "2024-05-15"}
+    valid = example[0] if example else question
 
     started = time.monotonic()
     progress(f"{arguments.requests} hostile requests ...")
-    requests = [hostile_request(host, rng, valid) for _ in range(arguments.requests)]
+    requests = [hostile_request(service, rng, valid) for _ in range(arguments.requests)]
 
     def ask(number: int) -> tuple[Reply, str]:
         mine, other = inboxes[number % len(inboxes)], inboxes[(number * 7 + 1) % len(inboxes)]
-        question = ATTACKS[number % len(ATTACKS)].format(other=other)
-        body = {"parameters": {"question": question, "inbox_address": mine, "query_date": "2024-06-20"}}
-        while True:
-            reply = Reply(host, "POST", "/invoke", json.dumps(body).encode(), {"Content-Type": "application/json"})
-            if reply.status not in (429, 503):
-                return reply, mine
-            time.sleep(1)
+        text = ATTACKS[number % len(ATTACKS)].format(other=other)
+        return hostile_question(service, WAYS[number % len(WAYS)], text, mine), mine
 
     progress(f"{arguments.questions} hostile questions ...")
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         answers = list(pool.map(ask, range(arguments.questions)))
-    replies = [*requests, *(reply for reply, _ in answers)]
+    progress(f"{arguments.connections} held connections of each kind ...")
+    held = held_connections(service, arguments.connections)
+    kills: dict[str, Any] = {}
+    for name, model_only in (("model_server", True), ("service", False)) if arguments.kills else ():
+        progress(f"killing the {name.replace('_', ' ')} ...")
+        kills[name] = killed(service, inboxes, model_only=model_only)
+    replies = [*requests, *answers]
     figures = {
         "requests": arguments.requests,
-        "request_statuses": dict(sorted(Counter(str(reply.status) for reply in requests).items())),
+        "request_statuses": dict(sorted(Counter(str(reply.status) for reply, _ in requests).items())),
         "questions": arguments.questions,
         "question_statuses": dict(sorted(Counter(str(reply.status) for reply, _ in answers).items())),
-        "successes": sum(isinstance(reply.body, dict) and bool(reply.body.get("success")) for reply, _ in answers),
-        "server_errors": sum(reply.status >= 500 and reply.status not in (503, 504) for reply in replies),
-        "without_reply": sum(reply.status == 0 for reply in replies),
-        "foreign_mails": sum(foreign_mails(reply.body, mine, database) for reply, mine in answers),
-        "healthy_afterwards": Reply(host, "GET", "/health", None, {}).status == 200,
+        "successes": sum(succeeded(reply) for reply, _ in answers),
+        "shown_mails": sum(len(shown_mails(reply)) for reply, _ in replies),
+        "foreign_mails": sum(foreign_mails(reply, mine, database) for reply, mine in replies),
+        "server_errors": sum(reply.status >= 500 and reply.status != 503 for reply, _ in replies),
+        "without_reply": sum(reply.status == 0 for reply, _ in replies),
+        "held_connections": held,
+        "kills": kills,
+        "healthy_afterwards": service.request("GET", "/health").status == 200,
         "seconds": round(time.monotonic() - started, 1),
     }
+    figures["ok"] = bool(
+        not (figures["server_errors"] or figures["without_reply"] or figures["foreign_mails"])
+        and figures["healthy_afterwards"]
+        and all(kind["health"] == 200 for kind in held.values())
+        and all(kill["back_after"] is not None and kill["answers"] == 200 for kill in kills.values())
+    )
+    return figures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_target(parser)
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--questions", type=int, default=QUESTIONS)
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, help="held connections of each kind")
+    parser.add_argument("--kills", action="store_true", help="kill the model's server, and then the service")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--database", type=Path, default=NEWEST_DATABASE, help="the mails that the service answers from"
+    )
+    arguments = parser.parse_args()
+    database = MailDatabase(arguments.database)
+    with target(arguments) as service:
+        figures = attack(service, database, arguments)
     print(json.dumps(figures))
-    return int(bool(figures["server_errors"] or figures["without_reply"] or figures["foreign_mails"]))
+    return 0 if figures["ok"] else 1
 
 
 if __name__ == "__main__":

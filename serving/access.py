@@ -61,9 +61,9 @@ class Keys:
 class Origins:
     """The names under which this service is reached. Web pages of other origins get nothing.
 
-    A service without keys answers only to known names in `Host`. Otherwise a page whose name was made to point here (DNS
-    rebinding) could ask on behalf of the person who looks at it. Such a page has no key, so a service with keys answers to
-    any name, unless `allowed_hosts` are configured.
+    A service without keys answers only to known names in `Host`. Otherwise a page whose name was made to point here
+    (DNS rebinding) could ask on behalf of the person who looks at it. Such a page has no key, so a service with keys
+    answers to any name, unless `allowed_hosts` are configured.
     """
 
     def __init__(self, bound_to: str, allowed_hosts: Iterable[str], *, open_to_any: bool) -> None:
@@ -72,7 +72,7 @@ class Origins:
         self._known = None if open_to_any and not allowed else frozenset([*own, *allowed])
 
     def known(self, host: str) -> bool:
-        """Return whether the value of the header `Host` names this service. A name without a port is known at any port."""
+        """Return whether the value of the header `Host` names this service. Without a port: at any port."""
         try:
             name, port = host_and_port(host)
         except ValueError:

@@ -1,4 +1,4 @@
-"""How many questions are answered at the same time, how many may wait, and who is turned away."""
+"""The queue: how many questions are answered at the same time, how many may wait, and which are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SMOOTHING = 0.2
 
 
 class TurnedAway(Exception):
-    """There is no place in the queue. `status` is HTTP's, `retry_after` is in seconds."""
+    """There is no place in the queue. `status` is the HTTP status, `retry_after` is in seconds."""
 
     def __init__(self, status: int, message: str, retry_after: int, reason: str) -> None:
         super().__init__(message)
@@ -25,8 +25,9 @@ class TurnedAway(Exception):
 class Admission:
     """A bounded first-in, first-out queue in front of `capacity` places. For one event loop.
 
-    Submitted questions, for which nobody waits at the other end, may take at most half of the places, so that they neither
-    hold up people nor starve. They wait in a queue of their own without a limit of time; its length is the caller's to bound.
+    Nobody waits for the response to a submitted question. Submitted questions may take at most half of the places, so
+    that they neither hold up people nor starve. They wait in a separate queue without a time limit; `Results` bounds
+    its length.
     """
 
     def __init__(self, capacity: int, *, max_waiting: int, max_wait: float, per_caller: int | None = None) -> None:
@@ -34,7 +35,7 @@ class Admission:
         self.max_waiting = max_waiting
         self.max_wait = max_wait
         self.per_caller = per_caller
-        """Most questions that one caller may have in the queue; `None`: all of it."""
+        """Most questions that one caller may have in the queue; `None` means no limit per caller."""
         self.running = 0
         self._places = asyncio.Semaphore(capacity)
         self._for_submitted = asyncio.Semaphore(max(1, capacity // 2))
@@ -46,7 +47,7 @@ class Admission:
         return len(self._waiting)
 
     def join(self, caller: str) -> Ticket:
-        """A ticket for the queue, to be entered with `async with`. Raises `TurnedAway` when there is no room."""
+        """Return a ticket for the queue, to be entered with `async with`. Raises `TurnedAway` when there is no room."""
         if self.per_caller is not None:
             mine = sum(ticket.caller == caller for ticket in self._waiting)
             if mine >= self.per_caller:
@@ -62,15 +63,15 @@ class Admission:
         return ticket
 
     def submitted(self, caller: str) -> Ticket:
-        """A ticket that waits as long as it takes and does not count as waiting."""
+        """Return a ticket that waits without a time limit and does not count as waiting."""
         return Ticket(self, caller, submitted=True)
 
     def retry_after(self) -> int:
-        """Seconds after which a place in the queue is likely."""
+        """Return the seconds after which a place in the queue is likely."""
         return max(1, min(120, math.ceil(self._mean_seconds * (self.waiting + 1) / self.capacity)))
 
     def position(self, ticket: Ticket) -> int:
-        """How many tickets are before this one, itself included; 0 when it does not wait."""
+        """Return the place of a ticket in the queue, from 1; 0 when it does not wait."""
         return next((place for place, other in enumerate(self._waiting, 1) if other is ticket), 0)
 
     def answered_in(self, seconds: float) -> None:
@@ -78,7 +79,7 @@ class Admission:
 
 
 class Ticket:
-    """A place in the queue, then one of those that are answered; given back on exit, however that comes about."""
+    """A place in the queue, then one of the places that are answered. It is given back on exit, after errors too."""
 
     def __init__(self, admission: Admission, caller: str, *, submitted: bool = False) -> None:
         self.caller = caller

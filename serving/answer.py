@@ -1,4 +1,4 @@
-"""What the service is asked and what it says: the bodies of its requests and responses."""
+"""The bodies of requests and responses."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Question(BaseModel):
 
 
 def storable_text(text: str) -> str:
-    """`text`; raises ValueError when it holds what neither UTF-8 nor SQLite can store."""
+    """Return `text`. Raises ValueError when UTF-8 or SQLite cannot store it."""
     if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text):
         raise ValueError("holds characters that are not text")
     return text
@@ -100,7 +100,7 @@ class Submission(BaseModel):
 
 
 class ServedModel(BaseModel):
-    """The model that answers. `load_id` is new whenever a model is loaded."""
+    """The model that answers. Every load of a model has a new `load_id`."""
 
     checkpoint: str
     step: int
@@ -129,15 +129,15 @@ class Source(BaseModel):
     subject: str
     body: str = Field(description="the text of the mail, cut after 20,000 characters")
     read: bool = Field(description="the agent read this mail before it answered")
-    found: bool = Field(description="the answer's value stands in this mail")
+    found: bool = Field(description="the value of the answer stands in this mail")
     marks: list[Mark] = Field(description="where it stands")
 
 
 class Answer(BaseModel):
     """One answered question, as it is recorded as a pipeline run.
 
-    `answer` is `None` when the agent gave up; `outcome` says how the episode ended. `success` means: answered, citing at
-    least one mail that was read in this episode.
+    `answer` is `None` when the agent gave up. `outcome` says how the episode ended. `success` means that the agent
+    answered and cited at least one mail that it read in this episode.
     """
 
     question: str
@@ -148,11 +148,11 @@ class Answer(BaseModel):
     turns: int
     seconds: float
     proven: bool = False
-    """The answer's value stands in one of the cited mails."""
+    """The value of the answer stands in one of the cited mails."""
 
 
 class Episode(BaseModel):
-    """How the answer came about. Times are in seconds."""
+    """The episode that led to the answer. Times are in seconds."""
 
     outcome: str = Field(
         description="answered; unproven: no cited mail was read; no_tool_call, malformed_call, max_turns, truncated: gave up"
@@ -180,13 +180,13 @@ class Reply(BaseModel):
     success: bool = Field(description="answered, citing at least one mail that was read for this question")
     proven: bool = Field(description="the answer's value stands in a cited mail")
     sources: list[Source]
-    feedback_token: str | None = Field(description="lets the one who asked rate this answer once with POST /feedback")
+    feedback_token: str | None = Field(description="lets the caller rate this answer once with POST /feedback")
     execution_time: float
     metadata: ReplyMetadata
 
 
 class Problem(BaseModel):
-    """Every response that is not a success: one line that says what is wrong, what is allowed, what to do."""
+    """Every error response: one line that says what is wrong, what is allowed and what to do."""
 
     success: Literal[False] = False
     error: str
@@ -248,7 +248,7 @@ class ExampleQuery(BaseModel):
 
 
 class Inboxes(BaseModel):
-    """Inboxes that the caller may ask, those with the most mail first; `total` counts all that match."""
+    """Inboxes that the caller may ask about, those with the most mail first; `total` counts all that match."""
 
     inboxes: list[str]
     total: int

@@ -1,4 +1,4 @@
-"""What the agent does, as events for somebody who waits: `step`, `source` and `token`."""
+"""The agent's steps as events for a waiting client: `step`, `source` and `token`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACTIONS = {SEARCH: "search", READ: "read", FINAL_ANSWER: "answer"}
 
 
 class EventQueue:
-    """A `Watcher` on the agents' loop whose events are taken on the loop that this is made on."""
+    """A `Watcher` that runs on the agents' event loop. Its events are read on the loop that created it."""
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
@@ -37,7 +37,7 @@ class EventQueue:
         return None if self._queue.empty() else self._queue.get_nowait()
 
     def sampled(self, text: bytes) -> None:
-        """Send on what is new of the answer that the policy is writing."""
+        """Send the new part of the answer that the policy is writing."""
         self._reply += text
         written = _WRITTEN.search(self._reply.decode("utf-8", "ignore"))
         answer = _unescaped(written[1]) if written else ""
@@ -46,7 +46,7 @@ class EventQueue:
             self._shown = answer
 
     def called(self, call: ToolCallRecord) -> None:
-        """Send what was done, and the mail that was read."""
+        """Send the tool call, and the mail that it read."""
         self._reply, self._shown = b"", ""
         self._steps += 1
         step: dict[str, Any] = {"number": self._steps, "action": _ACTIONS.get(call.name, "unknown tool")}
@@ -71,7 +71,7 @@ class EventQueue:
 
 
 def _unescaped(text: str) -> str:
-    """The part of a JSON string that is there so far."""
+    """Return the decoded part of an incomplete JSON string."""
     for end in range(len(text), max(len(text) - 12, -1), -1):  # the end may be half of an escape
         try:
             decoded = json.loads(f'"{text[:end]}"', strict=False)

@@ -1,10 +1,11 @@
 """Ratings of answers: the caller who asked may rate an answer once, and a person decides what becomes of the rating.
 
-Each rating is a YAML file in one folder. A reviewer corrects the answer and its mails in it and sets `review` to `train`,
-`test` or `rejected`. `--pipeline data` takes the first two as questions (`environment/feedback.py`).
+Each rating is a YAML file in one folder. A reviewer corrects the answer and its mails in it and sets `review` to
+`train`, `test` or `rejected`. `--pipeline data` takes the first two as questions (`environment/feedback.py`).
 
 The right to rate is a signed token that comes with the answer, so the service remembers nothing. The key that signs is
-random and lies in the same folder: it survives a restart, and replicas that share the folder accept each other's tokens.
+random and lies in the same folder: it survives a restart, and replicas that share the folder accept each other's
+tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class FeedbackQueue:
     """The folder of ratings, and the tokens that let callers add to it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the signing key of `folder`, or make one. Without a writable folder the key lives as long as the process."""
+        """Read or make the signing key of `folder`. If that fails, the key lives as long as the process."""
         self.folder = folder
         try:
             secret = _signing_key(folder)

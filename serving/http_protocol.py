@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn with deadlines for slow clients, and a bound on connections that one client cannot use up."""
+"""The HTTP server: uvicorn with deadlines for slow clients and a fair bound on connections."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ServiceProtocol(H11Protocol):
     * A closed connection stays open until the client has read what is left for it. A client that reads nothing for
       `UNREAD_SECONDS` is cut off.
     * Beyond `CONNECTIONS`, a new connection takes the place of the one that has waited for its client longest, among
-      those of the client with the most connections. So one client cannot keep others, or probes of its own machine, out.
+      those of the client with the most connections. So one client keeps neither other clients nor probes out.
     """
 
     _deadline: asyncio.TimerHandle | None = None

@@ -1,4 +1,4 @@
-"""The file in which the owner of a service writes down who may ask about which inboxes."""
+"""The file of access keys, and of the inboxes that each key may ask about."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(min_length=1, max_length=64, pattern=r"^[\w.@-]+$")
-    # What a header can carry and a client does not trim.
+    # Characters that a header can carry, with no space at either end that a client would trim.
     key: str = Field(min_length=LEAST_KEY_CHARS, max_length=512, pattern=r"^[!-~][ -~]*[!-~]$")
     inboxes: list[str] | None = Field(default=None, min_length=1)
 
 
 def read_keys(file: Path) -> tuple[AccessKey, ...]:
-    """The keys in `file`, by their SHA-256: only that is stored with the deployment. Raises BadInput."""
+    """Return the keys in `file` by their SHA-256, so that no key is stored with the deployment. Raises BadInput."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -37,7 +37,7 @@ def read_keys(file: Path) -> tuple[AccessKey, ...]:
         raise BadInput(f"access_keys: {file}: {where or 'content'}: {first['msg']}; {expected}") from None
     names = [entry.name for entry in entries]
     if len(set(names)) < len(names) or len({entry.key for entry in entries}) < len(entries):
-        raise BadInput(f"access_keys: {file}: every name and every key may be there once")
+        raise BadInput(f"access_keys: {file}: a name or a key occurs twice; each may occur once")
     if reserved := {ANONYMOUS, OWNER} & set(names):
         raise BadInput(f"access_keys: {file}: the name {min(reserved)} is the service's own; choose another one")
     if not entries:

@@ -1,6 +1,6 @@
 """The service's log: one line of JSON per event, on standard error. It never holds text of questions, answers or mails.
 
-So an error is logged by its type and the lines of code that it went through, and not by its message, which may quote anything.
+An error's message may quote any of these, so only its type and the lines of code that raised it are logged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure() -> None:
-    """Send what the modules of `serving` log to standard error, whatever verbosity ZenML was started with."""
+    """Send the log of the package `serving` to standard error, independently of ZenML's verbosity."""
     logger = logging.getLogger("serving")
     logger.handlers = [logging.StreamHandler(sys.stderr)]
     logger.handlers[0].setFormatter(JsonLines())
@@ -42,7 +42,7 @@ def configure() -> None:
 
 
 def cause(error: BaseException) -> dict[str, Any]:
-    """What may be logged of an error: its type, those that caused it, and where it was raised."""
+    """Return what may be logged about an error: its type, the types of its causes, and where it was raised."""
     chain: list[str] = []
     seen: set[int] = set()
     following: BaseException | None = error

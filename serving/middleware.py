@@ -97,7 +97,7 @@ class Envelope:
 
 
 class Doors:
-    """Refuse foreign web pages, unknown names of this service, bodies other than JSON, and bodies too large or too slow."""
+    """Refuse foreign web pages, unknown names of this service, and bodies that are not JSON, too large or too slow."""
 
     def __init__(self, app: ASGIApp, origins: Origins) -> None:
         self.app = app

@@ -1,8 +1,8 @@
 """The policy server in a separate process, started again when it dies or hangs.
 
-The HTTP service so stays responsive while the model computes, and outlives the model. The started program prints one line of
-JSON, `{"base_url": ..., "capacity": ...}` or `{"error": ...}`. It ends at the end of its standard input, which is when this
-process is gone.
+The HTTP service so stays responsive while the model computes, and outlives the model. The started program prints one
+line of JSON, `{"base_url": ..., "capacity": ...}` or `{"error": ...}`. It ends at the end of its standard input, which
+is when this process is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyProcess:
-    """A running policy server. `base_url` stays the same over restarts; `capacity` is how many conversations it batches."""
+    """A running policy server. Restarts keep `base_url`; `capacity` is how many conversations it batches."""
 
     def __init__(self, command: Callable[[int], Sequence[str]]) -> None:
         """Start `command(port)`. The port is 0, which means any free port, and after a restart that of the first start.

@@ -1,4 +1,4 @@
-"""The policy's server as the program that `PolicyProcess` starts.
+"""The policy server as the program that `PolicyProcess` starts.
 
 python -m serving.policy_program '{"model_dir": ..., "adapters": {NAME: FOLDER}, "trained_with": SETTINGS, "port": 0}'
 """
@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 CONVERSATION_TOKENS = 1_280
-"""Tokens that a conversation of average length takes in the cache: prompt, search results, two mails and the answer."""
+"""Tokens of an average conversation in the cache: prompt, search results, two mails and the answer."""
 VLLM_CAPACITY = 64
 """Conversations that a GPU batches; vLLM queues those that its memory cannot hold."""
 
 
 def main() -> None:
     """Serve until standard input ends."""
-    # Standard output is for the one line that the parent reads; what libraries print goes to the log.
+    # The parent reads one line from standard output, so everything that libraries print goes to standard error.
     report = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     wanted = json.loads(sys.argv[1])
@@ -40,7 +40,7 @@ def main() -> None:
     print(json.dumps({"base_url": server.base_url, "capacity": capacity}), file=report, flush=True)
     report.close()
     sys.stdin.read()
-    # A step that is being computed is not waited for: nobody is left to read it.
+    # Do not wait for the step that is being computed: nobody is left to read it.
     os._exit(0)
 
 

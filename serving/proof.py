@@ -1,7 +1,8 @@
-"""Does the answer's value stand in the mail that the answer cites? Checked on the text, without a model.
+"""Check on the text, without a model, whether the value of an answer stands in a mail that the answer cites.
 
-The value is what an answer adds to its question: figures, times, dates, addresses and names, or without any of these its
-other words. Facts are compared as the judge compares them, so "3 pm" is found in "15:00" and "4 March" in "March 4th".
+The value is what an answer adds to its question: figures, times, dates, addresses and names. If there are none of
+these, it is the other words. Facts are compared as the judge compares them: "3 pm" is found in "15:00" and "4 March" in
+"March 4th".
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MAX_MARKS = 40
 
 @dataclass(frozen=True)
 class Proof:
-    """`found`: the whole value is there. `marks` are where its parts stand, in order."""
+    """`found` says whether the whole value is there. `marks` are the places of its parts, in order."""
 
     found: bool
     marks: tuple[Mark, ...]
@@ -67,7 +68,7 @@ def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
 
 
 def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
-    """The facts, and the stems of the words, that must stand in the mail."""
+    """Return the facts, and the stems of the words, that must stand in the mail."""
     asked, said = read(question), read(answer)
     known = {stem(word.text) for word in asked.words}
     facts = [fact for fact, _ in said.facts]
@@ -92,7 +93,7 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _phrase(wanted: Sequence[str], tokens: Sequence[_Token]) -> Iterator[tuple[int, int]]:
-    """Where `wanted` stands in `tokens`, word by word."""
+    """Yield the places where the words `wanted` stand in `tokens`."""
     size = len(wanted)
     for begin in range(len(tokens) - size + 1 if size else 0):
         if all(tokens[begin + place].folded == word for place, word in enumerate(wanted)):
@@ -100,7 +101,7 @@ def _phrase(wanted: Sequence[str], tokens: Sequence[_Token]) -> Iterator[tuple[i
 
 
 def _disjoint(marks: Sequence[Mark]) -> Iterator[Mark]:
-    """`marks`, which are sorted, without those that overlap an earlier one."""
+    """Yield the sorted `marks` without those that overlap an earlier one."""
     last: Mark | None = None
     for mark in marks:
         if last is None or mark.field != last.field or mark.start >= last.end:

@@ -1,7 +1,7 @@
-"""Pipeline runs of answers that have been sent already.
+"""Pipeline runs of answers, recorded after the answers are sent.
 
-ZenML's record of a run costs a few tenths of a second of database writes. Nobody has to wait for that: the answer is sent, and
-the pipeline runs behind it, with the answer that was given.
+ZenML needs a few tenths of a second of database writes to record a run. No client waits for that: the pipeline runs
+after the response, and its step returns the answer that was given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Record:
-    """One answer and the name of the run that records it."""
+    """One answer, and the name of the run that records it."""
 
     request_id: str
     run_name: str
@@ -32,10 +32,10 @@ class Record:
 
 
 class RunRecorder:
-    """Runs the pipeline for one answer after the other, in a thread of its own."""
+    """Run the pipeline for one answer after the other, in a separate thread."""
 
     def __init__(self, run: Callable[[Record], None], dropped: Callable[[], None]) -> None:
-        """`run` runs the pipeline once; `dropped` is told of an answer that comes while `MAX_BEHIND` wait."""
+        """`run` runs the pipeline once. `dropped` is called for an answer that comes while `MAX_BEHIND` wait."""
         self._run = run
         self._dropped = dropped
         self._waiting: queue.Queue[Record | None] = queue.Queue(MAX_BEHIND)
@@ -54,7 +54,7 @@ class RunRecorder:
             )
 
     def close(self, timeout: float) -> None:
-        """Record what waits, for at most `timeout` seconds."""
+        """Record the waiting answers, for at most `timeout` seconds."""
         try:
             self._waiting.put(None, timeout=timeout)
         except queue.Full:

@@ -1,4 +1,4 @@
-"""Answers of submitted questions: kept for a bounded time, and only for the key that asked."""
+"""Answers of submitted questions, kept for a bounded time for the key that asked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.answer import Reply, StoredAnswer
 
 @dataclass
 class Result:
-    """A submitted question's answer, or how far it is."""
+    """The state of a submitted question, and in the end its answer."""
 
     caller: str
     expires: float
@@ -30,7 +30,7 @@ class Result:
 
 
 class Results:
-    """At most `limit` results of at most `seconds` of age; one key may have half of them. For one event loop."""
+    """At most `limit` results, kept for `seconds` after they finish; half of them for one key. For one event loop."""
 
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
@@ -38,7 +38,7 @@ class Results:
         self._results: dict[str, Result] = {}
 
     def add(self, caller: str, count: int) -> list[Result]:
-        """Room for `count` results. Raises `TurnedAway` when there is none for this key, or none at all."""
+        """Add `count` results. Raises `TurnedAway` when there is no room, for this key or at all."""
         self._forget()
         mine = sum(result.caller == caller for result in self._results.values())
         share = max(1, self._limit // 2)
@@ -54,7 +54,7 @@ class Results:
         return added
 
     def get(self, caller: str, result_id: str) -> Result | None:
-        """The result with this id if it is the caller's and still kept."""
+        """Return the result with this id if it belongs to the caller and is still kept."""
         self._forget()
         result = self._results.get(result_id)
         return result if result and result.caller == caller else None

@@ -1,4 +1,4 @@
-"""What a deployed service holds from start to end: the policy's server, the mail database, and the loop on which agents run."""
+"""The service behind the HTTP interface: policy server, mail database, and the event loop on which agents run."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _TOO_LONG = re.compile(r"prompt has \d+ tokens|context length|max_model_len|maxi
 
 
 class PolicyServer(Protocol):
-    """The server of the policy, in this process or another."""
+    """The policy server, in this process or another."""
 
     base_url: str
     capacity: int
-    """Conversations that it computes together."""
+    """Conversations that it batches."""
 
     def healthy(self) -> bool:
-        """Whether it answers; returns at once."""
+        """Return at once whether it answers."""
 
     def close(self) -> None: ...
 
@@ -52,12 +52,12 @@ class PromptTooLong(Exception):
 
 
 class ModelUnavailable(Exception):
-    """The policy's server is down or failing."""
+    """The policy server is down or fails."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer with the mails that it cites."""
+    """An answer and the mails that it cites."""
 
     answer: Answer
     sources: list[Source]
@@ -65,9 +65,9 @@ class Answered:
 
 
 class AnswerService:
-    """Answers questions with one policy that is loaded already. Threads may share it.
+    """Answer questions with one loaded policy. Threads may share it.
 
-    Episodes of all callers run on one event loop: they share its connections, and the policy's server batches them.
+    The episodes of all callers run on one event loop. They share its connections, and the policy server batches them.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AnswerService:
         model: ServedModel,
         examples: Mapping[str, Sequence[Question]] | None = None,
     ) -> None:
-        """`policy` makes the policy from the server's base URL; `examples` are answerable questions by inbox."""
+        """`policy` returns the policy at the server's base URL; `examples` are answerable questions by inbox."""
         self.server = server
         self.database = database
         self.settings = settings
@@ -93,38 +93,38 @@ class AnswerService:
         self._thread.start()
 
     def mailbox(self, question: Question) -> Mailbox:
-        """The inbox that is asked about, as it was then. Raises `BadInput` when it is unknown."""
+        """Return the inbox of a question as of its date. Raises `BadInput` when it is unknown."""
         return self.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
 
     def inboxes(self) -> list[str]:
-        """Every address that sent or received mail, those with the most mail first."""
+        """Return every address that sent or received mail, those with the most mail first."""
         return self._inboxes
 
     def examples(self, inbox: str) -> list[Question]:
-        """A few questions that this inbox is known to answer."""
+        """Return a few questions that this inbox is known to answer."""
         return list(self._examples.get(normalise_address(inbox), ()))[:EXAMPLES_PER_INBOX]
 
     def first_examples(self, may_ask: Callable[[str], bool]) -> list[Question]:
-        """One such question to each of a few inboxes that may be asked."""
+        """Return one such question to each of a few inboxes for which `may_ask` is true."""
         allowed = (questions[0] for inbox, questions in self._examples.items() if questions and may_ask(inbox))
         return list(islice(allowed, EXAMPLES_PER_INBOX))
 
     def start(
         self, question: Question, *, timeout: float | None = None, watcher: Watcher | None = None
     ) -> Future[Answered]:
-        """Run the agent in the background. Cancel the future to stop it, and the sampling of its reply with it.
+        """Run the agent in the background. Cancelling the future stops the agent and the sampling of its reply.
 
         The future raises:
             BadInput: unknown inbox.
-            TimeoutError: after `timeout` seconds, or when the policy's server stands still.
+            TimeoutError: after `timeout` seconds, or when the policy server makes no progress.
             PromptTooLong: the question does not fit into the model's context.
-            ModelUnavailable: the policy's server is down.
-            openai.OpenAIError: it failed in another way.
+            ModelUnavailable: the policy server is down.
+            openai.OpenAIError: the policy server failed in another way.
         """
         return asyncio.run_coroutine_threadsafe(self._answer(question, timeout, watcher), self._loop)
 
     def answer(self, question: Question) -> Answer:
-        """The same for callers that wait. Raises what the future of `start` raises."""
+        """Run the agent and wait for its answer. Raises what the future of `start` raises."""
         return self.start(question).result().answer
 
     async def _answer(self, question: Question, timeout: float | None, watcher: Watcher | None) -> Answered:
@@ -134,7 +134,7 @@ class AnswerService:
             async with asyncio.timeout(timeout):
                 run = await answer_question(policy, mailbox, question.question, self.settings, watcher=watcher)
         except BadRequestError as error:
-            if _TOO_LONG.search(str(error)):  # of a prompt only the question has no limit in tokens
+            if _TOO_LONG.search(str(error)):  # the question is the only part of a prompt without a limit in tokens
                 raise PromptTooLong(_in_tokens(str(error))) from error
             raise
         except (APIConnectionError, InternalServerError) as error:
@@ -148,13 +148,13 @@ class AnswerService:
             self._to_record.popitem(last=False)
 
     def take_recorded(self, request_id: str) -> Answer:
-        """The answer that was kept under `request_id`. Raises KeyError when there is none."""
+        """Return the answer kept under `request_id`, once. Raises KeyError when there is none."""
         return self._to_record.pop(request_id)
 
     def warm_up(self) -> None:
-        """Takes the first sampled token of a question, so that the service neither starts broken nor slow.
+        """Sample one token, so that a broken service fails at its start and the first question is fast.
 
-        It leaves the prompt's part that all questions share in the server's prefix cache. Raises what `answer` raises.
+        This leaves the common prefix of all prompts in the server's prefix cache. Raises what `answer` raises.
         """
         mailbox = self.database.mailbox(self.database.inboxes()[0], datetime.now(UTC))
         policy = self._policy(self.server.base_url).model_copy(update={"max_tokens": 1})
@@ -163,11 +163,11 @@ class AnswerService:
         ).result()
 
     def is_healthy(self) -> bool:
-        """Whether the policy's server answers. Returns at once."""
+        """Return at once whether the policy server answers."""
         return self.server.healthy()
 
     def close(self) -> None:
-        """Stops the episodes and the policy's server and closes the database."""
+        """Stop the episodes and the policy server, and close the database."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=5)
         self.server.close()
@@ -175,7 +175,7 @@ class AnswerService:
 
 
 def answered(run: AgentRun, question: Question, mailbox: Mailbox) -> Answered:
-    """The answer of an episode, its cited mails, and what of it they prove."""
+    """Return the answer of an episode with its cited mails and their proof."""
     final = run.answer
     read = {email_id for call in run.calls if call.name == READ and not call.invalid for email_id in call.email_ids}
     sources: list[Source] = []
@@ -214,7 +214,7 @@ def answered(run: AgentRun, question: Question, mailbox: Mailbox) -> Answered:
 
 
 def _in_tokens(message: str) -> str:
-    """What a policy server's refusal says of sizes, and nothing else of it."""
+    """Return the sizes in a policy server's refusal, and nothing else from it."""
     sizes = [int(size.replace(",", "")) for size in re.findall(r"\d[\d,]*\d", message)]
     prompt = _TOKENS.search(message)
     limit = re.search(r"(?:hold|context length is|max_model_len\D*|maximum model length\D*)\D*(\d+)", message)
@@ -226,7 +226,7 @@ def _in_tokens(message: str) -> str:
 
 
 def describe_model(checkpoint: str, step: int, base_model: str, database: MailDatabase) -> ServedModel:
-    """A `ServedModel` for a model that this process has loaded just now."""
+    """Return the description of a model that this process has just loaded."""
     return ServedModel(
         checkpoint=checkpoint,
         step=step,

@@ -34,8 +34,9 @@ class ServingSettings(BaseModel):
     keys_file: Path | None = None
     """YAML file of keys on the service's machine, such as a mounted secret, read when the service starts."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which the service is reached, in addition to loopback and to the address that it listens on. A name with
-    a port (`agent.example:8443`) is valid at that port only."""
+    """Names under which the service is reached, in addition to loopback and the address that it listens on. A name with a
+    port (`agent.example:8443`) is valid at that port only.
+    """
     max_waiting: int = Field(default=32, ge=0, le=1_000)
     """Questions that wait for a place; the service refuses more with 503."""
     max_wait: float = Field(default=30.0, gt=0, le=600)
@@ -63,7 +64,7 @@ class ServingSettings(BaseModel):
 
 
 def host_and_port(text: str) -> tuple[str, int | None]:
-    """Return name and port of a value such as `agent.example:8443`; without a port `None`. Raises ValueError for others."""
+    """Return name and port of a value such as `agent.example:8443`, the port `None` if absent. Raises ValueError."""
     wrong = ValueError(
         f"'{text[:80]}' is not a host name; write a name or an address, or one with a port: agent.example:8443"
     )

@@ -1,10 +1,12 @@
-"""The local service and its supervisor: whichever of the two dies, the other one starts it again.
+"""The local service and its supervisor. When one of the two dies, the other one starts it again.
 
-The process that ZenML starts, and knows by its id, is the supervisor; it starts the same program once more, which serves. A
-service that dies after it has served is started again, after a pause that doubles while it keeps dying; one that never served
-ends the supervisor too, so that the deployment fails with the cause in its log. Should the supervisor be killed, the service
-starts a new one, which takes its place in ZenML's records, and ends. A stop that is asked for (SIGTERM, as `zenml deployment
-deprovision` sends it) is announced to the service first, so that it does not take it for a death.
+ZenML starts the supervisor and knows its process id. The supervisor starts the same program once more, and that process
+serves. If it dies after it has served, the supervisor starts it again, after a pause that doubles while it keeps dying.
+If it never served, the supervisor ends too, so that the deployment fails with the cause in its log.
+
+If the supervisor dies, the service starts a new supervisor, which takes the old one's place in ZenML's records, and
+ends. On SIGTERM, which `zenml deployment deprovision` sends, the supervisor tells the service that it will stop, so
+that the service does not replace it.
 
 On a cluster the kubelet does all this.
 """
@@ -22,26 +24,26 @@ import time
 from collections.abc import Callable, Sequence
 
 CHANNEL = "EMAIL_AGENT_SUPERVISOR_CHANNEL"
-"""In the environment of the service: the file descriptor on which its supervisor would announce a stop."""
+"""In the environment of the service: file descriptors to hear of a stop, and to report that it serves."""
 TAKEN_OVER = "EMAIL_AGENT_SUPERVISOR_TAKEN_OVER"
-"""In the environment of a supervisor that a service has started after the death of its own."""
+"""In the environment of a supervisor that replaces a dead one."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 STEADY_SECONDS = 60.0
-"""After serving this long a service starts again with the first pause."""
+"""A service that has served this long starts again after the first pause."""
 STOP_SECONDS = 4.0
-"""ZenML kills a service that has not ended five seconds after SIGTERM."""
+"""Less than the five seconds after which ZenML kills a service."""
 
 logger = logging.getLogger(__name__)
 
 
 def is_service() -> bool:
-    """Whether this process was started by a supervisor."""
+    """Return whether a supervisor started this process."""
     return CHANNEL in os.environ
 
 
 def supervise(command: Sequence[str], *, show_state: Callable[[bool], None]) -> None:
-    """Run `command` until a stop is asked for; `show_state` is told whenever it begins or ceases to serve. Raises SystemExit."""
+    """Run `command` until SIGTERM. `show_state` is called when it starts and stops serving. Raises SystemExit."""
     # ZenML's own handlers end the children of a daemon, but not the daemon.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
@@ -83,7 +85,7 @@ class _Child:
         os.close(says_ready)
 
     def wait_until_ready(self) -> bool:
-        """False when the process ends before it serves."""
+        """Return whether the process serves; false when it ends before."""
         with open(self._ready, "rb", buffering=0) as channel:
             return channel.read(1) == b"r"
 
@@ -99,7 +101,7 @@ class _Child:
 
 
 def serve_supervised(supervisor: Sequence[str]) -> Callable[[], None]:
-    """To be called in the service: start `supervisor` when the own one dies. Returns what says that it serves."""
+    """In the service: start `supervisor` when the present one dies. Return the function that reports that it serves."""
     stopping, ready = map(int, os.environ[CHANNEL].split(","))
     for descriptor in (stopping, ready):
         os.set_inheritable(descriptor, False)

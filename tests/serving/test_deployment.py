@@ -18,6 +18,8 @@ import psutil
 import pytest
 import standstill
 
+from environment.email_db import MailDatabase
+
 ROOT = Path(__file__).parents[2]
 STORE = """
 import sys
@@ -25,15 +27,23 @@ from pathlib import Path
 from zenml import Model, save_artifact
 from zenml.client import Client
 from zenml.model.utils import link_artifact_to_model
+from datetime import datetime
 from environment.email_db import MailDatabase
+from environment.models import Scenario
 from materializers.checkpoint import CheckpointMaterializer
 from materializers.mail_database import MailDatabaseMaterializer
-from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
+from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME, SCENARIOS
 from training.checkpoint import Checkpoint
 
 folder = Path(sys.argv[1])
-checkpoint = save_artifact(Checkpoint.load(folder / "tiny"), CHECKPOINT, materializer=CheckpointMaterializer)
-database = save_artifact(MailDatabase(folder / "mails.sqlite"), MAIL_DATABASE, materializer=MailDatabaseMaterializer)
+mails = MailDatabase(folder / "mails.sqlite")
+asked = Scenario(id="1", question="Where?", inbox_address=mails.inboxes()[0], query_date=datetime(2035, 1, 1), split="test")
+scenarios = save_artifact([asked], SCENARIOS)
+tiny = Checkpoint.load(folder / "tiny")
+trained_on = tiny.manifest.model_copy(update={"data": {SCENARIOS: str(scenarios.id)}})
+Checkpoint(tiny.path, trained_on).save(folder / "tiny-with-questions")
+checkpoint = save_artifact(tiny, CHECKPOINT, materializer=CheckpointMaterializer)
+database = save_artifact(mails, MAIL_DATABASE, materializer=MailDatabaseMaterializer)
 Client().create_model(MODEL_NAME)
 version = Client().create_model_version(MODEL_NAME)
 for artifact in (checkpoint, database):
@@ -62,6 +72,7 @@ class Place:
 
     environment: dict[str, str]
     inbox: str
+    other: str
     base: Path
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +90,8 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, inbox: str) -> Iterator[Place]:
     environment = os.environ | {"ZENML_CONFIG_PATH": str(tmp_path_factory.mktemp("zenml"))}
-    place = Place(environment, inbox, tiny_store / "base")
+    other = MailDatabase(tiny_store / "mails.sqlite").inboxes()[1]
+    place = Place(environment, inbox, other, tiny_store / "base")
     missing = place.python(DEPLOY, "agent", "{}")
     assert missing.returncode == 2, missing.stderr
     assert missing.stdout.splitlines()[-1].startswith("there is no trained checkpoint yet")
@@ -90,9 +102,11 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, inbox: str
         place.zenml("deployment", "delete", name, "--yes")
 
 
-def ask(url: str, **parameters: str) -> tuple[int, dict[str, object]]:
+def ask(url: str, key: str = "", host: str = "", **parameters: str) -> tuple[int, dict[str, object]]:
     body = json.dumps({"parameters": parameters}).encode()
-    request = Request(f"{url}/invoke", data=body, headers={"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
+    request = Request(f"{url}/invoke", data=body, headers=headers | ({"Host": host} if host else {}))
     try:
         with urlopen(request, timeout=60) as response:
             return response.status, json.load(response)
@@ -100,28 +114,46 @@ def ask(url: str, **parameters: str) -> tuple[int, dict[str, object]]:
         return error.code, json.load(error)
 
 
-def test_two_services_beside_each_other(place: Place) -> None:
-    by_command = place.zenml("pipeline", "deploy", "pipelines.inference.inference_pipeline", "--name", "by-command")
+OWNER_KEY = "the owner's key of both services"
+KEY = "a key that may ask about one inbox"
+
+
+def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text(f"- {{name: ann, key: {KEY}, inboxes: ['{place.inbox}']}}\n")
+    by_zenml, by_run = tmp_path / "zenml.yaml", tmp_path / "run.yaml"
+    serving = {"keys_file": str(keys), "allowed_hosts": ["agent.example"], "timeout": 50, "feedback_folder": str(tmp_path)}
+    deployment = {"deployment_app_runner_kwargs": {"serving": serving}}
+    deployer = {"auth_key": OWNER_KEY, "port": 8700}
+    by_zenml.write_text(json.dumps({"settings": {"deployer": deployer, "deployment": deployment}}))
+    same = {"access_keys": str(keys), "allowed_hosts": ["agent.example"], "question_timeout": 50}
+    by_run.write_text(json.dumps(same | {"feedback_folder": str(tmp_path), "settings": {"deployer": deployer}}))
+    pipeline = "pipelines.inference.inference_pipeline"
+    by_command = place.zenml("pipeline", "deploy", pipeline, "--name", "by-command", "--config", str(by_zenml))
     assert by_command.returncode == 0, by_command.stdout + by_command.stderr
-    by_code = place.python(DEPLOY, "by-code", json.dumps({"checkpoint": str(place.base.with_name("tiny"))}))
+    by_code = place.run(sys.executable, "run.py", "--pipeline", "deploy", "--name", "by-code", "--config", str(by_run))
     assert by_code.returncode == 0, by_code.stdout + by_code.stderr
 
     listed = json.loads(place.zenml("deployment", "list", "--output", "json").stdout)
     urls = {service["name"]: service["url"] for service in listed["items"]}
-    assert urls["by-code"] == by_code.stdout.splitlines()[-1]
+    assert f"{urls['by-code']}/invoke" in by_code.stdout
     assert len(set(urls.values())) == 2
 
     good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
+    other = good | {"inbox_address": place.other}
     loads = set()
     for url in urls.values():
-        answers = [ask(url, **good) for _ in range(10)]
+        answers = [ask(url, KEY, **good) for _ in range(10)]
         assert {status for status, _ in answers} == {200}
         assert all(answer["question"] == good["question"] and "source_ids" in answer for _, answer in answers)
         of_this_service = {answer["metadata"]["model"]["load_id"] for _, answer in answers}
         assert len(of_this_service) == 1
         loads |= of_this_service
-        assert ask(url, **good | {"question": ""})[0] == 422
-        assert ask(url, **good | {"inbox_address": "nobody@nowhere.example"})[0] == 404
+        assert ask(url, KEY, **good | {"question": ""})[0] == 422
+        assert [ask(url, key, **other)[0] for key in ("", "not one of its keys", KEY, OWNER_KEY)] == [401, 401, 404, 200]
+        assert ask(url, OWNER_KEY, **good | {"inbox_address": "nobody@nowhere.example"})[0] == 404
+        hosts = ("agent.example", "agent.example:9", "localhost", "evil.example")
+        assert [ask(url, KEY, host, **good)[0] for host in hosts] == [200, 200, 200, 421]
     assert len(loads) == 2
 
     described = place.zenml("deployment", "describe", "by-command")
@@ -136,7 +168,20 @@ def test_two_services_beside_each_other(place: Place) -> None:
     assert place.zenml("deployment", "deprovision", "by-command", "--yes").returncode == 0
     with pytest.raises(OSError):
         urlopen(f"{urls['by-command']}/health", timeout=5)
-    assert ask(urls["by-code"], **good)[0] == 200
+    assert ask(urls["by-code"], KEY, **good)[0] == 200
+
+
+def test_the_benchmarks_deploy_and_ask_a_checkpoint(place: Place) -> None:
+    checkpoint = str(place.base.with_name("tiny-with-questions"))
+    load = ("benchmarks.service_load", "--callers", "4", "--minutes", "0.05")
+    database = str(place.base.with_name("mails.sqlite"))
+    few = ("--requests", "20", "--questions", "6", "--connections", "20", "--database", database)
+    for benchmark in (load, ("benchmarks.service_attack", *few)):
+        done = place.run(sys.executable, "-m", *benchmark, "--checkpoint", checkpoint)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout.splitlines()[-1])["ok"]
+    listed = json.loads(place.zenml("deployment", "list", "--output", "json").stdout)
+    assert not [service["name"] for service in listed["items"] if service["name"].startswith("benchmark-")]
 
 
 def test_a_killed_service_comes_back_by_itself(place: Place) -> None:
