@@ -1,6 +1,6 @@
 """Authentication of requests: the dependency that turns the header `Authorization` into a caller."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -12,7 +12,7 @@ from serving.errors import Rejected
 _BEARER = HTTPBearer(auto_error=False, description="a key of this service; not needed where none is set")
 
 
-def authentication(keys: Keys) -> Callable[..., Caller]:
+def authentication(keys: Keys) -> Callable[..., Awaitable[Caller]]:
     """Return a FastAPI dependency that yields the caller. It raises `Rejected` (401) for a missing or unknown key."""
 
     async def authenticated(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
@@ -18,7 +18,7 @@ from serving.events import EventQueue
 WAITING_NOTE_SECONDS = 2.0
 
 
-def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Caller]) -> None:
+def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
     """Add `/invoke`, `/stream`, `/submit` and `/answers/{answer_id}`."""
     asking = Annotated[Caller, Depends(authenticated)]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, FastAPI
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_routes(
-    fastapi: FastAPI, ratings: FeedbackQueue, metrics: Metrics, authenticated: Callable[..., Caller]
+    fastapi: FastAPI, ratings: FeedbackQueue, metrics: Metrics, authenticated: Callable[..., Awaitable[Caller]]
 ) -> None:
     """Add `/feedback`."""
     asking = Annotated[Caller, Depends(authenticated)]

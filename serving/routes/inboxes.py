@@ -1,6 +1,6 @@
 """Routes that say what can be asked: inboxes and example questions."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Query
@@ -11,7 +11,7 @@ from serving.answering import Answering
 from serving.errors import Rejected, documented
 
 
-def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Caller]) -> None:
+def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
     """Add `/inboxes` and `/examples`. Plain functions: FastAPI runs them in a thread, off the event loop."""
     asking = Annotated[Caller, Depends(authenticated)]
 

@@ -1,6 +1,6 @@
 """Routes about the service itself: model, health and metrics."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Response
@@ -12,7 +12,9 @@ from serving.errors import documented
 from serving.metrics import Metrics
 
 
-def add_routes(fastapi: FastAPI, answering: Answering, metrics: Metrics, authenticated: Callable[..., Caller]) -> None:
+def add_routes(
+    fastapi: FastAPI, answering: Answering, metrics: Metrics, authenticated: Callable[..., Awaitable[Caller]]
+) -> None:
     """Add `/model`, `/health` and `/metrics`."""
     asking = Annotated[Caller, Depends(authenticated)]
 
