@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,6 +131,7 @@ def target(arguments: argparse.Namespace) -> Iterator[Service]:
         return
     name = f"benchmark-{uuid.uuid4().hex[:8]}"
     zenml = str(Path(sys.executable).with_name("zenml"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the service is deleted then, too
     with tempfile.TemporaryDirectory() as feedback:
         command = [sys.executable, "run.py", "--pipeline", "deploy", "--name", name]
         command += ["--checkpoint", str(arguments.checkpoint.resolve())]

@@ -106,6 +106,7 @@ def health(address: tuple[str, int], source: str = "127.0.0.1") -> bytes:
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHo", HEAD + b"\r\n{"])
 def test_one_client_cannot_use_up_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(http_protocol, "CONNECTIONS", 20)
+    monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 60.0)
     policy = ScriptedPolicy()
     with served(scripted_app(policy, tmp_path)) as url, contextlib.ExitStack() as opened:
         address = "127.0.0.1", urlsplit(url).port or 0
