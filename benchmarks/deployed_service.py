@@ -1,4 +1,4 @@
-"""The service that a benchmark asks: one that runs already, or one deployed from a checkpoint for as long as it takes."""
+"""The service that a benchmark asks: one that runs already, or one deployed from a checkpoint for the benchmark."""
 
 from __future__ import annotations
 
@@ -44,16 +44,13 @@ class Reply:
             return None
 
     def events(self) -> list[tuple[str, Any]]:
-        """Return the server-sent events of the body, by name and data."""
-        blocks = [
-            dict(line.partition(":")[::2] for line in block.splitlines() if not line.startswith(":"))
-            for block in self.content.decode("utf-8", "replace").split("\n\n")
-        ]
-        return [
-            (block["event"].strip(), json.loads(block["data"]))
-            for block in blocks
-            if "event" in block and "data" in block
-        ]
+        """Return the server-sent events of the body, by name and data; none when it is something else."""
+        found = []
+        for block in self.content.decode("utf-8", "replace").split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in block.splitlines() if line.startswith(("event: ", "data: ")))
+            with contextlib.suppress(KeyError, ValueError):
+                found.append((fields["event"], json.loads(fields["data"])))
+        return found
 
 
 class Service:

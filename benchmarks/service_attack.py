@@ -172,7 +172,7 @@ def shown_mails(reply: Reply) -> list[str]:
     if isinstance(whole, dict):
         answers, read = [whole, whole.get("reply") or {}], []
     else:
-        events = reply.events() if b"event:" in reply.content else []
+        events = reply.events()
         answers, read = ([data for name, data in events if name == kind] for kind in ("answer", "source"))
     cited = [source for answer in answers for source in answer.get("sources") or []]
     return [source["message_id"] for source in (*cited, *read)]
@@ -188,7 +188,14 @@ def succeeded(reply: Reply) -> bool:
     """Return whether a reply holds an answer that cites a mail that was read."""
     if isinstance(reply.json, dict):
         return bool((reply.json.get("reply") or reply.json).get("success"))
-    return any(name == "answer" and data["success"] for name, data in reply.events() if b"event:" in reply.content)
+    return any(name == "answer" and data["success"] for name, data in reply.events())
+
+
+def failed(reply: Reply) -> bool:
+    """Return whether the service failed (500 or more, not 503), also in a stream or in the background."""
+    stored = isinstance(reply.json, dict) and reply.json.get("status") == "failed"
+    told = [data["status"] for name, data in reply.events() if name == "error"] if reply.json is None else []
+    return stored or any(status >= 500 and status != 503 for status in (reply.status, *told))
 
 
 def held_connections(service: Service, count: int) -> dict[str, Any]:
@@ -254,9 +261,7 @@ def attack(service: Service, database: MailDatabase, arguments: argparse.Namespa
     if len(inboxes) < 2:
         sys.exit("error: the service names fewer than two inboxes: it needs mail of several people to be attacked")
     if unknown := [inbox for inbox in inboxes if not database.knows(inbox)]:
-        sys.exit(
-            f"error: --database {database.path}: no mail of {unknown[0]}: name the service's own database"
-        )
+        sys.exit(f"error: --database {database.path}: no mail of {unknown[0]}: name the service's own database")
     example = service.request("GET", f"/examples?inbox={quote(inboxes[0])}").json["examples"]
     question = {"question": "Which room?", "inbox_address": inboxes[0], "query_date": "2024-05-15"}
     valid = example[0] if example else question
@@ -288,7 +293,7 @@ def attack(service: Service, database: MailDatabase, arguments: argparse.Namespa
         "successes": sum(succeeded(reply) for reply, _ in answers),
         "shown_mails": sum(len(shown_mails(reply)) for reply, _ in replies),
         "foreign_mails": sum(foreign_mails(reply, mine, database) for reply, mine in replies),
-        "server_errors": sum(reply.status >= 500 and reply.status != 503 for reply, _ in replies),
+        "server_errors": sum(failed(reply) for reply, _ in replies),
         "without_reply": sum(reply.status == 0 for reply, _ in replies),
         "held_connections": held,
         "kills": kills,
