@@ -41,7 +41,9 @@ def decide_promotion(
     if accuracy is None or of_base is None:
         return Promotion(promoted=False, reason="no held-out question has a reference answer, so accuracy is unknown")
     if alerts:
-        reason = f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
+        reason = (
+            f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
+        )
         return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")
     if accuracy <= floor:
         return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")

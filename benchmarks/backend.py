@@ -24,9 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-)  # otherwise its import waits for a price list from the network
+# Otherwise LiteLLM's import waits for a price list from the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 from transformers import AutoTokenizer
 
@@ -222,7 +221,9 @@ def run_side(side: str, job_file: Path, job: Job, python: str = sys.executable, 
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     lines = done.stdout.split("\n")
     if done.returncode < 0:
-        raise SideFailed(f"{side}: killed by signal {-done.returncode}; 9 mostly means that there was not enough memory")
+        raise SideFailed(
+            f"{side}: killed by signal {-done.returncode}; 9 mostly means that there was not enough memory"
+        )
     if done.returncode:
         raise SideFailed(f"{side}: {(done.stderr.strip() or done.stdout.strip() or 'no output').splitlines()[-1]}")
     return json.loads([line for line in lines if line.startswith("{")][-1])
@@ -355,7 +356,10 @@ def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]
             "least_gflops": round(least, 1),
             "executed_gflops": round(executed, 1),
             "least_of_float32_product": round(least / limits["gemm_float32_gflops"], 3),
-            **{f"executed_of_{dtype}_product": round(executed / limits[f"gemm_{dtype}_gflops"], 3) for dtype in products},
+            **{
+                f"executed_of_{dtype}_product": round(executed / limits[f"gemm_{dtype}_gflops"], 3)
+                for dtype in products
+            },
         }
     names = list(figures["sft"])
     rows = [(name.replace("_", " "), *(figures[update][name] for update in figures)) for name in names]

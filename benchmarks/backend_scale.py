@@ -40,13 +40,21 @@ def main() -> int:
     """Measures all points; returns the exit code: 0 done, 2 it could not be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--model", type=Path, default=Path("models/smollm2-135m-instruct"), help="a folder (default SmolLM2-135M-Instruct's)")
+    add(
+        "--model",
+        type=Path,
+        default=Path("models/smollm2-135m-instruct"),
+        help="a folder (default SmolLM2-135M-Instruct's)",
+    )
     add("--threads", type=int, default=physical_cores(), help="default: one per physical core")
     add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of the products (default bfloat16)")
     add("--plot", type=Path, help="file for the log-log plot")
     arguments = parser.parse_args()
     if not (arguments.model / "config.json").is_file():
-        print(f"error: --model {arguments.model}: expected a folder with config.json and safetensors weights", file=sys.stderr)
+        print(
+            f"error: --model {arguments.model}: expected a folder with config.json and safetensors weights",
+            file=sys.stderr,
+        )
         return 2
     figures: dict[str, Any] = {"model": arguments.model.name, "dtype": arguments.dtype, "threads": arguments.threads}
     try:

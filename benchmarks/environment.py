@@ -244,9 +244,7 @@ def measure_search(
     common = [word for word, _ in words.most_common(COMMON_WORDS)]
     inboxes = sorted({question.inbox_address for question in questions} | set(_large_inboxes(database)))
     asked: dict[str, list[tuple[str, datetime, list[str]]]] = {
-        "one common keyword": [
-            (chance.choice(inboxes), LATEST, [chance.choice(common)]) for _ in range(queries)
-        ]
+        "one common keyword": [(chance.choice(inboxes), LATEST, [chance.choice(common)]) for _ in range(queries)]
     }
     for number in (1, 2, 3, 4):
         drawn = []
@@ -324,7 +322,9 @@ def measure_quality(
     rows = []
     for name, ours in figures["ours"].items():
         theirs = figures["obvious"][name]
-        rows.append((name.replace("_", " "), f"{ours:.1%}", f"{theirs:.1%}", round(ours / theirs, 2) if theirs else None))
+        rows.append(
+            (name.replace("_", " "), f"{ours:.1%}", f"{theirs:.1%}", round(ours / theirs, 2) if theirs else None)
+        )
     show(
         f"Gold mail found, {len(questions)} questions (goal 97.5% in the first 5, 98.5% in the first 10)",
         ("", "ours", "obvious", "ratio"),

@@ -89,7 +89,11 @@ def measure(path: Path, scratch: Path, written: int, planted: Counter[str], alte
             for name, ratio in (("mails_per_second", figures["ratio"]), ("peak_memory_mb", None))
         ],
     )
-    show("planted defects", ("", "planted", "reported"), [(n, planted[n], figures["reported"].get(n, 0)) for n in planted])
+    show(
+        "planted defects",
+        ("", "planted", "reported"),
+        [(n, planted[n], figures["reported"].get(n, 0)) for n in planted],
+    )
     return figures
 
 

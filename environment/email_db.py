@@ -260,7 +260,9 @@ class Mailbox:
         if not copies:
             return None
         copy_id, message_id, sent_at = copies[0]
-        sender, subject, body = self._database.rows("SELECT from_address, subject, body FROM email WHERE id = ?", email_id)[0]
+        sender, subject, body = self._database.rows(
+            "SELECT from_address, subject, body FROM email WHERE id = ?", email_id
+        )[0]
         people = self._database.rows(
             "SELECT role, address FROM delivery JOIN address ON address.id = address_id WHERE email_id = ? AND copy_id = ?"
             " AND role IN ('to', 'cc') ORDER BY role, place, address",

@@ -264,7 +264,8 @@ class _Builder:
         mails_of: dict[str, set[int]] = {}
         for message_id in self._joined:
             found = self._connection.execute(
-                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1", (message_id,)
+                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1",
+                (message_id,),
             ).fetchone()
             if found:
                 mails_of.setdefault(_root(self._joined, message_id), set()).add(found[0])

@@ -19,7 +19,9 @@ _ADDRESSES_REMEMBERED = 20_000
 _IN_ANGLES = re.compile(r"<([^<>]*)>")
 _BLANKS = re.compile(r"\s+")
 _QUOTED_LINE = re.compile(r"[ \t]*>")
-_ATTRIBUTION = re.compile(r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I)
+_ATTRIBUTION = re.compile(
+    r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I
+)
 _QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
 _RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*[-_=*~+#]{5,}$")
@@ -49,7 +51,9 @@ def split_quoted(body: str) -> tuple[str, str]:
     for number, line in enumerate(lines):
         below = next((later for later in lines[number + 1 : number + 4] if later.strip()), "")
         text = line.rstrip("\r\n")
-        if _QUOTED_FROM_HERE.fullmatch(text) and (not text.strip().startswith("_") or below.lstrip().startswith("From:")):
+        if _QUOTED_FROM_HERE.fullmatch(text) and (
+            not text.strip().startswith("_") or below.lstrip().startswith("From:")
+        ):
             quoted += lines[number:]
             break
         is_quoted = _QUOTED_LINE.match(text) or (_ATTRIBUTION.fullmatch(text) and _QUOTED_LINE.match(below))

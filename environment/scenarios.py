@@ -74,7 +74,9 @@ def load_scenarios(
         rows.append((question, "test" if held_out else "train"))
     if test_questions is not None:
         split = "test" if has_split(test_questions, "test") else "train"
-        rows.extend((question, "test") for question in parquet_questions(test_questions, split, labelled=not unlabelled))
+        rows.extend(
+            (question, "test") for question in parquet_questions(test_questions, split, labelled=not unlabelled)
+        )
 
     excluded = {str(excluded_id) for excluded_id in excluded_ids}
     usable: dict[str, dict[str, Scenario]] = {"train": {}, "test": {}}

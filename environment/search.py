@@ -1,7 +1,7 @@
 """Search a mailbox from the terminal, as the agent does.
 
-  python -m environment.search --inbox ann@example.com --query "budget review"
-  python -m environment.search --inbox ann@example.com --read 17
+python -m environment.search --inbox ann@example.com --query "budget review"
+python -m environment.search --inbox ann@example.com --read 17
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--after", metavar="DATE", help="only mail from this day on")
     add("--from-addr", default="", metavar="ADDRESS", help="only mail of this sender; the part before the @ is enough")
     add("--to-addr", default="", metavar="ADDRESS", help="only mail to this address")
-    add("--limit", type=int, default=10, metavar="N", help=f"how many mails to list, at most {MAX_RESULTS} (default 10)")
+    add(
+        "--limit", type=int, default=10, metavar="N", help=f"how many mails to list, at most {MAX_RESULTS} (default 10)"
+    )
     add("--database", type=Path, metavar="FILE", help="default: what the data pipeline built last, in data/")
     arguments = parser.parse_args(words)
     if arguments.read is None and not any((arguments.query, arguments.after, arguments.from_addr, arguments.to_addr)):
@@ -70,7 +72,9 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _show(arguments: argparse.Namespace, database: MailDatabase, console: Console) -> None:
-    mailbox = database.mailbox(arguments.inbox, parse_query_date(arguments.before) if arguments.before else datetime.max)
+    mailbox = database.mailbox(
+        arguments.inbox, parse_query_date(arguments.before) if arguments.before else datetime.max
+    )
     if arguments.read is not None:
         mail = mailbox.read(arguments.read)
         if mail is None:
@@ -96,9 +100,7 @@ def _table(hits: list[SearchResult], mailbox: Mailbox) -> Table:
     for name in ("from", "subject", "passage"):
         table.add_column(name, overflow="fold")
     for hit in hits:
-        table.add_row(
-            str(hit.id), f"{hit.date:%Y-%m-%d}", *map(_shown, (hit.from_address, hit.subject, hit.snippet))
-        )
+        table.add_row(str(hit.id), f"{hit.date:%Y-%m-%d}", *map(_shown, (hit.from_address, hit.subject, hit.snippet)))
     return table
 
 

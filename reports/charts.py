@@ -117,7 +117,9 @@ def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | Non
     else:
         lines = "".join(
             f'<path class="raw run{number % COLOURS}" d="{path(points)}"/>'
-            + "".join(f'<circle class="run{number % COLOURS}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points)
+            + "".join(
+                f'<circle class="run{number % COLOURS}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points
+            )
             for number, points in enumerate(runs)
             if points
         )

@@ -17,7 +17,15 @@ from reports.page import escape, page
 _RECENT = 5
 """Last steps whose mean stands for the end of a run: a single step is mostly the choice of its questions."""
 _CURVES = (
-    *("reward", "accuracy", "validation_reward", "validation_accuracy", "validation_win_rate", "turns", "tokens_per_rollout"),
+    *(
+        "reward",
+        "accuracy",
+        "validation_reward",
+        "validation_accuracy",
+        "validation_win_rate",
+        "turns",
+        "tokens_per_rollout",
+    ),
     *("seconds", "reward_std", "loss/kl_old_new", "entropy", "judge_cost"),
 )
 _UNLIKE = ("experiment",)
@@ -67,7 +75,8 @@ def comparison_table(runs: Sequence[ComparedRun]) -> Table:
 def comparison_html(runs: Sequence[ComparedRun]) -> str:
     """The page: the same table, and a chart per figure with a line per run."""
     legend = "".join(
-        f'<th scope="col"><i class="swatch run{number % COLOURS}"></i>{escape(run.label)}</th>' for number, run in enumerate(runs)
+        f'<th scope="col"><i class="swatch run{number % COLOURS}"></i>{escape(run.label)}</th>'
+        for number, run in enumerate(runs)
     )
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'

@@ -165,12 +165,17 @@ class TrainingConsole:
             )
             say(f"  learnt from  {_learnt_from(row)}", quiet=True)
         if row.validation_seconds is not None:
-            figures = f"reward {_number(row.validation_reward, '6.3f')}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+            figures = (
+                f"reward {_number(row.validation_reward, '6.3f')}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+            )
             if row.validation_win_rate is not None:
                 figures += f"  wins against the start {row.validation_win_rate:4.0%}"
             say(f"  validation   {figures}", quiet=True)
         if row.validation_errors or row.rollout_errors:
-            say(f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions", alarm=True)
+            say(
+                f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions",
+                alarm=True,
+            )
         if begun := [alert for alert in row.alerts if alert.name not in self._alerts]:
             say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
         self._alerts = {alert.name for alert in row.alerts}

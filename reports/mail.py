@@ -54,7 +54,8 @@ def _statistics(statistics: Mapping[str, Any]) -> str:
         if statistics[key]
     )
     largest = "".join(
-        f"<tr><td>{escape(address)}</td><td>{mails:,}</td></tr>" for address, mails in statistics["largest_inboxes"].items()
+        f"<tr><td>{escape(address)}</td><td>{mails:,}</td></tr>"
+        for address, mails in statistics["largest_inboxes"].items()
     )
     dates = " to ".join(str(statistics[key] or "-")[:10] for key in ("first_date", "last_date"))
     head = "".join(f'<th scope="col">{name}</th>' for name in ("", *names))

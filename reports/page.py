@@ -37,9 +37,8 @@ def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None
     """The whole document. `body` is HTML, `scripts` are names of files in assets/, `data` is what they read."""
     embedded = ""
     if scripts:
-        embedded = (
-            f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
-            + "".join(f"<script>\n{_asset(script)}</script>\n" for script in scripts)
+        embedded = f'<script type="application/json" id="data">{embed_json(data)}</script>\n' + "".join(
+            f"<script>\n{_asset(script)}</script>\n" for script in scripts
         )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

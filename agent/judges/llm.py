@@ -55,7 +55,8 @@ class LLMJudge:
             try:
                 response = await self._ask(question, reference, answer)
                 spent = _Spent(
-                    prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens, cost=_sum(spent.cost, price_of(response))
+                    prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens,
+                    cost=_sum(spent.cost, price_of(response)),
                 )
                 reply = _parse(response.choices[0].message.content or "")
             except ValueError as error:

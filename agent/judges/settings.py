@@ -18,7 +18,8 @@ class JudgeSettings(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     judge: Literal["exact", "llm"] = Field(
-        default="exact", description="who says what is correct, in training and evaluation: deterministic comparison, or an LLM"
+        default="exact",
+        description="who says what is correct, in training and evaluation: deterministic comparison, or an LLM",
     )
     judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
     judge_api_base: str | None = Field(default=None, description="base URL of a self-hosted OpenAI-compatible judge")

@@ -74,7 +74,9 @@ class QuestionChecks:
         id = hashlib.sha256("\0".join((batch.inbox, *message_ids, question)).encode()).hexdigest()[:12]
         asked_at = _query_date(max(mail.date for mail in cited), id)
         about = content_words(question)
-        hits = self._database.mailbox(batch.inbox, parse_query_date(asked_at)).search(about, max_results=_SEARCH_RESULTS)
+        hits = self._database.mailbox(batch.inbox, parse_query_date(asked_at)).search(
+            about, max_results=_SEARCH_RESULTS
+        )
         if not {hit.id for hit in hits}.intersection(mail_ids):
             return "not_found_by_search"
         if self._asked_before(batch.inbox, message_ids, about, answer):

@@ -41,7 +41,9 @@ class Journal:
             raise self._unwritable(error) from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._lock.release()
 
     def finished(self, request: str) -> Reply | None:
@@ -78,7 +80,9 @@ class Journal:
             try:
                 line = _Line.model_validate(json.loads(text))
             except (ValueError, ValidationError):
-                raise BadInput(f"{self.path}: line {number} is damaged; remove that line, or the file to start anew") from None
+                raise BadInput(
+                    f"{self.path}: line {number} is damaged; remove that line, or the file to start anew"
+                ) from None
             self._remember(line.request, Reply(questions=line.questions, problem=line.problem, spent=line.spent))
 
     def _unwritable(self, error: OSError) -> BadInput:

@@ -14,7 +14,9 @@ class QuestionSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    question_model: str = Field(default="openai/gpt-4.1", min_length=1, description="LiteLLM name of the LLM that writes")
+    question_model: str = Field(
+        default="openai/gpt-4.1", min_length=1, description="LiteLLM name of the LLM that writes"
+    )
     question_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible server")
     extra_litellm_params: dict[str, Any] = Field(
         default_factory=dict, description="more arguments of litellm.completion, such as temperature"
@@ -27,7 +29,9 @@ class QuestionSettings(BaseModel):
     questions_per_batch: int = Field(default=4, ge=1, le=50, description="questions to ask of it about them")
     question_min_realism: float = Field(default=0.5, ge=0, le=1, description="least how_realistic of a kept question")
 
-    max_questions: int | None = Field(default=None, ge=1, description="stop at so many; null: questions_per_inbox decides")
+    max_questions: int | None = Field(
+        default=None, ge=1, description="stop at so many; null: questions_per_inbox decides"
+    )
     max_cost: float | None = Field(
         default=None, gt=0, description="ask no more when the next batches would pass it, in US dollars; null: no limit"
     )

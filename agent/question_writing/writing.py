@@ -74,7 +74,9 @@ def write_questions(
     key = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:10]
     with Journal(journal_folder / f"{key}.jsonl") as journal:
         writing = _Writing(database, settings, journal, read_chars, max_messages, progress)
-        asyncio.run(writing.run({inbox: batches_of(database, inbox, settings.mails_per_batch, seed) for inbox in inboxes}))
+        asyncio.run(
+            writing.run({inbox: batches_of(database, inbox, settings.mails_per_batch, seed) for inbox in inboxes})
+        )
     if not writing.report.questions:
         raise writing.fruitless()
     return writing.report
@@ -97,9 +99,7 @@ class _Writing:
         self._reader = AgentSettings(read_chars=read_chars)
         self._progress = progress
         self._author = QuestionAuthor(settings)
-        self._checks = QuestionChecks(
-            database, min_realism=settings.question_min_realism, max_messages=max_messages
-        )
+        self._checks = QuestionChecks(database, min_realism=settings.question_min_realism, max_messages=max_messages)
         self._rejected: Counter[str] = Counter()
 
     async def run(self, batches: dict[str, list[Batch]]) -> None:
