@@ -100,24 +100,19 @@ class CausalMask:
 
 
 class KVPool:
-    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it.
-
-    `trunk` keeps beside them what left the layers that no adapter touches, for the update (width 0: nothing).
-    """
+    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it."""
 
     def __init__(
         self,
         layers: int,
         kv_heads: int,
         head_dim: int,
-        trunk_width: int,
         tokens: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.tokens = tokens
         self._empty = partial(torch.empty, layers, 2, kv_heads, tokens, head_dim, dtype=dtype, device=device)
-        self.trunk = torch.empty(tokens, trunk_width, dtype=dtype, device=device)
         self.clear()
 
     def clear(self) -> None:
@@ -150,7 +145,6 @@ class KVPool:
 
     def copy(self, source: int, target: int, count: int) -> None:
         self.store[:, :, :, target : target + count] = self.store[:, :, :, source : source + count]
-        self.trunk[target : target + count] = self.trunk[source : source + count]
 
 
 @dataclass(frozen=True)

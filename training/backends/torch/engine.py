@@ -87,7 +87,6 @@ class _Sequence:
     size: int
     used: int
     request: _Request | None
-    trunk_is_base: bool
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -164,8 +163,8 @@ class Engine:
     def alone(self, work: Callable[[], Result]) -> Result:
         """What `work` returns, done by the engine's thread with the model to itself: no step runs meanwhile.
 
-        Waiting and running requests go on afterwards. The finished conversations leave the cache, afterwards at the latest,
-        and its memory is free when nothing is running.
+        Waiting and running requests go on afterwards. The finished conversations leave the cache before and after it, and
+        the cache's memory is free meanwhile when nothing is running.
         """
         future: Future[Result] = Future()
         with self._wake:
@@ -180,16 +179,6 @@ class Engine:
             self._evict(sequence)
         if not self._running:
             self._pool.clear()
-
-    def trunk_states(self, ids: np.ndarray) -> torch.Tensor | None:
-        """What left the trunk of the network for each of `ids`, if a cached conversation begins with them.
-
-        To be called within `alone`. The states hold whatever adapter was served, since none of ours reaches the trunk.
-        """
-        for sequence in self._finished:
-            if sequence.trunk_is_base and common_prefix(sequence.ids[: sequence.computed], ids) == len(ids):
-                return self._pool.trunk[sequence.start : sequence.start + len(ids)]
-        return None
 
     def waiting(self) -> int:
         return len(self._waiting)
@@ -244,8 +233,7 @@ class Engine:
 
     def _do_alone(self, work: Callable[[], Any], future: Future[Any]) -> None:
         try:
-            if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
-                self._forget()
+            self._forget()
             result = work()
         except BaseException as error:
             self._forget()
@@ -277,12 +265,10 @@ class Engine:
         ids = np.concatenate([s.ids[a:b] for (s, _, _), (a, b) in zip(batch, rows, strict=True)])
         positions = np.concatenate([np.arange(a, b) for a, b in rows])
         network.merge(next((s.request.adapter for s, _, _ in batch if s.request), None))
-        plan = CachedAttention(self._pool, spans)
         hidden = network.hidden(
             torch.from_numpy(ids).to(network.device),
             torch.from_numpy(positions).to(network.device),
-            plan,
-            keep_trunk=(lambda x: self._pool.trunk.index_copy_(0, plan.slots, x)) if network.trunk_layers else None,
+            CachedAttention(self._pool, spans),
         )
         ready: list[tuple[_Sequence, int]] = []
         predicting: list[int] = []
@@ -468,7 +454,6 @@ class Engine:
                 size=size,
                 used=next(self._clock),
                 request=request,
-                trunk_is_base=request.adapter is None or request.adapter.layers()[0] >= self.network.trunk_layers,
                 reused=shared,
             )
         )

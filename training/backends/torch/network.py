@@ -9,7 +9,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -98,8 +98,7 @@ class PolicyNetwork:
         self.recorded_tokens: int = settings.recorded_tokens or _RECORDED_TOKENS[matmul_dtype]
         self.body = model.model
         self.layer_count = len(self.body.layers)
-        # Layers below this one, the trunk, never carry an adapter of ours: what they compute stays valid.
-        self.trunk_layers = max(0, self.layer_count - (settings.lora_layers or self.layer_count))
+        frozen_layers = max(0, self.layer_count - (settings.lora_layers or self.layer_count))
         self.context_length: int = self.config.max_position_embeddings
         self.end_ids = _end_ids(model)
         self.merged: LoraAdapter | None = None
@@ -109,7 +108,7 @@ class PolicyNetwork:
                 block = getattr(layer, block_name)
                 for names in joints:
                     joint = JointLinear([getattr(block, name) for name in names], matmul_dtype)
-                    if index < self.trunk_layers:
+                    if index < frozen_layers:
                         joint.forget_plain()
                     for number, name in enumerate(names):
                         projection = Projection(joint, number)
@@ -124,8 +123,7 @@ class PolicyNetwork:
     def kv_pool(self, tokens: int) -> KVPool:
         attention = self.body.layers[0].self_attn
         heads = self.config.num_key_value_heads
-        width = self.config.hidden_size if self.trunk_layers else 0
-        return KVPool(self.layer_count, heads, attention.head_dim, width, tokens, self.dtype, self.device)
+        return KVPool(self.layer_count, heads, attention.head_dim, tokens, self.dtype, self.device)
 
     def hidden(
         self,
@@ -135,30 +133,18 @@ class PolicyNetwork:
         *,
         grad_from: int | None = None,
         record_tokens: int | None = None,
-        trunk: torch.Tensor | None = None,
-        keep_trunk: Callable[[torch.Tensor], None] | None = None,
     ) -> torch.Tensor:
-        """Final hidden states [n, width] of a row of `ids` [n] at `positions` [n].
+        """Return the final hidden states [n, width] of a row of `ids` [n] at `positions` [n].
 
-        Nothing is recorded for back-propagation below layer `grad_from` (nowhere when it is `None`). A row of more than
-        `record_tokens` is recorded in as many layers as fit into the memory that these tokens take in all of them; the
-        layers below those are computed once more in the backward pass (Chen et al. 2016). `trunk`
-        [n, width] is what enters layer `trunk_layers`, when it is known already; `keep_trunk` is given it otherwise.
+        Layers below `grad_from` record nothing for back-propagation; with `None` no layer does. `record_tokens` bounds
+        the memory of what is recorded, in tokens times layers: the top layers record, those below them are computed
+        again in the backward pass (activation checkpointing, Chen et al. 2016).
         """
         recorded_from = grad_from if grad_from is not None and torch.is_grad_enabled() else self.layer_count
         with torch.no_grad():
-            if trunk is None:
-                x = self.body.embed_tokens(ids)[None]
-                first = 0
-            else:
-                x = trunk[None]
-                first = self.trunk_layers
+            x = self.body.embed_tokens(ids)[None]
             rotary = self.body.rotary_emb(x, positions[None])
-            if keep_trunk is not None:
-                x = self._layers(x, rotary, plan, first, self.trunk_layers)
-                keep_trunk(x[0])
-                first = self.trunk_layers
-            x = self._layers(x, rotary, plan, first, recorded_from)
+            x = self._layers(x, rotary, plan, 0, recorded_from)
         layers = self.layer_count - recorded_from
         recorded = layers if record_tokens is None else min(layers, layers * record_tokens // len(ids))
         for layer in self.body.layers[recorded_from : self.layer_count - recorded]:

@@ -69,7 +69,7 @@ class TorchService:
         def update() -> dict[str, float]:
             packed = packed_tensors_from_dir(**disk_packed_tensors)
             step, trainer = self._current_trainer()
-            metrics = trainer.policy_step(packed, config, _config, engine.trunk_states)
+            metrics = trainer.policy_step(packed, config, _config)
             self._save(step + 1, trainer)
             return metrics
 

@@ -30,15 +30,14 @@ class TokenTree:
     """A row of tokens: segment after segment, each after its parent.
 
     `ids` and `positions` have one entry per unique token; segment i has `lengths[i]` of them and attends to the
-    segments of `paths[i]` (root first, i last). `entries[s]` are the entries of sample s. `rows[j]` is the entry
-    whose output predicts `labels[j]`; j counts the targets of all samples in order.
+    segments of `paths[i]` (root first, i last). `rows[j]` is the entry whose output predicts `labels[j]`; j counts the
+    targets of all samples in order.
     """
 
     ids: np.ndarray
     positions: np.ndarray
     lengths: list[int]
     paths: list[list[int]]
-    entries: list[np.ndarray]
     rows: np.ndarray
     labels: np.ndarray
 
@@ -77,7 +76,6 @@ def build_tree(samples: Sequence[Sample]) -> TokenTree:
         np.concatenate(positions),
         lengths,
         paths,
-        entries,
         np.concatenate([own[s.targets - 1] for own, s in zip(entries, samples, strict=True)]),
         np.concatenate([s.ids[s.targets] for s in samples]),
     )

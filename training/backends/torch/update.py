@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from training.backends.torch.attention import TreeAttention
 from training.backends.torch.network import PolicyNetwork, give_back_memory
 from training.backends.torch.settings import TorchSettings
-from training.backends.torch.token_tree import Sample, TokenTree, build_tree, micro_batches
+from training.backends.torch.token_tree import Sample, build_tree, micro_batches
 
 if TYPE_CHECKING:
     from art import dev, types
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from art.preprocessing.pack import PackedTensors
     from art.preprocessing.tokenize import SFTBatch
 
-TrunkStates = Callable[[np.ndarray], torch.Tensor | None]
 Mode = Literal["rl", "sft"]
 _HEAD_ROWS = 128
 """Rows whose logits are there at the same time: 25 MB for 49,152 words; with fewer the head is read from memory more often."""
@@ -74,33 +73,17 @@ def target_logprobs(
     network: PolicyNetwork,
     samples: Sequence[Sample],
     grad_from: int | None = None,
-    trunk_states: TrunkStates | None = None,
     record_tokens: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies (float32 [targets]) of all samples' targets, in order.
-
-    `trunk_states` may know what the lowest layers made of a sample: when it knows all of them, these layers are
-    skipped.
-    """
+    """Return log-probabilities and entropies (float32 [targets]) of all samples' targets, in order."""
     tree = build_tree(samples)
     device = network.device
     plan = TreeAttention(tree.lengths, tree.paths, network.head)
     ids = torch.from_numpy(tree.ids).to(device)
     positions = torch.from_numpy(tree.positions).to(device)
-    trunk = _known_trunk(tree, samples, trunk_states) if trunk_states and network.trunk_layers else None
-    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, record_tokens=record_tokens, trunk=trunk)
+    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, record_tokens=record_tokens)
     rows, labels = torch.from_numpy(tree.rows).to(device), torch.from_numpy(tree.labels).to(device)
     return _TargetLogprobs.apply(hidden[rows], network, labels)
-
-
-def _known_trunk(tree: TokenTree, samples: Sequence[Sample], trunk_states: TrunkStates) -> torch.Tensor | None:
-    known = [trunk_states(sample.inputs) for sample in samples]
-    if any(states is None for states in known):
-        return None
-    trunk = known[0].new_empty(len(tree.ids), known[0].shape[1])
-    for own, states in zip(tree.entries, known, strict=True):
-        trunk[torch.from_numpy(own).to(trunk.device)] = states
-    return trunk
 
 
 @dataclass
@@ -183,12 +166,10 @@ class AdapterTrainer:
         packed: PackedTensors,
         config: types.TrainConfig,
         dev_config: dev.TrainConfig,
-        trunk_states: TrunkStates | None = None,
     ) -> dict[str, float]:
         """One GRPO step (`art.loss.loss_fn`) on all packed trajectories: the mean over all trainable tokens.
 
-        `trunk_states` is the engine's: rollouts have been through the lowest layers already. With a KL penalty the
-        mean divergence that it is measured against is taken per micro-batch.
+        With a KL penalty, the mean divergence that it is measured against is taken per micro-batch.
         """
         samples, targets = unpack(packed)
         count = sum(len(sample.targets) for sample in samples)
@@ -203,7 +184,6 @@ class AdapterTrainer:
                     self._network,
                     [samples[i] for i in batch],
                     self._grad_from,
-                    trunk_states,
                     record_tokens=self._network.recorded_tokens,
                 )
                 of_batch = _join([targets[i] for i in batch], self._network.device)

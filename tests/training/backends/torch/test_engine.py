@@ -14,7 +14,7 @@ from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings
-from training.backends.torch.attention import CachedAttention, KVPool, Span, TreeAttention
+from training.backends.torch.attention import CachedAttention, KVPool, Span
 from training.backends.torch.drafts import Drafts
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
@@ -152,36 +152,10 @@ def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: E
         assert torch.equal(linear.weight, engine.network.linears[name].weight), name
 
 
-def test_the_trunk_of_a_finished_conversation_is_kept_for_the_update(engine: Engine) -> None:
-    """Across turns, prefix copies and an adapter above the trunk."""
-    adapter = random_adapter(engine.network)
-    ids = prompts(1, shared=40)[0]
-    for turn in range(3):
-        completion = engine.submit(ids, SamplingParams(max_tokens=7, seed=turn), adapter).result(60)
-        ids = ids + completion.token_ids + [8, 9]
-    known = np.asarray(ids[:-3])
-
-    @torch.no_grad()
-    def compare() -> None:
-        kept: list[torch.Tensor] = []
-        states = engine.trunk_states(known)
-        assert engine.trunk_states(np.asarray([*known, 5])) is None
-        plan = TreeAttention([len(known)], [[0]], engine.network.head)
-        positions = torch.arange(len(known))
-        engine.network.hidden(torch.from_numpy(known), positions, plan, keep_trunk=kept.append)
-        torch.testing.assert_close(states, kept[0], atol=1e-4, rtol=1e-4)
-        from_trunk = engine.network.hidden(torch.from_numpy(known), positions, plan, trunk=states)
-        torch.testing.assert_close(
-            from_trunk, engine.network.hidden(torch.from_numpy(known), positions, plan), atol=1e-4, rtol=1e-4
-        )
-
-    engine.alone(compare)
-    assert engine.alone(lambda: engine.trunk_states(known)) is None
-
-
-def test_an_update_of_all_layers_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings) -> None:
-    every_layer = settings.model_copy(update={"lora_layers": None})
-    engine = Engine(PolicyNetwork(model_dir, every_layer), every_layer)
+@pytest.mark.parametrize("lora_layers", [None, 1])
+def test_an_update_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings, lora_layers: int | None) -> None:
+    settings = settings.model_copy(update={"lora_layers": lora_layers})
+    engine = Engine(PolicyNetwork(model_dir, settings), settings)
     store = weakref.ref(engine._pool.store)
     engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60)
     assert engine.alone(store) is None
