@@ -38,7 +38,7 @@ from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from training.backends.torch.backend import tokenize_demonstrations
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.network import physical_cores
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput

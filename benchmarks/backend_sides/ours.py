@@ -18,11 +18,11 @@ from art.preprocessing.tokenize import SFTBatch
 from art.types import TrainConfig
 
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Work, fastest, job_of_command
+from training.backends.torch.adapter_trainer import AdapterTrainer, unpack
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
-from training.backends.torch.update import AdapterTrainer, unpack
 
 _EVERYTHING = TorchSettings().micro_batch_tokens
 
@@ -47,7 +47,7 @@ def measure_rollouts(engine: Engine, job: Job) -> dict[str, float]:
     """All conversations at once, each going on as soon as its reply is there; nothing is cached before."""
 
     def roll_out() -> dict[str, int]:
-        engine.alone(lambda: None)  # forgets the finished conversations of the time before
+        engine.run_exclusive(lambda: None)  # forgets the finished conversations of the time before
         before = dict(engine.counters)
         threads = [threading.Thread(target=converse, args=(engine, c)) for c in job.conversations]
         for thread in threads:

@@ -31,11 +31,11 @@ from benchmarks.backend_sides.job import ModelSize, Work, fastest
 from benchmarks.gpu_check.carried import replaced_packages
 
 with replaced_packages():
+    from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
     from training.backends.torch.engine import Completion, Engine, SamplingParams
     from training.backends.torch.network import LoraAdapter, PolicyNetwork, give_back_memory, load_network
     from training.backends.torch.settings import TorchSettings
     from training.backends.torch.token_tree import Sample, build_tree
-    from training.backends.torch.update import AdapterTrainer, target_logprobs
     from training.errors import BadInput
 
 _QWEN = {
@@ -159,7 +159,7 @@ def check_shape(shape: str, device: str, limit: dict[str, float]) -> dict[str, A
             figures["rollouts"]["share_of_bandwidth"] = round(share / figures["rollouts"]["seconds"], 3)
             progress(f"{shape}: GRPO step")
             reset_peak(network.device)
-            figures["grpo_step"] = engine.alone(lambda: grpo_step(network, settings, groups, size))
+            figures["grpo_step"] = engine.run_exclusive(lambda: grpo_step(network, settings, groups, size))
             flops = figures["grpo_step"]["tflop"] / limit["product_tflops"]
             figures["grpo_step"]["share_of_product"] = round(flops / figures["grpo_step"]["seconds"], 3)
         finally:
@@ -216,10 +216,10 @@ def exactness(engine: Engine, folder: Path, workload: SimpleNamespace, size: Mod
     samples = cases["served"][1]
 
     def trained() -> list[float]:
-        with network.explicit(adapter), torch.no_grad():
+        with network.training_adapter(adapter), torch.no_grad():
             return target_logprobs(network, samples)[0].tolist()
 
-    cases["trained, adapter explicit"] = True, samples, engine.alone(trained)
+    cases["trained, adapter explicit"] = True, samples, engine.run_exclusive(trained)
     exact, rounded = ({name: [] for name in cases} for _ in range(2))
     dtypes = (
         {torch.float32: exact} if network.dtype == torch.float32 else {torch.float32: exact, network.dtype: rounded}
@@ -292,7 +292,7 @@ def rollouts(engine: Engine, workload: SimpleNamespace, size: ModelSize) -> tupl
     """Sample all rollouts of a step at once; each group shares its prompt."""
     prompts = [_ids(size, workload.prompt, seed=100 + group) for group in range(workload.groups)]
     sampling = SamplingParams(max_tokens=workload.reply)
-    engine.alone(lambda: None)  # forgets what is cached
+    engine.run_exclusive(lambda: None)  # forgets what is cached
     started = time.perf_counter()
     futures = [[engine.submit(prompt, sampling) for _ in range(workload.rollouts)] for prompt in prompts]
     groups = [(prompt, [f.result() for f in row]) for prompt, row in zip(prompts, futures, strict=True)]
@@ -358,7 +358,7 @@ def grpo_step(network: PolicyNetwork, settings: TorchSettings, groups: list[Grou
 
 def _margin(network: PolicyNetwork, trainer: AdapterTrainer, samples: list[Sample]) -> float:
     means = []
-    with network.explicit(trainer.adapter), torch.no_grad():
+    with network.training_adapter(trainer.adapter), torch.no_grad():
         for sample in samples:
             means.append(float(target_logprobs(network, [sample])[0].mean()))
     return sum(means[1::2]) / len(means[1::2]) - sum(means[::2]) / len(means[::2])

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import LoraAdapter
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar

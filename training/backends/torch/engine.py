@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 from training.backends.torch.attention import CachedAttention, Span
-from training.backends.torch.drafts import Drafts
 from training.backends.torch.network import LoraAdapter, PolicyNetwork
+from training.backends.torch.ngram_speculation import NgramSpeculation
 from training.backends.torch.sampling import sample
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import common_prefix
@@ -94,7 +94,7 @@ class _Sequence:
 
 
 class Engine:
-    """Owns the model; `submit` from any thread, `alone` to do something else with it.
+    """Owns the model; `submit` from any thread, `run_exclusive` to do something else with it.
 
     All of it is computed in one thread. OpenMP has a team of threads for each that computes, and once there are more of them
     than processors they no longer spin at a barrier but sleep, which costs a tenth.
@@ -112,7 +112,7 @@ class Engine:
         self._closed = False
         self._clock = itertools.count()
         self._generator = torch.Generator().manual_seed(settings.seed)
-        self._drafts = Drafts()
+        self._speculation = NgramSpeculation()
         names = ("requests", "steps", "computed_tokens", "reused_tokens", "sampled_tokens", "drafted_tokens", "accepted_tokens")
         self.counters = dict.fromkeys(names, 0)
         self.busy_seconds = 0.0
@@ -160,7 +160,7 @@ class Engine:
             self._wake.notify()
         return request.future
 
-    def alone(self, work: Callable[[], Result]) -> Result:
+    def run_exclusive(self, work: Callable[[], Result]) -> Result:
         """What `work` returns, done by the engine's thread with the model to itself: no step runs meanwhile.
 
         Waiting and running requests go on afterwards. The finished conversations leave the cache before and after it, and
@@ -226,12 +226,12 @@ class Engine:
     def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
         self._update_begun = started = time.monotonic()
         try:
-            self._do_alone(work, future)
+            self._run_work(work, future)
         finally:
             self._update_begun = None
             self._update_seconds += time.monotonic() - started
 
-    def _do_alone(self, work: Callable[[], Any], future: Future[Any]) -> None:
+    def _run_work(self, work: Callable[[], Any], future: Future[Any]) -> None:
         try:
             self._forget()
             result = work()
@@ -309,7 +309,7 @@ class Engine:
             return 0
         left = request.params.max_tokens - len(sequence.sampled) - 1
         room = max(0, self._settings.step_tokens // len(self._running) - 1)
-        guessed = self._drafts.after(sequence.ids[:known], min(self._settings.draft_tokens, left, room))
+        guessed = self._speculation.propose(sequence.ids[:known], min(self._settings.draft_tokens, left, room))
         sequence.ids[known : known + len(guessed)] = guessed
         return len(guessed)
 
@@ -366,7 +366,7 @@ class Engine:
         sequence.uniforms.pop(0)
         sequence.ids[sequence.length] = token
         sequence.length += 1
-        self._drafts.learn(sequence.ids, sequence.length - 1, sequence.length)
+        self._speculation.learn(sequence.ids, sequence.length - 1, sequence.length)
         self.counters["sampled_tokens"] += 1
         if request.on_token:
             request.on_token(token, logprob)

@@ -181,7 +181,7 @@ class PolicyNetwork:
         self.merged = adapter
 
     @contextmanager
-    def explicit(self, adapter: LoraAdapter | None) -> Iterator[None]:
+    def training_adapter(self, adapter: LoraAdapter | None) -> Iterator[None]:
         """Apply `adapter` (`None`: none) beside the base weights, so that gradients reach its matrices.
 
         What is merged for serving stays merged, and does not show inside.

@@ -29,7 +29,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from transformers import AutoTokenizer
 
 from training.backends.torch.chat_completion import ChatCompletion, ChatRequest
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
 from training.backends.torch.network import LoraAdapter, load_network
 from training.backends.torch.settings import TorchSettings

@@ -18,12 +18,12 @@ from art.utils.get_model_step import get_step_from_dir
 from art.utils.output_dirs import get_step_checkpoint_dir
 from transformers import AutoTokenizer
 
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.adapter_trainer import AdapterTrainer
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
 from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork, give_back_memory, load_network
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
 from training.backends.torch.settings import TorchSettings
-from training.backends.torch.update import AdapterTrainer
 
 _LOADED_ADAPTERS = 4
 _BATCHES_PER_TRIM = 8  # what a batch frees is used again by the next, but less and less of it as the heap frays
@@ -73,7 +73,7 @@ class TorchService:
             self._save(step + 1, trainer)
             return metrics
 
-        metrics = await asyncio.to_thread(engine.alone, update)
+        metrics = await asyncio.to_thread(engine.run_exclusive, update)
         await asyncio.to_thread(give_back_memory)
         yield {**metrics, TRAIN_GRADIENT_STEPS_KEY: 1.0}
 
@@ -91,9 +91,9 @@ class TorchService:
             self._save(step + 1, trainer)
 
         for index, batch in enumerate(batches):
-            metrics = await asyncio.to_thread(engine.alone, partial(update, batch))
+            metrics = await asyncio.to_thread(engine.run_exclusive, partial(update, batch))
             if index == len(batches) - 1:
-                await asyncio.to_thread(engine.alone, save)
+                await asyncio.to_thread(engine.run_exclusive, save)
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
                 await asyncio.to_thread(give_back_memory)
             yield metrics

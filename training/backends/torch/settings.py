@@ -27,7 +27,7 @@ class TorchEngineSettings(BaseModel):
     step_tokens: int = Field(default=512, ge=16)
     """Most tokens computed in one engine step; long prompts are cut into chunks so that others keep decoding."""
     draft_tokens: int = Field(default=12, ge=0)
-    """Most tokens that are guessed to follow the next one and computed with it (`Drafts`); 0 guesses none."""
+    """Most tokens that are guessed to follow the next one and computed with it (`NgramSpeculation`); 0 guesses none."""
     max_running: int = Field(default=48, ge=1)
     """Most conversations that are computed at the same time."""
     micro_batch_tokens: int = Field(default=2048, ge=64)

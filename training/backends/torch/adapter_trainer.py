@@ -142,7 +142,7 @@ class AdapterTrainer:
             return {"loss/train": 0.0, "loss/grad_norm": 0.0, "loss/learning_rate": batch.learning_rate}
         started = time.monotonic()
         total = 0.0
-        with self._network.explicit(self.adapter):
+        with self._network.training_adapter(self.adapter):
             for indices in micro_batches(samples, self._settings.micro_batch_tokens):
                 logprobs, _ = target_logprobs(
                     self._network,
@@ -178,7 +178,7 @@ class AdapterTrainer:
         references = self._reference_logprobs([[samples[i] for i in batch] for batch in batches], config, dev_config)
         sums = dict.fromkeys(("train", "entropy", "kl_old_new", "ratio_mean", "kl_policy_ref"), 0.0)
         largest_ratio = 0.0
-        with self._network.explicit(self.adapter):
+        with self._network.training_adapter(self.adapter):
             for batch, reference in zip(batches, references, strict=True):
                 logprobs, entropies = target_logprobs(
                     self._network,
@@ -238,7 +238,7 @@ class AdapterTrainer:
             return [None] * len(batches)
         path = dev_config.get("kl_ref_adapter_path")
         reference = self._network.load_adapter(path) if path else None
-        with self._network.explicit(reference), torch.no_grad():
+        with self._network.training_adapter(reference), torch.no_grad():
             return [target_logprobs(self._network, batch)[0] for batch in batches]
 
 

@@ -13,7 +13,7 @@ _MOST_REMEMBERED = 50_000
 """About ten megabytes. Replies in which nothing repeats would fill memory otherwise."""
 
 
-class Drafts:
+class NgramSpeculation:
     """What followed each three tokens, the last time and the time before: guessed where both were the same.
 
     On 400 calls of the e-mail task's demonstrations (15,924 tokens), guesses of up to 12 leave 3.4 times fewer steps, and 2% of them
@@ -33,7 +33,7 @@ class Drafts:
             context = tuple(known[i - _CONTEXT : i])
             self._next[context] = known[i], self._next.get(context, (None, False))[0] == known[i]
 
-    def after(self, ids: np.ndarray, most: int) -> list[int]:
+    def propose(self, ids: np.ndarray, most: int) -> list[int]:
         """Up to `most` tokens that are likely to follow `ids`."""
         guessed: list[int] = []
         context = tuple(ids[-_CONTEXT:].tolist())
