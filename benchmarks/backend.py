@@ -39,7 +39,7 @@ from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from training.backends.torch.backend import tokenize_demonstrations
 from training.backends.torch.chat_format import ChatFormat
-from training.backends.torch.network import physical_cores
+from training.backends.torch.hardware import physical_cores
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput
 

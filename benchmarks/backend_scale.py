@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.backend import SideFailed, run_side
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn
 from benchmarks.output import progress, show
-from training.backends.torch.network import physical_cores
+from training.backends.torch.hardware import physical_cores
 
 GROUPS, ROLLOUTS, TOKENS = 2, 4, 600
 REPLIES, REPLY_TOKENS, OPENING_SHARE = 3, 32, 0.4

@@ -33,7 +33,9 @@ from benchmarks.gpu_check.carried import replaced_packages
 with replaced_packages():
     from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
     from training.backends.torch.engine import Completion, Engine, SamplingParams
-    from training.backends.torch.network import LoraAdapter, PolicyNetwork, give_back_memory, load_network
+    from training.backends.torch.hardware import release_memory
+    from training.backends.torch.lora import LoraAdapter
+    from training.backends.torch.network import PolicyNetwork, load_network
     from training.backends.torch.settings import TorchSettings
     from training.backends.torch.token_tree import Sample, build_tree
     from training.errors import BadInput
@@ -99,7 +101,7 @@ def main() -> int:
     try:
         for shape in arguments.shape:
             figures[shape] = check_shape(shape, device, figures["limits"])
-            give_back_memory()
+            release_memory()
     except BadInput as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
@@ -237,7 +239,7 @@ def exactness(engine: Engine, folder: Path, workload: SimpleNamespace, size: Mod
                 if of_adapter == adapted:
                     found[name] = [logprob for sample in of_case for logprob in reference_logprobs(model, sample)]
         del model
-        give_back_memory()
+        release_memory()
     return {name: _deviation(ours, exact[name], rounded[name]) for name, (_, _, ours) in cases.items()}
 
 

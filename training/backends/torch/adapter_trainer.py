@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 
 from training.backends.torch.attention import TreeAttention
-from training.backends.torch.network import PolicyNetwork, give_back_memory
+from training.backends.torch.hardware import release_memory
+from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
 
@@ -190,7 +191,7 @@ class AdapterTrainer:
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)
                 (loss.policy_loss / count).backward()
                 if self._network.device.type == "cpu":
-                    give_back_memory()  # otherwise the heap frays from one micro-batch to the next, to half a gigabyte more
+                    release_memory()  # otherwise the heap frays from one micro-batch to the next, to half a gigabyte more
                 logprobs = logprobs.detach()
                 change = torch.where(of_batch.logprobs.isnan(), 0.0, logprobs - of_batch.logprobs)
                 ratio = change.exp()

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Completion, Engine, SamplingParams
-from training.backends.torch.network import LoraAdapter
+from training.backends.torch.lora import LoraAdapter
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 from training.errors import BadInput
 

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from training.backends.torch.attention import CachedAttention, Span
-from training.backends.torch.network import LoraAdapter, PolicyNetwork
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.ngram_speculation import NgramSpeculation
 from training.backends.torch.sampling import sample
 from training.backends.torch.settings import TorchSettings

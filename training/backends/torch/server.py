@@ -31,7 +31,8 @@ from transformers import AutoTokenizer
 from training.backends.torch.chat_completion import ChatCompletion, ChatRequest
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import LoraAdapter, load_network
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import load_network
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.tool_grammar import ToolGrammar
 from training.errors import BadInput

@@ -21,9 +21,12 @@ from transformers import AutoTokenizer
 from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork, give_back_memory, load_network
+from training.backends.torch.hardware import release_memory
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
 from training.backends.torch.settings import TorchSettings
+from training.checkpoint import ADAPTER_WEIGHTS
 
 _LOADED_ADAPTERS = 4
 _BATCHES_PER_TRIM = 8  # what a batch frees is used again by the next, but less and less of it as the heap frays
@@ -74,7 +77,7 @@ class TorchService:
             return metrics
 
         metrics = await asyncio.to_thread(engine.run_exclusive, update)
-        await asyncio.to_thread(give_back_memory)
+        await asyncio.to_thread(release_memory)
         yield {**metrics, TRAIN_GRADIENT_STEPS_KEY: 1.0}
 
     async def train_sft(
@@ -95,7 +98,7 @@ class TorchService:
             if index == len(batches) - 1:
                 await asyncio.to_thread(engine.run_exclusive, save)
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
-                await asyncio.to_thread(give_back_memory)
+                await asyncio.to_thread(release_memory)
             yield metrics
 
     def close(self) -> None:
