@@ -6,7 +6,7 @@ import re
 
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer
-from environment.search_text import content_words
+from environment.words import content_words
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 

@@ -39,13 +39,13 @@ from benchmarks.obvious_mailbox import ObviousMailbox
 from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
-from environment.email_text import FIRST_DATE, LAST_DATE
 from environment.errors import BadInput
+from environment.mail_text import FIRST_DATE, LAST_DATE
 from environment.models import Email, Scenario
 from environment.scenarios import load_scenarios
-from environment.search_text import content_words
 from environment.sources.parquet import parquet_emails, parquet_questions
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools
+from environment.words import content_words
 
 MAX_BODY_CHARS = 5_000
 MAX_RECIPIENTS = 30

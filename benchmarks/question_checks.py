@@ -20,7 +20,7 @@ from agent.question_writing.batches import Batch
 from agent.question_writing.checks import QuestionChecks, is_said
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase, build_database
-from environment.email_text import LAST_DATE
+from environment.mail_text import LAST_DATE
 from environment.sources.parquet import Question, parquet_emails, parquet_questions
 from environment.tools import READ, MailTools
 

@@ -25,7 +25,7 @@ from urllib.parse import quote, urlsplit
 
 from benchmarks.output import progress
 from environment.email_db import MailDatabase
-from environment.search import NEWEST_DATABASE
+from environment.search_cli import NEWEST_DATABASE
 
 REQUESTS = 400
 QUESTIONS = 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from environment.email_db import MailDatabase
-from environment.email_text import normalise_address
+from environment.mail_text import normalise_address
 
 
 def largest_inboxes(database: MailDatabase, count: int) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from environment.email_db import MailDatabase
-from environment.email_text import normalise_address, one_line, parse_query_date, storable
 from environment.errors import BadInput
+from environment.mail_text import normalise_address, one_line, parse_query_date, storable
 from environment.models import Scenario
 from environment.sources.parquet import Question, has_split, parquet_questions
 

@@ -14,10 +14,11 @@ from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from environment.email_db import Mailbox
-from environment.email_text import condensed, storable, utc_without_zone
 from environment.errors import QueryTimeout
+from environment.mail_text import condensed, storable, utc_without_zone
 from environment.models import EmailView, FinalAnswer
-from environment.search_text import densest_start, query_words
+from environment.snippets import densest_start
+from environment.words import query_words
 
 SEARCH = "search_inbox_tool"
 READ = "read_email_tool"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from environment.email_text import normalise_address
+from environment.mail_text import normalise_address
 from serving.settings import AccessKey
 
 ANONYMOUS = "anonymous"

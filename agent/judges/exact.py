@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from agent.judges import Verdict
 from agent.judges.facts import Fact, Reading, Word, fold, plain, read, stem
-from environment.search_text import content_words
+from environment.words import content_words
 
 _ARTICLES = ("a", "an", "the")
 _NEGATION = re.compile(

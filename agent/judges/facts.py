@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-from environment.search_text import content_words
+from environment.words import content_words
 
 FactKind = Literal["time", "date", "weekday", "figure", "address"]
 Match = re.Match[str]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from environment.email_db import MailDatabase
-from environment.email_text import LAST_DATE
 from environment.inbox_mails import largest_inboxes, mails_of
+from environment.mail_text import LAST_DATE
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from agent.judges.facts import Fact, Reading, fold, plain, read, stem
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
-from environment.email_text import LAST_DATE, one_line, parse_query_date, storable
-from environment.search_text import content_words, words
+from environment.mail_text import LAST_DATE, one_line, parse_query_date, storable
 from environment.sources.parquet import Question
+from environment.words import content_words, words
 
 _MAX_QUESTION_CHARS = 400
 _MAX_ANSWER_WORDS = 30

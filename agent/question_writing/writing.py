@@ -20,8 +20,8 @@ from agent.question_writing.journal import Journal
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
-from environment.email_text import LAST_DATE
 from environment.errors import BadInput
+from environment.mail_text import LAST_DATE
 from environment.sources.parquet import Question
 from environment.tools import READ, MailTools
 

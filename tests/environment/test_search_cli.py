@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sample_mails import OWNER, STRANGER, mail
 
-from environment import search
+from environment import search_cli
 from environment.email_db import build_database
 
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def run(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> tuple[int, str, str]:
-    code = search.main(["--database", str(path), "--inbox", OWNER, *words])
+    code = search_cli.main(["--database", str(path), "--inbox", OWNER, *words])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 
@@ -83,7 +83,7 @@ def test_bad_input_is_one_line(
 
 def test_the_front_door_needs_no_library_of_the_agents(path: Path) -> None:
     code = (
-        "import sys; from environment import search; search.main(sys.argv[1:]);"
+        "import sys; from environment import search_cli; search_cli.main(sys.argv[1:]);"
         " print({'zenml', 'torch', 'langchain_core', 'art', 'transformers'} & set(sys.modules))"
     )
     words = ["--database", str(path), "--inbox", OWNER, "--query", "heron"]
