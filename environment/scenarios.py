@@ -46,7 +46,6 @@ def load_scenarios(
     test_limit: int | None = 20,
     held_out_fraction: float = 0.2,
     unlabelled: bool = False,
-    split_by: Literal["question", "inbox"] = "question",
     seed: int = 42,
 ) -> ScenarioReport:
     """The questions of one or two sources (see `sources.parquet`) as scenarios, train ones first.
@@ -58,19 +57,17 @@ def load_scenarios(
     alone: the same
     question is always on the same side, whatever the order of rows, the limits and the seed. Train questions about a
     mail that a test question asks about are dropped. With `unlabelled`, questions without a reference answer or gold mails
-    are kept too, provided that their inbox is in the database. With `split_by="inbox"` the fraction is one of inboxes, chosen by
-    their addresses, and train questions about an inbox of the test are dropped. `seed` decides which questions the limits
+    are kept too, provided that their inbox is in the database. `seed` decides which questions the limits
     leave, and their order; a limit of None keeps all.
 
-    Raises BadInput when a source cannot be read, when no question is left, or when all inboxes are on one side.
+    Raises BadInput when a source cannot be read or when no question is left.
     """
     dropped: dict[str, list[str]] = defaultdict(list)
     if test_questions is None and has_split(train_questions, "test"):
         test_questions = train_questions
     rows: list[tuple[Question, Literal["train", "test"]]] = []
     for question in parquet_questions(train_questions, "train", labelled=not unlabelled):
-        unit = question.id if split_by == "question" else normalise_address(question.inbox_address)
-        held_out = test_questions is None and _fraction("held out", unit) < held_out_fraction
+        held_out = test_questions is None and _fraction("held out", question.id) < held_out_fraction
         rows.append((question, "test" if held_out else "train"))
     if test_questions is not None:
         split = "test" if has_split(test_questions, "test") else "train"
@@ -103,19 +100,10 @@ def load_scenarios(
     tested = usable["test"].values()
     # The same mail has another Message-ID in another inbox.
     asked_in_test = {database.resolve(message_id) for scenario in tested for message_id in scenario.message_ids}
-    test_inboxes = {scenario.inbox_address for scenario in tested} if split_by == "inbox" else set()
     for question_id, scenario in list(usable["train"].items()):
-        if scenario.inbox_address in test_inboxes:
-            reason = "inbox_of_the_test"
-        elif asked_in_test.intersection(map(database.resolve, scenario.message_ids)):
-            reason = "mail_of_a_test_question"
-        else:
-            continue
-        dropped[reason].append(question_id)
-        del usable["train"][question_id]
-    if split_by == "inbox" and bool(usable["train"]) != bool(usable["test"]):
-        side = "train" if usable["train"] else "test"
-        raise BadInput(f"all usable questions are about inboxes of the {side} split: split by question, or add inboxes")
+        if asked_in_test.intersection(map(database.resolve, scenario.message_ids)):
+            dropped["mail_of_a_test_question"].append(question_id)
+            del usable["train"][question_id]
 
     scenarios: list[Scenario] = []
     for split, limit in (("train", train_limit), ("test", test_limit)):

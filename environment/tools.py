@@ -10,7 +10,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from environment.email_db import Mailbox
@@ -92,8 +91,6 @@ class ToolResult(BaseModel):
     """The call was malformed: no such tool, or arguments that it cannot work with."""
     email_ids: list[int] = []
     """Mails that the observation shows: the hits of a search, the mail that was read, the mails that were cited."""
-    unknown_ids: int = 0
-    """Ids in the call that no mail of this mailbox has."""
 
 
 class MailTools:
@@ -119,24 +116,6 @@ class MailTools:
             return tool(arguments if isinstance(arguments, dict) else {})
         except QueryTimeout:
             return ToolResult(observation="That took too long. Try fewer or rarer words.")
-
-    def langchain_tools(self) -> list[StructuredTool]:
-        """The tools for LangChain and LangGraph: content is the observation, artifact the whole `ToolResult`."""
-        schemas = tool_schemas(self.settings.optional_arguments)
-        return [self._langchain_tool(schema["function"]) for schema in schemas]
-
-    def _langchain_tool(self, function: dict[str, Any]) -> StructuredTool:
-        def call(**arguments: Any) -> tuple[str, ToolResult]:
-            result = self.call(function["name"], arguments)
-            return result.observation, result
-
-        return StructuredTool(
-            name=function["name"],
-            description=function["description"],
-            args_schema=function["parameters"],
-            func=call,
-            response_format="content_and_artifact",
-        )
 
     def _search(self, arguments: dict[str, Any]) -> ToolResult:
         keywords = arguments.get("keywords")
@@ -169,7 +148,7 @@ class MailTools:
             return _invalid(f'{READ} expects {{"email_id": number}}.')
         mail = self.mailbox.read(email_id)
         if mail is None:
-            return ToolResult(observation="No mail with that id in this mailbox.", unknown_ids=1)
+            return ToolResult(observation="No mail with that id in this mailbox.")
         return ToolResult(observation=self._show(mail, start), email_ids=[email_id])
 
     def _final_answer(self, arguments: dict[str, Any]) -> ToolResult:
@@ -180,19 +159,15 @@ class MailTools:
         if answer is None or not answer.strip():
             return _invalid(f'{FINAL_ANSWER} expects {{"answer": text, "source_ids": [numbers]}}.')
         cited: dict[int, str] = {}
-        unknown = 0
         for source in sources:
             email_id = _as_id(source)
             mail = self.mailbox.read(email_id) if email_id is not None else None
-            if mail is None:
-                unknown += 1
-            else:
+            if mail is not None:
                 cited[mail.id] = mail.message_id
         return ToolResult(
             observation="Answer returned.",
             final=FinalAnswer(answer=answer.strip(), source_ids=tuple(cited.values())),
             email_ids=list(cited),
-            unknown_ids=unknown,
         )
 
     def _show(self, mail: EmailView, start: int | None) -> str:

@@ -32,7 +32,7 @@ LIBRARIES = {
         *("agent", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
         *("benchmarks/judge_agreement.py", "benchmarks/ruler.py"),
     },
-    "langchain_core": {"agent", "environment/tools.py"},
+    "langchain_core": {"agent"},
     "langchain_openai": {"agent"},
     "langgraph": {"agent"},
 }
