@@ -24,7 +24,7 @@ from environment.models import EmailView, SearchResult
 from environment.search import MAX_RESULTS
 
 NEWEST_DATABASE = Path(__file__).resolve().parents[1] / "data" / "mail_database.sqlite"
-"""Where the data pipeline builds; what it stored in the artifact store is a copy of this file."""
+"""Where the data pipeline builds. The artifact store holds a copy of this file."""
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ class _Arguments(argparse.ArgumentParser):
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
-    """The command line. Raises BadInput when it asks for nothing or for too much."""
+    """Parse the command line. Raise BadInput when it asks for nothing or for too many results."""
     parser = _Arguments(
         prog="python -m environment.search_cli",
         description=__doc__,
@@ -60,7 +60,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code: 0 done (found or not), 2 bad input."""
+    """Run the command line. Return the exit code: 0 whether or not mails were found, 2 for bad input."""
     try:
         arguments = parse_arguments(sys.argv[1:] if words is None else words)
         database = MailDatabase(arguments.database or NEWEST_DATABASE)
@@ -123,7 +123,7 @@ def _mail(mail: EmailView) -> Text:
 
 
 def _shown(text: str) -> Text:
-    """Text of a mail as a terminal may see it: no control characters, and nothing that rich takes for markup."""
+    """Return text of a mail that is safe on a terminal: without control characters and never parsed as rich markup."""
     return Text("".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "�" for c in text))
 
 
