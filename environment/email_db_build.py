@@ -252,8 +252,8 @@ class _Builder:
         if copy_id is None:
             copy_id = self._copies[delivered] = len(self._copies) + 1
             self._rows["copy"].append((copy_id, email_id, message_id, sent_at.isoformat(" ")))
-            for role, addresses in people.items():
-                for place, address in enumerate(addresses):
+            for role, ordered in people.items():
+                for place, address in enumerate(ordered):
                     address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
                     self._rows["delivery"].append((email_id, address_id, copy_id, role, place))
         self._rows["alias"].append((message_id, copy_id))

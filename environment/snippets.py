@@ -83,8 +83,10 @@ def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
         start = folded.find(beginning)
         while start >= 0:
             word = PART.match(folded, start)
-            if word and not folded[start - 1 : start].isalnum() and (known := stem(word.group())) in stems:
-                found.add((start, known))
+            if word and not folded[start - 1 : start].isalnum():
+                known = stem(word.group())
+                if known is not None and known in stems:
+                    found.add((start, known))
             start = folded.find(beginning, start + 1)
     return sorted(found)
 

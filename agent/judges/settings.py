@@ -1,4 +1,4 @@
-"""Which judge decides whether an answer is correct."""
+"""Settings of the judge that decides whether an answer is correct."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from environment.errors import BadInput
 
 
 class JudgeSettings(BaseModel):
-    """The one judge of a run: for the verifiable reward, for validation, and for the final evaluation."""
+    """The judge of a run, used by the verifiable reward, validation and the final evaluation."""
 
     model_config = ConfigDict(frozen=True)
 
     judge: Literal["exact", "llm"] = Field(
         default="exact",
-        description="who says what is correct, in training and evaluation: deterministic comparison, or an LLM",
+        description="judge of answers in training and evaluation: exact compares deterministically, llm asks a language model",
     )
     judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
     judge_api_base: str | None = Field(default=None, description="base URL of a self-hosted OpenAI-compatible judge")
