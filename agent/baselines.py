@@ -27,7 +27,7 @@ def search_and_quote(mailbox: Mailbox, question: str) -> FinalAnswer | None:
     return FinalAnswer(answer=quote, source_ids=(mail.message_id,))
 
 
-def do_nothing() -> None:
+def do_nothing() -> FinalAnswer | None:
     """Give no answer: the lowest baseline, and a check that silence earns nothing."""
     return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypedDict
@@ -166,7 +167,7 @@ async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> d
     return {"messages": messages, "record": record, "calls": calls, "outcome": outcome}
 
 
-def _after_node(next_node: str):
+def _after_node(next_node: str) -> Callable[[EpisodeState], str]:
     return lambda state: END if state["outcome"] else next_node
 
 

@@ -1,4 +1,4 @@
-"""Any model that LiteLLM reaches, prompted with the agent's instructions and tools: a row to compare a trained policy with."""
+"""A LiteLLM model prompted with the agent's instructions and tools, as a comparison for a trained policy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from environment.tools import tool_schemas
 _SECONDS = 120.0
 _RETRIES = 2
 COST = "cost"
-"""Key of a reply's metadata: its price in US dollars, None where LiteLLM knows none."""
+"""Key of a reply's metadata: its price in US dollars, None if LiteLLM knows none."""
 
 
 class PromptedModel(BaseModel):
-    """A LiteLLM model as the agent's graph calls it, at temperature 0 where the model has one."""
+    """A LiteLLM model with the interface that the agent's graph calls, at temperature 0 where supported."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,7 +29,7 @@ class PromptedModel(BaseModel):
     optional_arguments: bool = False
 
     def require_ready(self, setting: str) -> None:
-        """Raises BadInput, which begins with the `setting` that names the model, when it cannot be asked."""
+        """Raise BadInput when the model cannot be asked. The message begins with `setting`, which names the model."""
         import litellm
 
         litellm.suppress_debug_info = True
@@ -44,7 +44,7 @@ class PromptedModel(BaseModel):
             raise BadInput(f"{setting}={self.model} needs {' and '.join(missing)} in the environment or in .env")
 
     async def ainvoke(self, messages: Sequence[AnyMessage], **_: Any) -> AIMessage:
-        """The next reply, with its usage and cost. Raises what LiteLLM raises, which derives from `openai.OpenAIError`."""
+        """Return the next reply with its usage and cost. Raise LiteLLM's errors, which derive from `openai.OpenAIError`."""
         import litellm
 
         reply = await litellm.acompletion(
@@ -57,7 +57,7 @@ class PromptedModel(BaseModel):
             timeout=_SECONDS,
             num_retries=_RETRIES,
             api_base=self.api_base,
-            # A server of one's own may not need a key, but LiteLLM insists on one.
+            # LiteLLM insists on a key, which a self-hosted server may not need.
             api_key="none" if self.api_base and self._missing_keys() else None,
         )
         message, usage = reply.choices[0].message, reply.usage
@@ -89,10 +89,10 @@ class PromptedModel(BaseModel):
 
 
 def price_of(reply: Any) -> float | None:
-    """US dollars of one LiteLLM reply; None where LiteLLM does not know the price."""
+    """Return the US dollars of one LiteLLM reply, None where LiteLLM does not know the price."""
     import litellm
 
     try:
         return float(litellm.completion_cost(completion_response=reply)) or None
-    except Exception:  # LiteLLM's word for a model without a price is a bare Exception
+    except Exception:  # LiteLLM raises a bare Exception for a model without a price
         return None

@@ -72,11 +72,12 @@ def main() -> int:
 
 def measure_axis(axis: str, values: Sequence[int], arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Seconds and memory at each value, printed as a table."""
-    points = []
+    points: list[dict[str, Any]] = []
     for value in values:
         progress(f"{axis}: {value}")
         sizes = dict(zip(AXES, (ROLLOUTS, TOKENS, GROUPS), strict=True)) | {axis: value}
-        points.append({"value": value} | measure(*sizes.values(), arguments, scratch))
+        rollouts, tokens, groups = (sizes[name] for name in AXES)
+        points.append({"value": value, **measure(rollouts, tokens, groups, arguments, scratch)})
     exponents = {part: round(exponent(values, [point[f"{part}_s"] for point in points]), 2) for part in PARTS}
     names = ("value", "rollouts_s", "update_s", "computed_share", "peak_memory_gb")
     rows = [tuple(point[name] for name in names) for point in points]

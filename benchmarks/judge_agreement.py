@@ -103,7 +103,7 @@ def _trajectory(rollout: dict[str, Any]) -> art.Trajectory:
         for message in rollout["messages"]
     ]
     tools = json.loads(rollout["tools"]) if rollout["tools"] else None
-    return art.Trajectory(messages_and_choices=messages, tools=tools, reward=_verifiable(rollout))  # type: ignore[arg-type]
+    return art.Trajectory(messages_and_choices=messages, tools=tools, reward=_verifiable(rollout))
 
 
 async def judge(
@@ -147,7 +147,7 @@ def spearman(one: list[float], other: list[float]) -> float:
     ]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(np.array(ranks, dtype=float))[0, 1])
 
 
 if __name__ == "__main__":

@@ -113,9 +113,8 @@ def _standard(source: Path) -> Iterator[Email]:
             email.message_from_bytes(file.read_bytes(), policy=email.policy.default) for file in files if file.is_file()
         )
     else:
-        messages = mailbox.mbox(
-            source, factory=lambda file: email.message_from_binary_file(file, policy=email.policy.default), create=False
-        )
+        read: Any = email.message_from_binary_file  # typeshed's factory gets an object that is no binary file to it
+        messages = mailbox.mbox(source, factory=lambda file: read(file, policy=email.policy.default), create=False)
     for message in messages:
         body = message.get_body(("plain", "html"))
         try:

@@ -51,7 +51,7 @@ def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailData
     read = 0
     for file in rating_files(folder):
         rating = _rating(file)
-        if rating.review in ("pending", "rejected"):
+        if rating.review == "pending" or rating.review == "rejected":  # spelled out for the type checker
             continue
         read += 1
         question = Question(id=f"{KIND}-{file.stem}", **rating.model_dump(exclude={"review"}))

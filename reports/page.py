@@ -51,14 +51,14 @@ def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a text file all or nothing."""
+    """Write a text file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{time.time_ns()}")
+    partial = path.with_name(f".{path.name}.{time.time_ns()}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return path
 
 

@@ -1,4 +1,4 @@
-"""The model's side: mails in, questions as the model wrote them out, and what that cost."""
+"""Ask the model to write questions about mails, and account for the cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agent.question_writing.settings import QuestionSettings
 from environment.errors import BadInput
 
 _MAX_PROBLEM_CHARS = 200
-# Statuses with which a provider says that the same request will never be answered.
+# HTTP statuses after which repeating the request is useless.
 _REFUSALS = {
     400: "does not accept the request",
     401: "refuses the key; set it in the environment or in .env",
@@ -26,7 +26,7 @@ _REFUSALS = {
 
 
 class WrittenQuestion(BaseModel):
-    """A question as the model wrote it: nothing in it is true until it is checked."""
+    """A question as the model wrote it, unchecked."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
@@ -37,13 +37,13 @@ class WrittenQuestion(BaseModel):
 
 
 class WrittenQuestions(BaseModel):
-    """The form of a reply, which models that can are held to."""
+    """Schema of a reply, for models that support response schemas."""
 
     questions: list[WrittenQuestion]
 
 
 class Spent(BaseModel):
-    """Tokens, and US dollars as far as LiteLLM knows the model's price; `cost` is None where it does not."""
+    """Tokens and US dollars. `cost` is None where LiteLLM does not know the model's price."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -62,7 +62,7 @@ class Spent(BaseModel):
 
 
 class Reply(BaseModel):
-    """What the model wrote about a batch: a list of whatever it put there, or None and the problem."""
+    """The model's reply about a batch: an unchecked list, or None and the problem."""
 
     questions: list[Any] | None
     problem: str = ""
@@ -70,25 +70,25 @@ class Reply(BaseModel):
 
 
 class Request(BaseModel):
-    """What the model is sent about a batch; the same mails in the same words are the same request."""
+    """The prompt for a batch. Equal mails and prompts are the same request."""
 
     system: str
     user: str
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of the request."""
         return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
 
 
 def request_for(owner: str, mails: Mapping[int, str], questions: int) -> Request:
-    """A request for so many `questions` about `mails` (id to text) of the inbox `owner`. JSON keeps their text data."""
+    """Return a request for `questions` questions about `mails` (id to text) of the inbox `owner`, as JSON data."""
     case = {"owner": owner, "questions": questions, "mails": [{"id": id, "text": text} for id, text in mails.items()]}
     return Request(system=prompts.load("write_questions"), user=json.dumps(case, ensure_ascii=False))
 
 
 def parse_reply(text: str) -> list[Any]:
-    """The list of questions in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
+    """Return the list of questions in a reply, which may be wrapped in prose or a code fence. Raise ValueError."""
     start = text.find("{")
     if start < 0:
         raise ValueError("no JSON object")
@@ -103,7 +103,7 @@ def parse_reply(text: str) -> list[Any]:
 
 
 def require_model(settings: QuestionSettings) -> None:
-    """Raises BadInput when LiteLLM cannot know whom to ask, or the provider's key is missing: before anything is spent."""
+    """Raise BadInput when LiteLLM knows no provider for the model or its key is missing, before anything is spent."""
     import litellm  # seconds of import, which only question writing and LLM judges need
 
     litellm.suppress_debug_info = True  # what went wrong is said by us, in one line
@@ -112,13 +112,13 @@ def require_model(settings: QuestionSettings) -> None:
     except litellm.exceptions.BadRequestError as error:
         raise BadInput(
             f"question_model={settings.question_model} names no provider that LiteLLM knows; write provider/model, for example "
-            "openai/gpt-4.1, or openai/NAME and question_api_base for a server of your own"
+            "openai/gpt-4.1, or openai/NAME and question_api_base for a self-hosted server"
         ) from error
     missing = _missing_keys(settings)
     if missing and settings.question_api_base is None:
         raise BadInput(
             f"question_model={settings.question_model} needs {' and '.join(missing)} in the environment or in .env; "
-            "question_api_base names a server of your own"
+            "question_api_base names a self-hosted server"
         )
 
 
@@ -134,13 +134,13 @@ class QuestionAuthor:
 
     def __init__(self, settings: QuestionSettings) -> None:
         self.settings = settings
-        # LiteLLM insists on a key, which a server of one's own may not need.
+        # LiteLLM insists on a key, which a self-hosted server may not need.
         self._api_key = "none" if settings.question_api_base and _missing_keys(settings) else None
 
     async def write(self, request: Request) -> Reply:
-        """The first usable reply of `question_attempts`; one without questions when there were only unusable ones.
+        """Return the first usable reply within `question_attempts`, or a reply without questions if all were unusable.
 
-        Raises BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
+        Raise BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
         """
         from openai import OpenAIError  # what LiteLLM's errors derive from
 
@@ -191,7 +191,7 @@ class QuestionAuthor:
             **({"api_key": self._api_key} if self._api_key else {}),
         )
         usage = response.usage
-        # What litellm.completion_cost says of this response, but None instead of a bare Exception without a price.
+        # Like litellm.completion_cost, but None instead of a bare Exception without a price.
         cost = response._hidden_params.get("response_cost")
         spent = Spent(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, cost=cost)
         return response.choices[0].message.content or "", spent

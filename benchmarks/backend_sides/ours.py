@@ -10,6 +10,7 @@ import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ def main() -> None:
     end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the number of tokens that it is told
     engine = Engine(network, settings)
     engine.submit(job.decode_prompts[0][:32], SamplingParams(max_tokens=2)).result()
-    figures = {"rollouts": measure_rollouts(engine, job), "decode": measure_decode(engine, job)}
+    figures: dict[str, Any] = {"rollouts": measure_rollouts(engine, job), "decode": measure_decode(engine, job)}
     engine.close()
     network.end_ids = end_ids
     figures["training"] = measure_training(network, settings, job)

@@ -57,7 +57,8 @@ def exactness(engine: Engine, folder: Path, workload: SimpleNamespace, size: Mod
             return target_logprobs(network, samples)[0].tolist()
 
     cases["trained, adapter explicit"] = True, samples, engine.run_exclusive(trained)
-    exact, rounded = ({name: [] for name in cases} for _ in range(2))
+    exact: dict[str, list[float]] = {}
+    rounded: dict[str, list[float]] = {name: [] for name in cases}
     dtypes = (
         {torch.float32: exact} if network.dtype == torch.float32 else {torch.float32: exact, network.dtype: rounded}
     )

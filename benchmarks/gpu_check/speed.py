@@ -97,10 +97,14 @@ def _margin(network: PolicyNetwork, trainer: AdapterTrainer, samples: list[Sampl
 
 def pack(groups: list[Group]) -> dict[str, torch.Tensor]:
     """Pack rollouts as ART does: a row for each group, its prompt first and once."""
-    rows: dict[str, list[list[float]]] = {}
+    rows: dict[str, list[list[Any]]] = {}
     number = 0
     for prompt, replies in groups:
-        row = {"tokens": list(prompt), "group_ids": [number] * len(prompt), "assistant_mask": [False] * len(prompt)}
+        row: dict[str, list[Any]] = {
+            "tokens": list(prompt),
+            "group_ids": [number] * len(prompt),
+            "assistant_mask": [False] * len(prompt),
+        }
         row |= {
             "parent_ids": [number] * len(prompt),
             "logprobs": [0.0] * len(prompt),

@@ -49,7 +49,10 @@ class JointLinear:
     @property
     def weight(self) -> torch.Tensor:
         """The base weights [out of all, in]."""
-        return self._served.to_dense() if self._plain is None else self._plain
+        if self._plain is not None:
+            return self._plain
+        assert self._served is not None, "one of the two is kept"
+        return self._served.to_dense()
 
     def forget_plain(self) -> None:
         """Keep only the packed weight, for layers that are not going to be trained."""
@@ -104,6 +107,7 @@ class JointLinear:
     def _weight_to_serve(self) -> torch.Tensor:
         """The plain weight with the merged adapters, packed where that can be."""
         weight = self._plain
+        assert weight is not None, "packed only after merging"
         if self._merged:
             merged = weight.to(torch.float32, copy=True)
             for number, (a, b) in self._merged.items():

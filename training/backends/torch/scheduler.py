@@ -89,10 +89,10 @@ class Sequence:
 
 
 class Slice(NamedTuple):
-    """Tokens of a sequence to compute in one step: `count` from `computed` on, the last `drafted` of them guessed."""
+    """Tokens of a sequence to compute in one step: `tokens` from `computed` on, the last `drafted` of them guessed."""
 
     sequence: Sequence
-    count: int
+    tokens: int
     drafted: int
 
 
