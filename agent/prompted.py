@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_openai_messages
 from pydantic import BaseModel, ConfigDict
 
-from environment.errors import BadInput
+from agent.llm_client import key_for, price_of, require_model
 from environment.tools import tool_schemas
 
 _SECONDS = 120.0
@@ -30,18 +30,7 @@ class PromptedModel(BaseModel):
 
     def require_ready(self, setting: str) -> None:
         """Raise BadInput when the model cannot be asked. The message begins with `setting`, which names the model."""
-        import litellm
-
-        litellm.suppress_debug_info = True
-        try:
-            litellm.get_llm_provider(model=self.model, api_base=self.api_base)
-        except litellm.exceptions.BadRequestError as error:
-            raise BadInput(
-                f"{setting}={self.model} names no provider that LiteLLM knows; write provider/model, for example openai/gpt-4.1"
-            ) from error
-        missing = self._missing_keys()
-        if missing and self.api_base is None:
-            raise BadInput(f"{setting}={self.model} needs {' and '.join(missing)} in the environment or in .env")
+        require_model(self.model, self.api_base, setting=setting)
 
     async def ainvoke(self, messages: Sequence[AnyMessage], **_: Any) -> AIMessage:
         """Return the next reply with its usage and cost. Raise LiteLLM's errors, which derive from `openai.OpenAIError`."""
@@ -57,8 +46,7 @@ class PromptedModel(BaseModel):
             timeout=_SECONDS,
             num_retries=_RETRIES,
             api_base=self.api_base,
-            # LiteLLM insists on a key, which a self-hosted server may not need.
-            api_key="none" if self.api_base and self._missing_keys() else None,
+            api_key=key_for(self.model, self.api_base),
         )
         message, usage = reply.choices[0].message, reply.usage
         calls, malformed = [], False
@@ -81,18 +69,3 @@ class PromptedModel(BaseModel):
             },
             response_metadata={"finish_reason": reply.choices[0].finish_reason, COST: price_of(reply)},
         )
-
-    def _missing_keys(self) -> list[str]:
-        from agent.judges.settings import missing_keys  # judges price their replies with this module
-
-        return missing_keys(self.model)
-
-
-def price_of(reply: Any) -> float | None:
-    """Return the US dollars of one LiteLLM reply, None where LiteLLM does not know the price."""
-    import litellm
-
-    try:
-        return float(litellm.completion_cost(completion_response=reply)) or None
-    except Exception:  # LiteLLM raises a bare Exception for a model without a price
-        return None

@@ -11,6 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from agent import prompts
+from agent.llm_client import json_object, key_for
+from agent.llm_client import require_model as require_llm
 from agent.question_writing.settings import QuestionSettings
 from environment.errors import BadInput
 
@@ -89,14 +91,7 @@ def request_for(owner: str, mails: Mapping[int, str], questions: int) -> Request
 
 def parse_reply(text: str) -> list[Any]:
     """Return the list of questions in a reply, which may be wrapped in prose or a code fence. Raise ValueError."""
-    start = text.find("{")
-    if start < 0:
-        raise ValueError("no JSON object")
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text, start)
-    except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
-    questions = found.get("questions")
+    questions = json_object(text).get("questions")
     if not isinstance(questions, list):
         raise ValueError("no list of questions in the JSON object")
     return questions
@@ -104,29 +99,12 @@ def parse_reply(text: str) -> list[Any]:
 
 def require_model(settings: QuestionSettings) -> None:
     """Raise BadInput when LiteLLM knows no provider for the model or its key is missing, before anything is spent."""
-    import litellm  # seconds of import, which only question writing and LLM judges need
-
-    litellm.suppress_debug_info = True  # what went wrong is said by us, in one line
-    try:
-        litellm.get_llm_provider(model=settings.question_model, api_base=settings.question_api_base)
-    except litellm.exceptions.BadRequestError as error:
-        raise BadInput(
-            f"question_model={settings.question_model} names no provider that LiteLLM knows; write provider/model, for example "
-            "openai/gpt-4.1, or openai/NAME and question_api_base for a self-hosted server"
-        ) from error
-    missing = _missing_keys(settings)
-    if missing and settings.question_api_base is None:
-        raise BadInput(
-            f"question_model={settings.question_model} needs {' and '.join(missing)} in the environment or in .env; "
-            "question_api_base names a self-hosted server"
-        )
-
-
-def _missing_keys(settings: QuestionSettings) -> list[str]:
-    import litellm
-
-    missing = litellm.validate_environment(settings.question_model)["missing_keys"]
-    return [name for name in missing if name.endswith(("KEY", "TOKEN"))]
+    require_llm(
+        settings.question_model,
+        settings.question_api_base,
+        setting="question_model",
+        hint="question_api_base names a self-hosted server",
+    )
 
 
 class QuestionAuthor:
@@ -134,8 +112,7 @@ class QuestionAuthor:
 
     def __init__(self, settings: QuestionSettings) -> None:
         self.settings = settings
-        # LiteLLM insists on a key, which a self-hosted server may not need.
-        self._api_key = "none" if settings.question_api_base and _missing_keys(settings) else None
+        self._api_key = key_for(settings.question_model, settings.question_api_base)
 
     async def write(self, request: Request) -> Reply:
         """Return the first usable reply within `question_attempts`, or a reply without questions if all were unusable.
