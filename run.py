@@ -42,12 +42,12 @@ _ONLY_FOR = {
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, without the usage before it."""
+        """Print one line without the usage."""
         self.exit(2, f"error: {message}; `python run.py --help` explains every option\n")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
-    """The command line. Nothing heavy is imported before this returns."""
+    """Parse the command line without importing anything heavy."""
     parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
@@ -125,7 +125,10 @@ def _unwritable(file: Path) -> str | None:
 
 
 def quiet_third_parties() -> None:
-    """Settings that libraries read when they are imported; whoever exports one of them keeps their own value."""
+    """Set what libraries read when they are imported, unless it is exported already, and hide their warnings.
+
+    Runtime warnings of the project itself, such as NaNs in numpy or a coroutine that is never awaited, stay visible.
+    """
     for name, value in {
         "ZENML_LOGGING_VERBOSITY": "CRITICAL",  # steps raise what went wrong, and this file reports it
         "ZENML_ENABLE_RICH_TRACEBACK": "false",
@@ -143,10 +146,12 @@ def quiet_third_parties() -> None:
     }.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
+    packages = [folder.parent.name for folder in Path(__file__).resolve().parent.glob("*/__init__.py")]
+    warnings.filterwarnings("default", category=RuntimeWarning, module=rf"({'|'.join(packages)})\b")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code: 0 done, 1 failed on another machine, 2 bad input, 130 stopped by the user."""
+    """Run the command line. Return the exit code: 0 done, 1 failed on another machine, 2 bad input, 130 interrupted."""
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     quiet_third_parties()
     from cluster.errors import RunFailed
@@ -169,7 +174,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def execute(arguments: argparse.Namespace) -> None:
-    """The table of contents: which pipelines run, in which order."""
+    """Run the chosen pipelines in order."""
     from dotenv import load_dotenv
 
     from configs.schema import explicit_values, load_config, require_source, with_prompt
