@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 Mode = Literal["rl", "sft"]
 _HEAD_ROWS = 128
-"""Rows whose logits are there at the same time: 25 MB for 49,152 words; with fewer the head is read from memory more often."""
+"""Rows whose logits exist at the same time: 25 MB for a vocabulary of 49,152. Fewer rows read the head more often."""
 _WEIGHT_DECAY: dict[Mode, float] = {"rl": 0.1, "sft": 0.0}  # as in ART's own trainer
 OPTIMIZER_FILE = "optimizer.pt"
 
 
 class _TargetLogprobs(torch.autograd.Function):
-    """Log-probability of one label per row, and the entropy of each row's distribution.
+    """Compute the log-probability of one label per row, and the entropy of each row's distribution.
 
     The head is frozen, so the gradient with respect to a row of `hidden` is head[label] - softmax(logits) @ head,
     times the incoming scalar: computed in the forward pass while the logits are at hand, never stored as logits.
@@ -89,7 +89,7 @@ def target_logprobs(
 
 @dataclass
 class PolicyTargets:
-    """What the GRPO loss needs per target of a sample, beside its new log-probability. All [targets]."""
+    """Inputs of the GRPO loss per target, in addition to its new log-probability. All [targets]."""
 
     logprobs: torch.Tensor
     advantages: torch.Tensor
@@ -101,7 +101,7 @@ class AdapterTrainer:
     """An adapter with its optimizer. Use it only while the engine is paused."""
 
     def __init__(self, network: PolicyNetwork, settings: TorchSettings, checkpoint: Path | None) -> None:
-        """Continue from `checkpoint`, or start with a fresh adapter when it is `None`."""
+        """Continue from `checkpoint`; `None` starts with a fresh adapter."""
         self._network = network
         self._settings = settings
         if checkpoint is None:
@@ -121,7 +121,7 @@ class AdapterTrainer:
             self._optimizer.load_state_dict(state["optimizer"])
 
     def save(self, folder: Path) -> None:
-        """Write adapter and optimizer as `folder`, which appears complete or not at all."""
+        """Write adapter and optimizer to `folder` atomically."""
         partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -136,7 +136,7 @@ class AdapterTrainer:
             raise
 
     def sft_step(self, batch: SFTBatch) -> dict[str, float]:
-        """One optimizer step on the mean cross-entropy over the batch's labelled tokens."""
+        """Take one optimizer step on the mean cross-entropy over the batch's labelled tokens."""
         samples = [sample for tensors in batch.trajectory_tensors if (sample := _labelled_sample(tensors))]
         count = sum(len(sample.targets) for sample in samples)
         if not samples:
@@ -168,7 +168,7 @@ class AdapterTrainer:
         config: types.TrainConfig,
         dev_config: dev.TrainConfig,
     ) -> dict[str, float]:
-        """One GRPO step (`art.loss.loss_fn`) on all packed trajectories: the mean over all trainable tokens.
+        """Take one GRPO step (`art.loss.loss_fn`) on the mean over all trainable tokens of all packed trajectories.
 
         With a KL penalty, the mean divergence that it is measured against is taken per micro-batch.
         """
@@ -191,7 +191,7 @@ class AdapterTrainer:
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)
                 (loss.policy_loss / count).backward()
                 if self._network.device.type == "cpu":
-                    release_memory()  # otherwise the heap frays from one micro-batch to the next, to half a gigabyte more
+                    release_memory()  # heap fragmentation would cost half a gigabyte
                 logprobs = logprobs.detach()
                 change = torch.where(of_batch.logprobs.isnan(), 0.0, logprobs - of_batch.logprobs)
                 ratio = change.exp()
@@ -218,7 +218,7 @@ class AdapterTrainer:
         return self.adapter.layers()[0]
 
     def _apply(self, learning_rate: float, mode: Mode) -> float:
-        """Clip, step and clear the gradients; a change of mode starts the optimizer afresh (as ART does)."""
+        """Clip, step and clear the gradients. A change of mode resets the optimizer (as in ART)."""
         if self._mode != mode:
             self._optimizer.state.clear()
             self._mode = mode
@@ -234,7 +234,7 @@ class AdapterTrainer:
     def _reference_logprobs(
         self, batches: list[list[Sample]], config: types.TrainConfig, dev_config: dev.TrainConfig
     ) -> list[torch.Tensor | None]:
-        """Log-probabilities under the KL reference: the adapter named in `dev_config`, else the base."""
+        """Return log-probabilities under the KL reference: the adapter named in `dev_config`, else the base."""
         if config.kl_penalty_coef <= 0:
             return [None] * len(batches)
         path = dev_config.get("kl_ref_adapter_path")
@@ -244,7 +244,7 @@ class AdapterTrainer:
 
 
 def unpack(packed: PackedTensors) -> tuple[list[Sample], list[PolicyTargets]]:
-    """Whole trajectories from ART's packed rows, in which those of a group share their prompt.
+    """Return whole trajectories from ART's packed rows, in which those of a group share their prompt.
 
     A token belongs to the prompt `parent_id` when its `group_id` equals it; padding has group -1. Prompt tokens are
     trained (where the mask says so) with the first trajectory that follows them only.
@@ -292,7 +292,7 @@ def unpack(packed: PackedTensors) -> tuple[list[Sample], list[PolicyTargets]]:
 def _policy_loss(
     targets: PolicyTargets, logprobs: torch.Tensor, reference: torch.Tensor | None, dev_config: dev.TrainConfig
 ) -> Loss:
-    """ART's loss, summed, on a row that consists of targets only (its tensors are shifted by one against outputs)."""
+    """Return ART's loss, summed, over a row of targets only. ART shifts its inputs by one against the outputs."""
     from art.loss import loss_fn
 
     def after_one(values: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from training.backends.torch.settings import TorchSettings
 from training.checkpoint import ADAPTER_WEIGHTS
 
 _LOADED_ADAPTERS = 4
-_BATCHES_PER_TRIM = 8  # what a batch frees is used again by the next, but less and less of it as the heap frays
+_BATCHES_PER_TRIM = 8  # batches reuse freed memory, but less and less as the heap fragments
 
 
 class TorchService:
@@ -51,7 +51,7 @@ class TorchService:
         self._adapters: OrderedDict[tuple[Path, int], LoraAdapter] = OrderedDict()
 
     async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
-        """Start serving (once) and return where."""
+        """Start serving (once). Return host and port."""
         port = int((config or {}).get("server_args", {}).get("port") or 0)
         http = await asyncio.to_thread(self._start, port)
         return "127.0.0.1", http.port
@@ -66,7 +66,7 @@ class TorchService:
         _config: dev.TrainConfig,
         verbose: bool = False,
     ) -> AsyncIterator[dict[str, float]]:
-        """One GRPO step on everything packed; the checkpoint is complete when the metrics are yielded."""
+        """Take one GRPO step on all packed tensors. The checkpoint is complete when the metrics are yielded."""
         engine = await self._ready()
 
         def update() -> dict[str, float]:
@@ -83,7 +83,7 @@ class TorchService:
     async def train_sft(
         self, batches: list[SFTBatch], config: types.TrainSFTConfig, verbose: bool = False
     ) -> AsyncIterator[dict[str, float]]:
-        """One optimizer step per batch, then one checkpoint."""
+        """Take one optimizer step per batch, then write one checkpoint."""
         engine = await self._ready()
 
         def update(batch: SFTBatch) -> dict[str, float]:
@@ -102,7 +102,7 @@ class TorchService:
             yield metrics
 
     def close(self) -> None:
-        """Stop server and engine; the service starts again when it is used again."""
+        """Stop server and engine. The next use starts them again."""
         with self._start_lock:
             if self._http is not None:
                 self._http.close()
@@ -127,7 +127,7 @@ class TorchService:
             return self._http
 
     def _current_trainer(self) -> tuple[int, AdapterTrainer]:
-        """The trainer at the latest checkpoint; what is in memory counts only if it is that step's."""
+        """Return the trainer of the latest checkpoint, loading it unless the one in memory is of that step."""
         step = get_step_from_dir(self._output_dir)
         if self._trainer is None or self._trainer[0] != step:
             assert self._network is not None
