@@ -58,7 +58,7 @@ _SMOOTHED_FROM = 12
 
 
 def ordered(columns: Sequence[str]) -> list[str]:
-    """Sort key: the most important charts first."""
+    """Sort names of charts, the most important ones first."""
     return sorted(columns, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
