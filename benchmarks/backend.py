@@ -1,15 +1,15 @@
-"""The torch backend beside other ways of computing the same: rollouts, decoding, updates, and their shares of what the processor can do.
+"""Compare the torch backend with other implementations: rollouts, decoding, updates, and their share of the hardware limits.
 
   python -m benchmarks.backend                          the e-mail task's step: 4 questions, 6 rollouts each
   python -m benchmarks.backend --quick                  under a minute: does everything run?
   python -m benchmarks.backend --llama-python PYTHON    with llama.cpp, from an environment that has xllamacpp
   python -m benchmarks.backend --trl-python PYTHON      with TRL's whole step, from one that has trl, peft and a CPU build of torch
 
-Conversations are oracle demonstrations of the synthetic company. All sides sample at temperature 1 as many tokens as each reply of the
-demonstration has, and go on with these and with the demonstration's tool result: ids in, ids out, the same lengths everywhere. Each side
-runs in a process of its own, with the same model, number format and threads. Limits: a large matrix product and reading memory, measured
-in the same run; a share is the time that the least possible work would take at that limit, by the time it took.
-Figures go to stdout, the last line is JSON; progress goes to stderr.
+Conversations are oracle demonstrations of the synthetic company. For each reply, all sides sample at temperature 1 as many
+tokens as the demonstration's reply has, and continue with them and the demonstration's tool result. Input and output are
+ids, with the same lengths on all sides. Each side runs in its own process with the same model, number format and threads.
+The limits are a large matrix product and a read of memory, measured in the same run. A share is the time of the minimal
+work at that limit, divided by the measured time. Figures go to stdout, the last line is JSON; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ QUICK_REPLY = 6
 
 
 class SideFailed(Exception):
-    """A side ended with an error, whose last line this is."""
+    """A side failed; the message is the last line of its error."""
 
 
 def main() -> int:
-    """Runs all measurements; returns the exit code: 0 done, 2 bad input."""
+    """Run all measurements. Return the exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add(
@@ -97,7 +97,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """All figures, printed as they come."""
+    """Return all figures, and print each when it is measured."""
     progress("playing the demonstrations")
     job = make_job(arguments, scratch)
     path = scratch / "job.json"
@@ -217,7 +217,7 @@ def _prompt_tokens(conversation: Conversation) -> int:
 
 
 def run_side(side: str, job_file: Path, job: Job, python: str = sys.executable, *more: str) -> dict[str, Any]:
-    """The figures of one side. Raises `SideFailed` when it has none."""
+    """Return the figures of one side. Raise `SideFailed` when it has none."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
     command = [python, "-m", f"{SIDES}.{side}", str(job_file), *more]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -232,7 +232,7 @@ def run_side(side: str, job_file: Path, job: Job, python: str = sys.executable, 
 
 
 def compared(name: str, side: Any) -> dict[str, Any] | str:
-    """What another side measured, or why there is no comparison with it."""
+    """Return the figures of another side, or why there is no comparison with it."""
     progress(f"measuring {name}")
     try:
         return side()

@@ -1,12 +1,12 @@
-"""What a GRPO step of the torch backend costs as its groups, its conversations and its batch grow.
+"""Measure how a GRPO step of the torch backend scales with the size of groups, conversations and batch.
 
   python -m benchmarks.backend_scale                          about fifteen minutes on two cores
   python -m benchmarks.backend_scale --plot docs/scale.svg    needs matplotlib==3.11.2
 
-Each point is a process of its own: rollouts and update of conversations of random ids with three replies each, two groups of
-four with 600 tokens, of which one number is changed. Beside the seconds stands how often a token is computed, against all
-conversations computed whole, one by one; the exponent is that of the power law which fits the row best (1: twice as much costs
-twice as much). Figures go to stdout, the last line is JSON; progress goes to stderr.
+Each point is measured in its own process: rollouts and update of conversations of random ids with three replies each. The
+default is two groups of four conversations with 600 tokens; each row varies one of these numbers. The computed share is the
+number of computed tokens, relative to computing every conversation separately. The exponent is that of the best-fitting
+power law (1: linear). Figures go to stdout, the last line is JSON; progress goes to stderr.
 """
 
 from __future__ import annotations

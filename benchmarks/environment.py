@@ -1,12 +1,11 @@
-"""The mail database and its tools beside the obvious design: speed, memory, search quality and tokens, in one run.
+"""Compare the mail database and its tools with the obvious design: speed, memory, search quality and tokens.
 
   python -m benchmarks.environment                      half a million mails, needs data/enron/ (docs/own_mail.md)
   python -m benchmarks.environment --mails 20000        a quick look
 
-The mails are the distinct ones of --emails that both designs keep. Beyond their number they come again as those of
-further companies: other people, other Message-IDs, a line of their own in the body, the same words. Questions are those
-with one source mail; a query is a question's content words. Figures go to stdout, the last line is JSON; progress goes
-to stderr.
+The mails are the distinct ones of --emails that both designs keep. If more are needed, they are repeated as mails of further
+companies: other people and Message-IDs, an extra line in the body, the same words. Questions are those with one source
+mail; a query consists of a question's content words. Figures go to stdout, the last line is JSON; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ LATEST = datetime(2039, 12, 31)
 
 
 def main() -> int:
-    """Runs all measurements; returns the exit code: 0 done, 2 bad input."""
+    """Run all measurements. Return the exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--emails", default="data/enron/emails", help="folder or dataset id of mails (default data/enron/emails)")
@@ -80,7 +79,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """All figures, printed as they come."""
+    """Return all figures, and print each when it is measured."""
     corpus = Corpus.of(arguments.emails, arguments.questions, arguments.mails)
     progress(f"{len(corpus.message_ids):,} distinct mails in {arguments.emails}")
     figures: dict[str, Any] = {"mails": arguments.mails, "distinct_mails": len(corpus.message_ids)}

@@ -1,10 +1,10 @@
-"""Training with a slow judge: the next step gathered during the update of this one, beside one after the other.
+"""Compare collecting a step ahead of the optimizer with collecting in sequence, for training with a slow judge.
 
   python -m benchmarks.gathering_ahead [--steps 8] [--latency 1.5] [--ahead 1]
 
 The judge is an OpenAI-compatible server on loopback that waits `--latency` seconds before each reply; the policy is a tiny random
-model on the torch backend, whose rollouts and updates take turns in one thread: what can be saved is the judge's time. Both ways run
-the same steps on the same questions. The last line is JSON.
+model on the torch backend. Its rollouts and updates take turns in one thread, so only the judge's time can be saved. Both
+variants run the same steps on the same questions. The last line is JSON.
 """
 
 from __future__ import annotations

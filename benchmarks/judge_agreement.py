@@ -1,4 +1,4 @@
-"""A real LLM as RULER's judge, beside the verifiable reward: does it put the rollouts of a group into the same order?
+"""Compare a real LLM as RULER's judge with the verifiable reward: does it rank the rollouts of a group alike?
 
   python -m benchmarks.judge_agreement RUN --judge openai/NAME --api-base http://127.0.0.1:8080/v1 [--groups 16]
 
@@ -34,7 +34,7 @@ RESAMPLED = 10_000
 
 
 def main() -> int:
-    """Judges the groups; returns the exit code: 0 done, 2 bad input."""
+    """Judge the groups. Return the exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path, help="folder of a training run")
@@ -140,7 +140,7 @@ def agreement(judged: list[tuple[list[float], list[float] | None, JudgeUse]]) ->
 
 
 def spearman(one: list[float], other: list[float]) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where one of the two is all the same."""
+    """Return Spearman's rank correlation with ties at their mean rank, 0 if one of the two is constant."""
     ranks = [
         [sum(v < value for v in values) + sum(v <= value for v in values) for value in values]
         for values in (one, other)

@@ -1,4 +1,4 @@
-"""RULER as the trainer asks for it, all groups of a step at once, beside asking for one group after another.
+"""Compare RULER requests for all groups of a step at once, as in the trainer, with requests in sequence.
 
   python -m benchmarks.ruler [--groups 32] [--rollouts 8] [--latency 0.5]
 
@@ -60,7 +60,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def judge(latency: float) -> Iterator[str]:
-    """The judge's address."""
+    """Return the base URL of the judge."""
     server = _Server(("127.0.0.1", 0), type("Judge", (_Judge,), {"latency": latency}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

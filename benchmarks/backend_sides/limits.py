@@ -1,4 +1,4 @@
-"""What the processor can do: the rate of a large matrix product, and of reading memory."""
+"""Limits of the processor: the rates of a large matrix product and of reading memory."""
 
 from __future__ import annotations
 
