@@ -1,6 +1,9 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
-# make install  only the environment;  make test | lint
-# make bench    measurements beside the obvious design (ARGS="--mails 20000")
+# make install  only the environment
+# make test     every test;  make test-fast: those without the real model, services or processes (two minutes)
+# make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
+# make lock     export the pinned requirements of pyproject.toml to requirements*.txt
+# make bench    comparisons with simpler designs (ARGS="--mails 20000")
 # make stack-k8s  the ZenML stack of configs/stack_k8s.yaml (ARGS="--dry-run")
 #
 # PYTHON       the interpreter that .venv is made with: 3.11, 3.12 or 3.13
@@ -17,8 +20,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
 # uv takes seconds where pip takes a minute or two, but does not read pip.conf: where only that names the index, pip does it all.
 UV := UV_HTTP_TIMEOUT=10 UV_HTTP_RETRIES=1 $(BIN)/python -m uv pip install -q --python $(BIN)/python
+LOCK := $(BIN)/python -m uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-annotate \
+	--custom-compile-command "make lock"
 
-.PHONY: run install test lint bench stack-k8s
+.PHONY: run install test test-fast lint format lock bench stack-k8s
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
@@ -28,8 +33,23 @@ install: .venv/installed
 test: .venv/installed-dev
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
+test-fast: .venv/installed-dev
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)
+
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: .venv/installed-dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+# uv keeps the versions that the exported files have, unless pyproject.toml rules them out. ARGS=--upgrade takes the newest.
+lock: .venv/installed
+	@$(LOCK) --extra cpu --output-file requirements.txt $(ARGS)
+	@$(LOCK) --extra cpu --extra dev --constraint requirements.txt --output-file requirements-dev.txt $(ARGS)
+	@$(LOCK) --extra gpu --output-file requirements-gpu.txt $(ARGS)
 
 bench: install
 	@$(BIN)/python -m benchmarks.environment $(ARGS)
@@ -44,7 +64,7 @@ $(BIN)/python:
 .venv/installed: requirements.txt | $(BIN)/python
 	@echo "Installing requirements.txt into .venv, a minute or two ..."
 	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$$(grep '^torch==' requirements.txt)"
-	@$(PIP) uv==0.13.9 && $(UV) -r requirements.txt 2>/dev/null || $(PIP) -r requirements.txt
+	@$(PIP) "$$(grep '^uv==' requirements.txt)" && $(UV) -r requirements.txt 2>/dev/null || $(PIP) -r requirements.txt
 	@touch $@
 
 .venv/installed-dev: requirements-dev.txt .venv/installed

@@ -1,15 +1,15 @@
 """Train, evaluate and serve an agent that answers questions about a mailbox.
 
-  python run.py --pipeline all                      the whole way once: data, train, eval
-  python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
-  python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
-  python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
-  python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
-  python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
-  python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
-  python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
-  python run.py --pipeline compare A B              training runs side by side, by name or key
-  python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
+python run.py --pipeline all                      the whole way once: data, train, eval
+python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
+python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
+python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
+python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
+python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
+python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
+python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
+python run.py --pipeline compare A B              training runs side by side, by name or key
+python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _ONLY_FOR = {
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line, without the usage before it."""
+        """Print one line without the usage."""
         self.exit(2, f"error: {message}; `python run.py --help` explains every option\n")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
-    """The command line. Nothing heavy is imported before this returns."""
+    """Parse the command line without importing anything heavy."""
     parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
@@ -59,13 +59,30 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("runs", nargs="*", metavar="RUN", help="compare: names of experiments or keys of runs")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
-    add("--no-cache", action="store_true", help="run every step again: new data versions, a new training run, new questions")
-    add("--resume", metavar="NAME", help="train: go on with this run, by name of the experiment or key; refuses other settings")
+    add(
+        "--no-cache",
+        action="store_true",
+        help="run every step again: new data versions, a new training run, new questions",
+    )
+    add(
+        "--resume",
+        metavar="NAME",
+        help="train: go on with this run, by name of the experiment or key; refuses other settings",
+    )
     add("--new-code", action="store_true", help="with --resume: go on although the training code has changed since")
-    add("--from", dest="start", metavar="RUN|CHECKPOINT", help="train, all: a new run that continues from this one's adapter")
+    add(
+        "--from",
+        dest="start",
+        metavar="RUN|CHECKPOINT",
+        help="train, all: a new run that continues from this one's adapter",
+    )
     add("--checkpoint", metavar="PATH", help="eval, deploy, export: this checkpoint folder or artifact id")
     add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
-    add("--merged", action="store_true", help="export: the base model with the adapter merged into it, instead of the adapter")
+    add(
+        "--merged",
+        action="store_true",
+        help="export: the base model with the adapter merged into it, instead of the adapter",
+    )
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
@@ -100,11 +117,18 @@ def _unwritable(file: Path) -> str | None:
     if file.is_dir():
         return "is a folder; name a file"
     folder = next(place for place in file.absolute().parents if place.exists())
-    return None if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK) else f"{folder} is no folder that can be written to"
+    return (
+        None
+        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+        else f"{folder} is no folder that can be written to"
+    )
 
 
 def quiet_third_parties() -> None:
-    """Settings that libraries read when they are imported; whoever exports one of them keeps their own value."""
+    """Set what libraries read when they are imported, unless it is exported already, and hide their warnings.
+
+    Runtime warnings of the project itself, such as NaNs in numpy or a coroutine that is never awaited, stay visible.
+    """
     for name, value in {
         "ZENML_LOGGING_VERBOSITY": "CRITICAL",  # steps raise what went wrong, and this file reports it
         "ZENML_ENABLE_RICH_TRACEBACK": "false",
@@ -122,10 +146,12 @@ def quiet_third_parties() -> None:
     }.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
+    packages = [folder.parent.name for folder in Path(__file__).resolve().parent.glob("*/__init__.py")]
+    warnings.filterwarnings("default", category=RuntimeWarning, module=rf"({'|'.join(packages)})\b")
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs the command line; returns the exit code: 0 done, 1 failed on another machine, 2 bad input, 130 stopped by the user."""
+    """Run the command line. Return the exit code: 0 done, 1 failed on another machine, 2 bad input, 130 interrupted."""
     arguments = parse_arguments(sys.argv[1:] if words is None else words)
     quiet_third_parties()
     from cluster.errors import RunFailed
@@ -148,7 +174,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def execute(arguments: argparse.Namespace) -> None:
-    """The table of contents: which pipelines run, in which order."""
+    """Run the chosen pipelines in order."""
     from dotenv import load_dotenv
 
     from configs.schema import explicit_values, load_config, require_source, with_prompt

@@ -1,4 +1,4 @@
-"""Policies that do not learn: what an agent must beat before it has shown anything."""
+"""Baselines: policies that do not learn, which a trained agent must beat."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer
-from environment.search_text import content_words
+from environment.words import content_words
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 def search_and_quote(mailbox: Mailbox, question: str) -> FinalAnswer | None:
-    """Searches all content words of the question, cites the top hit and answers with its best-matching sentence.
+    """Search all content words of the question, cite the top hit and answer with its best-matching sentence.
 
-    The best sentence of the subject and body shares the most content words with the question; the first one wins a tie.
+    The best sentence of subject and body shares the most content words with the question; ties go to the first. Return
     `None` when nothing is found.
     """
     keywords = content_words(question)
@@ -27,12 +27,12 @@ def search_and_quote(mailbox: Mailbox, question: str) -> FinalAnswer | None:
     return FinalAnswer(answer=quote, source_ids=(mail.message_id,))
 
 
-def do_nothing() -> None:
-    """Gives no answer: the floor, and a check that silence earns nothing."""
+def do_nothing() -> FinalAnswer | None:
+    """Give no answer: the lowest baseline, and a check that silence earns nothing."""
     return None
 
 
 def _sentences(mail: EmailView) -> list[str]:
-    """Pieces of the subject and body between sentence ends and line ends; numbers such as 4.5 stay whole."""
+    """Split subject and body at sentence and line ends. Numbers such as 4.5 stay whole."""
     pieces = _SENTENCE_END.split(f"{mail.subject}\n{mail.body}")
     return [piece.strip() for piece in pieces if piece.strip()]

@@ -20,8 +20,8 @@ from agent.rollout import AgentRun, opening_messages
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer, Scenario
-from environment.search_text import content_words
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
+from environment.words import content_words
 
 MAX_KEYWORDS = 8
 MIN_NAME_WORDS = 3

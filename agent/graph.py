@@ -1,13 +1,14 @@
 """The ReAct loop as an explicit LangGraph graph: `model -> tools -> model -> ...`.
 
-An explicit graph rather than a prebuilt agent, because training needs three things that those hide: the raw reply with its token ids and
-log-probabilities, a say in what happens when a tool call is malformed (the episode ends), and a turn limit that counts replies.
+Prebuilt agents hide three things that training needs: the raw reply with its token ids and log-probabilities, the end of
+the episode at a malformed tool call, and a turn limit that counts replies.
 """
 
 from __future__ import annotations
 
 import asyncio
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypedDict
@@ -35,7 +36,7 @@ Outcome = Literal["answered", "no_tool_call", "malformed_call", "max_turns", "tr
 
 
 class ToolCallRecord(BaseModel):
-    """One executed call, and which mails (short ids) its observation showed."""
+    """One executed call and the short ids of the mails in its observation."""
 
     name: str
     arguments: dict[str, Any]
@@ -46,14 +47,14 @@ class ToolCallRecord(BaseModel):
 
 @dataclass(frozen=True)
 class EpisodeContext:
-    """What an episode's nodes need and its messages do not carry."""
+    """Constants of an episode that the graph's nodes use."""
 
     model: Runnable
     tools: MailTools
     max_turns: int
     question: str
     episode: str
-    """Tells servers that keep the sampled ids of a conversation apart from one with equal text (OpenAI's `prompt_cache_key`)."""
+    """OpenAI's `prompt_cache_key`: servers that keep sampled ids distinguish conversations of equal text by it."""
 
 
 class EpisodeState(TypedDict):
@@ -72,8 +73,8 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], Cha
 def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
     """Return a chat model with the mail tools bound.
 
-    Policies at the same base URL share one client and its connection pool: every training step has a policy of its own, and a pool
-    each would keep their sockets open to the end of the run. Pools cannot cross event loops, so each loop has its own.
+    Policies at the same base URL share one client and its connection pool. Otherwise the policy of each training step
+    would keep its sockets open until the end of the run. Pools cannot cross event loops, so each loop has its own.
 
     `optional_arguments`: see `tool_schemas`.
     """
@@ -97,10 +98,11 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
 
 
 def sampled_choice(reply: AIMessage) -> Choice:
-    """The reply as ART trains on it: its content is the raw sampled text, tool-call markup included, so that ART's tokenizer
-    replaces it by the sampled ids alone instead of rendering the parsed call a second time.
+    """Return the reply as ART trains on it.
 
-    Without log-probabilities (a server that returns none) the parsed text stands in and the reply is not trainable.
+    The content is the raw sampled text including tool-call markup: ART's tokenizer then replaces it by the sampled ids
+    instead of rendering the parsed call again. If the server returns no log-probabilities, the content is the parsed text
+    and the reply is not trainable.
     """
     tokens = (reply.response_metadata.get("logprobs") or {}).get("content") or []
     raw = b"".join(bytes(token["bytes"] or []) for token in tokens).decode("utf-8", errors="replace")
@@ -116,12 +118,12 @@ def sampled_choice(reply: AIMessage) -> Choice:
 
 
 def observation_of(call: ToolCallRecord, question: str) -> str:
-    """A call's observation as the model sees it. A mail is followed by the question: what a small model has to compare is near."""
+    """Return the observation as the model sees it. The question follows a mail, which helps a small model compare them."""
     return f"{call.observation}\n\nQuestion: {question}" if call.name == READ else call.observation
 
 
 async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
-    """One reply of the policy. A reply without a well-formed tool call ends the episode."""
+    """Get one reply of the policy. A reply without a well-formed tool call ends the episode."""
     reply = await runtime.context.model.ainvoke(state["messages"], prompt_cache_key=runtime.context.episode)
     choice = sampled_choice(reply)
     outcome: Outcome | None = None
@@ -134,7 +136,7 @@ async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> d
 
 
 async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
-    """Executes the reply's calls in their order; the first final answer ends the episode."""
+    """Execute the reply's calls in order. The first final answer ends the episode."""
     messages: list[AnyMessage] = []
     record: list[dict[str, Any]] = []
     calls: list[ToolCallRecord] = []
@@ -158,20 +160,20 @@ async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> d
             break
     outcome: Outcome | None = None
     if answer is not None:
-        # Nobody replies to the last observation: leaving it out keeps the trajectory's last message the policy's own.
+        # Without the last observation, which nobody replies to, the trajectory ends with a message of the policy.
         return {"calls": calls, "answer": answer, "outcome": "answered"}
     if state["turns"] >= runtime.context.max_turns:
         outcome = "max_turns"
     return {"messages": messages, "record": record, "calls": calls, "outcome": outcome}
 
 
-def _after_node(next_node: str):
+def _after_node(next_node: str) -> Callable[[EpisodeState], str]:
     return lambda state: END if state["outcome"] else next_node
 
 
 @cache
 def react_graph() -> CompiledStateGraph:
-    """The compiled graph; it holds no state of any episode."""
+    """Return the compiled graph. It holds no state of an episode."""
     graph = StateGraph(EpisodeState, context_schema=EpisodeContext)
     graph.add_node("model", call_model)
     graph.add_node("tools", call_tools)

@@ -1,4 +1,4 @@
-"""What an evaluation counts: one `Prediction` per question and policy, `PolicyMetrics` over them, and paired tests."""
+"""Evaluation metrics: one `Prediction` per question and policy, `PolicyMetrics` per policy, and paired tests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Z95 = 1.959963984540054
 
 
 MOST_ERRORS = 0.02
-"""Share of questions that may end in an error. With more, the others are not a fair sample: the long ones fail first."""
+"""Maximum share of questions with an error. Above it the rest is a biased sample, because long questions fail first."""
 
 
 class Prediction(BaseModel):
-    """What one policy did with one question. An `error` (class name) means that nobody can say what it would have done."""
+    """One policy's result on one question. With an `error` (class name) there is no result to judge."""
 
     policy: str
     scenario_id: str
@@ -30,7 +30,7 @@ class Prediction(BaseModel):
     reference: str
     inbox_address: str = ""
     query_date: str = ""
-    """The day on which it was asked, as the service takes it."""
+    """Query date in the format of the service."""
     answer: str | None = None
     source_ids: tuple[str, ...] = ()
     gold_ids: tuple[str, ...] = ()
@@ -41,10 +41,10 @@ class Prediction(BaseModel):
     outcome: str = "answered"
     error: str | None = None
     sample: int = 0
-    """0: the answer that policies are compared by; from 1 on: samples for pass@k."""
+    """0: the answer used to compare policies; 1 and up: samples for pass@k."""
     prompt_tokens: int = 0
     cost: float | None = None
-    """US dollars of the policy's replies, where they have a price."""
+    """US dollars of the policy's replies; None without a known price."""
     judge_tokens: int = 0
     """Prompt tokens of the judge."""
     judge_cost: float | None = None
@@ -52,7 +52,7 @@ class Prediction(BaseModel):
 
 
 class KindMetrics(BaseModel):
-    """Accuracy on the questions that ask for one kind of fact."""
+    """Accuracy on the questions of one kind."""
 
     n: int
     accuracy: float | None
@@ -66,7 +66,7 @@ class Seconds(BaseModel):
 
 
 class PolicyMetrics(BaseModel):
-    """One policy's figures. `errors` runs count nowhere else: `n` is the number of the others.
+    """Metrics of one policy over its `n` runs without error. The `errors` other runs count nowhere else.
 
     `source_recall` and `source_precision` are means over questions, see `source_recall_of` and `source_precision_of`.
     """
@@ -75,7 +75,7 @@ class PolicyMetrics(BaseModel):
     errors: int
     error_classes: dict[str, int]
     comparable: bool
-    """Whether few enough questions ended in an error for the figures to be compared with others."""
+    """Whether at most `MOST_ERRORS` of the questions ended in an error, so that policies can be compared."""
     accuracy: float | None
     ci95: tuple[float, float] | None
     answer_rate: float
@@ -87,15 +87,15 @@ class PolicyMetrics(BaseModel):
     outcomes: dict[str, int]
     by_kind: dict[str, KindMetrics]
     prompt_tokens: float = 0.0
-    """Mean per question, all replies together."""
+    """Mean over questions of the sum over replies."""
     cost: float | None = None
     judge_tokens: int = 0
     judge_cost: float | None = None
-    """Sums over the questions, in US dollars; None where there is no price."""
+    """US dollars summed over questions, like `cost`; None without a known price."""
 
 
 class McNemar(BaseModel):
-    """Two policies on the same questions: `a_only` were right only in a, `b_only` only in b; `n` pairs in all."""
+    """Two policies on the same `n` questions: `a_only` were right only in a, `b_only` only in b."""
 
     n: int
     a_only: int
@@ -104,7 +104,7 @@ class McNemar(BaseModel):
 
 
 def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """Score interval of a proportion (E. B. Wilson, JASA 22, 1927): 95% by default, (0, 1) when nothing was observed.
+    """Return the score interval of a proportion (E. B. Wilson, JASA 22, 1927): 95% by default, (0, 1) for n = 0.
 
     Raises ValueError unless 0 <= successes <= n.
     """
@@ -121,7 +121,7 @@ def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, floa
 
 
 def too_many_errors(predictions: Sequence[Prediction]) -> str | None:
-    """Say which errors make these predictions unfit to be compared; `None` when at most `MOST_ERRORS` of them failed."""
+    """Return the errors that make these predictions incomparable; `None` when at most `MOST_ERRORS` of them failed."""
     failed = Counter(prediction.error for prediction in predictions if prediction.error is not None)
     if failed.total() <= MOST_ERRORS * len(predictions):
         return None
@@ -130,11 +130,11 @@ def too_many_errors(predictions: Sequence[Prediction]) -> str | None:
 
 
 def mcnemar(a: Sequence[Prediction], b: Sequence[Prediction]) -> McNemar:
-    """Exact two-sided McNemar test (Q. McNemar, Psychometrika 12, 1947), paired by scenario id.
+    """Compute the exact two-sided McNemar test (Q. McNemar, Psychometrika 12, 1947), paired by scenario id.
 
     Under the null hypothesis the questions that only one of the two gets right fall to either side with probability
-    one half, so p = min(1, 2 P[X <= min(a_only, b_only)]) with X ~ Binomial(a_only + b_only, 1/2). A question that
-    either policy ended with an error, or that only one was asked, is no pair. Raises ValueError on a repeated id.
+    one half, so p = min(1, 2 P[X <= min(a_only, b_only)]) with X ~ Binomial(a_only + b_only, 1/2). A question with an
+    error of either policy, or asked of only one, is not a pair. Raise ValueError on a repeated id.
     """
     right_a, right_b = _verdicts(a), _verdicts(b)
     shared = right_a.keys() & right_b.keys()
@@ -146,9 +146,9 @@ def mcnemar(a: Sequence[Prediction], b: Sequence[Prediction]) -> McNemar:
 
 
 def token_f1(reference: str, answer: str | None) -> float:
-    """Harmonic mean of precision and recall over words, each as often as it occurs (SQuAD v1.1 evaluation script).
+    """Return the F1 score over the multiset of words, as in the evaluation script of SQuAD v1.1.
 
-    Words are those of `normalise`. Two texts without words agree; no answer scores 0.
+    Words are those of `normalise`. Two texts without words score 1, a missing answer 0.
     """
     if answer is None:
         return 0.0
@@ -160,24 +160,23 @@ def token_f1(reference: str, answer: str | None) -> float:
 
 
 def source_recall_of(prediction: Prediction) -> float:
-    """Share of the gold mails that were cited: |cited ∩ gold| / |gold|; 0 without an answer."""
+    """Return the share of gold mails that were cited: |cited ∩ gold| / |gold|; 0 without an answer."""
     gold = set(prediction.gold_ids)
     return len(gold & set(prediction.source_ids)) / len(gold) if gold else 0.0
 
 
 def source_precision_of(prediction: Prediction) -> float:
-    """Share of the cited mails that are gold: |cited ∩ gold| / |cited|; 0 when nothing was cited."""
+    """Return the share of cited mails that are gold: |cited ∩ gold| / |cited|; 0 when nothing was cited."""
     cited = set(prediction.source_ids)
     return len(cited & set(prediction.gold_ids)) / len(cited) if cited else 0.0
 
 
 def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
-    """The figures of one policy.
+    """Compute the metrics of one policy.
 
-    Accuracy, answer rate, source recall, token-F1, turns and seconds are over all runs without error, whether they
-    answered or not; source precision is over those that answered. Nothing to average gives 0. `source_recall` leaves
-    out questions without known gold mails. Accuracy and token-F1 are over the questions that have a reference answer, and None
-    when no question has one.
+    Answer rate, source recall, turns and seconds are over all runs without error, whether they answered or not; source
+    precision is over those that answered. Accuracy and token-F1 are over questions with a reference answer, and None if
+    there is none. Source recall omits questions without known gold mails. The mean of no values is 0.
     """
     runs = [prediction for prediction in predictions if prediction.error is None]
     answered = [run for run in runs if run.answer is not None]
@@ -231,5 +230,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed (nearest rank)."""
+    """Return the quantile by nearest rank."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0

@@ -1,4 +1,4 @@
-"""pass@k: the chance that at least one of k sampled answers is correct."""
+"""pass@k: the probability that at least one of k sampled answers is correct."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from agent.metrics import Prediction
 
 
 def pass_at_k(samples: Sequence[Prediction]) -> dict[int, float]:
-    """k -> mean over questions of the unbiased estimator 1 - C(n-c, k) / C(n, k), c of n samples being correct.
+    """Map k to the mean over questions of the unbiased estimator 1 - C(n-c, k) / C(n, k) for c correct of n samples.
 
-    Chen et al., "Evaluating Large Language Models Trained on Code" (2021), eq. 1. k is 1, 2, 4, ... and the largest n. Samples
-    that ended in an error or that nobody can judge do not count; a question with fewer than k others is left out of pass@k.
+    Chen et al., "Evaluating Large Language Models Trained on Code" (2021), eq. 1. k is 1, 2, 4, ... and the largest n.
+    Samples with an error or without a verdict do not count. pass@k omits questions with fewer than k counted samples.
     """
     verdicts: dict[str, list[bool]] = {}
     for sample in samples:

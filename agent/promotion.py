@@ -1,4 +1,4 @@
-"""The gate in front of production: whether a new version takes the place of the one that answers users now, and why."""
+"""The promotion gate: decide whether a new version replaces the one in production, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.metrics import MOST_ERRORS, Prediction, compute_metrics, mcnemar, too
 
 
 class Promotion(BaseModel):
-    """The decision, with its reason in one line."""
+    """The decision and its reason in one line."""
 
     promoted: bool
     reason: str
@@ -26,12 +26,12 @@ def decide_promotion(
     min_gain: float,
     significance: float,
 ) -> Promotion:
-    """Promote when few questions ended in errors, no `alerts` are left unresolved, and accuracy (0 to 1) is above `floor`, above the base's
-    by `min_gain`, and not worse than production's.
+    """Decide whether to promote the trained version.
 
-    Worse means: on the questions that both were asked, more were right in production only than in the new version only,
-    and a difference of that size or larger has a chance of at most `significance` between equals (exact two-sided McNemar
-    test). `production` is None when nothing is in production yet, or when the evaluated version is.
+    Promote when few questions ended in errors, no `alerts` are unresolved, and accuracy (0 to 1) is above `floor`, above
+    the base's by `min_gain`, and not significantly worse than production's: worse means more questions that only
+    production answered correctly than the reverse, at p <= `significance` (exact two-sided McNemar test on shared
+    questions). `production` is None when nothing is in production yet, or when the evaluated version is.
     """
     accuracy, of_base = compute_metrics(trained).accuracy, compute_metrics(base).accuracy
     for whose, predictions in (("", trained), ("base: ", base), ("production: ", production or [])):
@@ -41,7 +41,9 @@ def decide_promotion(
     if accuracy is None or of_base is None:
         return Promotion(promoted=False, reason="no held-out question has a reference answer, so accuracy is unknown")
     if alerts:
-        reason = f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
+        reason = (
+            f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
+        )
         return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")
     if accuracy <= floor:
         return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")

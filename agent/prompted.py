@@ -1,4 +1,4 @@
-"""Any model that LiteLLM reaches, prompted with the agent's instructions and tools: a row to compare a trained policy with."""
+"""A LiteLLM model prompted with the agent's instructions and tools, as a comparison for a trained policy."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_openai_messages
 from pydantic import BaseModel, ConfigDict
 
-from environment.errors import BadInput
+from agent.llm_client import key_for, price_of, require_model
 from environment.tools import tool_schemas
 
 _SECONDS = 120.0
 _RETRIES = 2
 COST = "cost"
-"""Key of a reply's metadata: its price in US dollars, None where LiteLLM knows none."""
+"""Key of a reply's metadata: its price in US dollars, None if LiteLLM knows none."""
 
 
 class PromptedModel(BaseModel):
-    """A LiteLLM model as the agent's graph calls it, at temperature 0 where the model has one."""
+    """A LiteLLM model with the interface that the agent's graph calls, at temperature 0 where supported."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,22 +29,11 @@ class PromptedModel(BaseModel):
     optional_arguments: bool = False
 
     def require_ready(self, setting: str) -> None:
-        """Raises BadInput, which begins with the `setting` that names the model, when it cannot be asked."""
-        import litellm
-
-        litellm.suppress_debug_info = True
-        try:
-            litellm.get_llm_provider(model=self.model, api_base=self.api_base)
-        except litellm.exceptions.BadRequestError as error:
-            raise BadInput(
-                f"{setting}={self.model} names no provider that LiteLLM knows; write provider/model, for example openai/gpt-4.1"
-            ) from error
-        missing = self._missing_keys()
-        if missing and self.api_base is None:
-            raise BadInput(f"{setting}={self.model} needs {' and '.join(missing)} in the environment or in .env")
+        """Raise BadInput when the model cannot be asked. The message begins with `setting`, which names the model."""
+        require_model(self.model, self.api_base, setting=setting)
 
     async def ainvoke(self, messages: Sequence[AnyMessage], **_: Any) -> AIMessage:
-        """The next reply, with its usage and cost. Raises what LiteLLM raises, which derives from `openai.OpenAIError`."""
+        """Return the next reply with its usage and cost. Raise LiteLLM's errors, which derive from `openai.OpenAIError`."""
         import litellm
 
         reply = await litellm.acompletion(
@@ -57,8 +46,7 @@ class PromptedModel(BaseModel):
             timeout=_SECONDS,
             num_retries=_RETRIES,
             api_base=self.api_base,
-            # A server of one's own may not need a key, but LiteLLM insists on one.
-            api_key="none" if self.api_base and self._missing_keys() else None,
+            api_key=key_for(self.model, self.api_base),
         )
         message, usage = reply.choices[0].message, reply.usage
         calls, malformed = [], False
@@ -81,18 +69,3 @@ class PromptedModel(BaseModel):
             },
             response_metadata={"finish_reason": reply.choices[0].finish_reason, COST: price_of(reply)},
         )
-
-    def _missing_keys(self) -> list[str]:
-        from agent.judges.settings import missing_keys  # judges price their replies with this module
-
-        return missing_keys(self.model)
-
-
-def price_of(reply: Any) -> float | None:
-    """US dollars of one LiteLLM reply; None where LiteLLM does not know the price."""
-    import litellm
-
-    try:
-        return float(litellm.completion_cost(completion_response=reply)) or None
-    except Exception:  # LiteLLM's word for a model without a price is a bare Exception
-        return None

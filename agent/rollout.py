@@ -1,4 +1,4 @@
-"""One episode: a question, a mailbox, a policy; out comes the answer and everything that happened on the way."""
+"""Run one episode: a policy answers a question from a mailbox."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from environment.models import FinalAnswer
 from environment.tools import MailTools
 from training.task import Policy
 
-if TYPE_CHECKING:  # ten seconds that the deployed service does not need
+if TYPE_CHECKING:  # importing ART takes ten seconds, and the deployed service does not need it
     import art
 
 
 class AgentRun(BaseModel):
-    """What one episode did. `record` is ART's `messages_and_choices`; `seconds` is wall time."""
+    """The result of one episode. `record` is ART's `messages_and_choices`; `seconds` is wall time."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -37,38 +37,38 @@ class AgentRun(BaseModel):
     turns: int
     seconds: float
     context_tokens: int = 0
-    """Tokens of the last prompt and its reply: the whole conversation, as far as the server reported them."""
+    """Tokens of the last prompt and its reply, that is, of the whole conversation, if the server reports usage."""
     prompt_tokens: int = 0
-    """Over all replies, as far as the server reported them."""
+    """Sum over all replies that report usage."""
     cost: float | None = None
-    """US dollars, where replies have a price."""
+    """US dollars; None if no reply has a known price."""
     calls: list[ToolCallRecord] = Field(default_factory=list)
     record: list[Any] = Field(default_factory=list, exclude=True)
 
     @property
     def sampled_tokens(self) -> int:
-        """Tokens that the policy sampled, as far as the server reported them."""
+        """Number of sampled tokens in replies that report log-probabilities."""
         choices = [turn for turn in self.record if isinstance(turn, Choice) and turn.logprobs]
         return sum(len(choice.logprobs.content or []) for choice in choices)
 
     def transcript(self) -> list[dict[str, str]]:
-        """The conversation as plain role and content pairs, for people."""
+        """Return the conversation as role and content pairs."""
         turns = [turn.message.model_dump() if isinstance(turn, Choice) else turn for turn in self.record]
         return [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
 
 
 class Watcher(Protocol):
-    """Is told of an episode while it runs, in the order in which things happen. Must not block."""
+    """Receives the events of a running episode in order. Its methods must not block."""
 
     def sampled(self, text: bytes) -> None:
-        """The policy has written `text`, the next UTF-8 bytes of a reply, tool-call markup included."""
+        """Receive `text`, the next UTF-8 bytes of a reply, including tool-call markup."""
 
     def called(self, call: ToolCallRecord) -> None:
-        """A tool has been called."""
+        """Receive a finished tool call."""
 
 
 def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -> list[dict[str, str]]:
-    """System and user message. Everything that differs between questions is in the latter, so that servers compute the former once."""
+    """Return system and user message. The system message is the same for all questions, so servers can reuse its cache."""
     asked = load("question").format(
         inbox_address=mailbox.address, today=f"{mailbox.query_date:%-d %b %Y}", question=question
     )
@@ -84,13 +84,13 @@ async def answer_question(
     examples: Sequence[art.Trajectory] = (),
     watcher: Watcher | None = None,
 ) -> AgentRun:
-    """Runs the agent on one question. `examples` are demonstrations to put before it (few-shot prompting).
+    """Run the agent on one question. `examples` are demonstrations placed before it (few-shot prompting).
 
-    With a `watcher` the policy's server is asked to stream its replies.
+    With a `watcher`, the policy's server streams its replies.
 
     Raises:
-        TimeoutError: when the policy's server has done nothing for any episode for `settings.rollout_timeout` seconds.
-        openai.OpenAIError: when the policy's server fails; a failed episode is an error, never a wrong answer.
+        TimeoutError: when the policy's server makes no progress on any episode for `settings.rollout_timeout` seconds.
+        openai.OpenAIError: when the policy's server fails. A failed episode is an error, not a wrong answer.
     """
     started = time.monotonic()
     system, user = opening_messages(question, mailbox, settings)
@@ -103,7 +103,7 @@ async def answer_question(
         "answer": None,
         "outcome": None,
     }
-    # A prompted model's requests have time limits of their own.
+    # Requests of a prompted model have their own time limit.
     model: Any = policy
     limit: AbstractAsyncContextManager[None] = contextlib.nullcontext()
     callbacks = []
@@ -112,7 +112,7 @@ async def answer_question(
         progress = progress_of(policy.base_url)
         limit, callbacks = progress.required(settings.rollout_timeout), [progress]
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
-    # Two graph steps per turn; the limit only guards against a graph that does not end by itself.
+    # Two graph steps per turn. The limit only guards against an endless graph.
     config = {"recursion_limit": 2 * settings.max_turns + 2, "callbacks": callbacks}
     async with limit:
         if watcher is None:
@@ -146,7 +146,7 @@ def _context_tokens(messages: Sequence[AnyMessage]) -> int:
 
 
 def _tell(watcher: Watcher, mode: str, part: Any) -> None:
-    """Pass on one piece of LangGraph's stream."""
+    """Forward one event of LangGraph's stream to the watcher."""
     if mode == "updates":
         for call in part.get("tools", {}).get("calls", []):
             watcher.called(call)

@@ -1,4 +1,4 @@
-"""What an agent is told, and what an episode may cost."""
+"""Prompt and limits of an episode."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ class AgentSettings(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     system_prompt: str | None = Field(
-        default=None, min_length=1, max_length=50_000, description="instructions to the agent; null: agent/prompts/system.txt"
+        default=None,
+        min_length=1,
+        max_length=50_000,
+        description="instructions to the agent; null: agent/prompts/system.txt",
     )
 
     max_turns: int = Field(default=6, ge=1, le=50, description="model replies per question")
     max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
     rollout_timeout: float = Field(
-        default=300.0, gt=0, le=3600, description="a question fails when the policy server does nothing at all for so many seconds"
+        default=300.0,
+        gt=0,
+        le=3600,
+        description="seconds without progress of the policy server after which a question fails",
     )
     max_results: int = Field(default=3, ge=1, le=20, description="mails per search")
     read_chars: int = Field(
         default=750, ge=100, le=20_000, description="characters of a mail's body that one read shows"
     )
     optional_arguments: bool = Field(
-        default=False, description="tell the model of search filters and of reading on in long mails (longer prompts)"
+        default=False, description="describe search filters and reading on in long mails to the model (longer prompts)"
     )

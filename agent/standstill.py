@@ -1,8 +1,7 @@
-"""Ends an episode whose policy server has stopped working, and never one that is merely slow.
+"""End an episode when its policy server has stopped making progress, but not when it is merely slow.
 
-An episode is bounded by its turns and tokens. How long these take says something about the machine and its load, and nothing about
-the policy, so a limit on an episode's own wall time would make the result of an evaluation depend on the machine. What is measured
-here instead is how long the server has done nothing at all, for any of the episodes that share it.
+Turns and tokens bound an episode. A limit on its wall time would make evaluation results depend on the machine and its
+load. The limit here is on the time in which the server makes no progress on any of the episodes that share it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _DIRECT = build_opener(ProxyHandler({}))
 
 
 class PolicyServerProgress(AsyncCallbackHandler):
-    """When one policy server last did something: a reply has ended, a token was streamed, or its own counters have moved."""
+    """Time of a policy server's last progress: an ended reply, a streamed token, or a change of its own counters."""
 
     def __init__(self, base_url: str) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class PolicyServerProgress(AsyncCallbackHandler):
 
     @asynccontextmanager
     async def required(self, seconds: float) -> AsyncIterator[None]:
-        """Raise `TimeoutError` when the server has not got any further for `seconds` seconds."""
+        """Raise `TimeoutError` when the server makes no progress for `seconds` seconds."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
@@ -69,10 +68,10 @@ class PolicyServerProgress(AsyncCallbackHandler):
                 return
 
     async def _counters_moved(self, begun: float, seconds: float) -> bool:
-        """Whether the server says that it has computed something since it was last asked."""
+        """Return whether the server's counters changed since the last request."""
         async with self._asking:
             if max(begun, self._moved_at) + seconds > asyncio.get_running_loop().time():
-                return True  # another episode has asked meanwhile
+                return True  # another episode has seen progress meanwhile
             counters = await asyncio.to_thread(_work_done, f"{self._base_url.rstrip('/').removesuffix('/v1')}/metrics")
             moved = counters is not None and counters != self._counters
             self._counters = counters
@@ -85,12 +84,12 @@ _servers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, PolicyServerPro
 
 
 def progress_of(base_url: str) -> PolicyServerProgress:
-    """The progress of a server, shared by all episodes of this event loop that it answers."""
+    """Return the progress of a server, shared by all its episodes in this event loop."""
     return _servers.setdefault(asyncio.get_running_loop(), {}).setdefault(base_url, PolicyServerProgress(base_url))
 
 
 def _work_done(url: str) -> str | None:
-    """The counters of a server's work: those of tokens and busy seconds, as JSON (the torch backend) or Prometheus text (vLLM)."""
+    """Return a server's counters of tokens and busy seconds, from JSON (torch backend) or Prometheus text (vLLM)."""
     try:
         with _DIRECT.open(url, timeout=_ANSWER_SECONDS) as response:
             text = response.read().decode(errors="replace")

@@ -10,11 +10,11 @@ from itertools import chain, zip_longest
 import art
 
 from agent.demonstrations import demonstration, play_oracle
+from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
 from agent.reward import RewardWeights, rubric, verifiable_reward
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
-from agent.suspicions import suspicions
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.tools import tool_schemas
@@ -100,7 +100,7 @@ class EmailSearchTask:
             reward=0.0,
             metrics={
                 **measured,
-                **suspicions(run, gold_ids),
+                **exploit_flags(run, gold_ids),
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
                 "seconds": run.seconds,

@@ -1,15 +1,15 @@
-"""The torch backend beside other ways of computing the same: rollouts, decoding, updates, and their shares of what the processor can do.
+"""Compare the torch backend with other implementations: rollouts, decoding, updates, and their share of the hardware limits.
 
   python -m benchmarks.backend                          the e-mail task's step: 4 questions, 6 rollouts each
   python -m benchmarks.backend --quick                  under a minute: does everything run?
   python -m benchmarks.backend --llama-python PYTHON    with llama.cpp, from an environment that has xllamacpp
   python -m benchmarks.backend --trl-python PYTHON      with TRL's whole step, from one that has trl, peft and a CPU build of torch
 
-Conversations are oracle demonstrations of the synthetic company. All sides sample at temperature 1 as many tokens as each reply of the
-demonstration has, and go on with these and with the demonstration's tool result: ids in, ids out, the same lengths everywhere. Each side
-runs in a process of its own, with the same model, number format and threads. Limits: a large matrix product and reading memory, measured
-in the same run; a share is the time that the least possible work would take at that limit, by the time it took.
-Figures go to stdout, the last line is JSON; progress goes to stderr.
+Conversations are oracle demonstrations of the synthetic company. For each reply, all sides sample at temperature 1 as many
+tokens as the demonstration's reply has, and continue with them and the demonstration's tool result. Input and output are
+ids, with the same lengths on all sides. Each side runs in its own process with the same model, number format and threads.
+The limits are a large matrix product and a read of memory, measured in the same run. A share is the time of the minimal
+work at that limit, divided by the measured time. Figures go to stdout, the last line is JSON; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,42 +24,43 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault(
-    "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-)  # otherwise its import waits for a price list from the network
+# Otherwise LiteLLM's import waits for a price list from the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 from transformers import AutoTokenizer
 
 from agent.judges.exact import ExactJudge
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
+from benchmarks.backend_figures import (
+    DECODE_PROMPT,
+    DECODING,
+    decode_figures,
+    rollout_figures,
+    step_figures,
+    training_figures,
+)
 from benchmarks.backend_sides.gguf_file import write_gguf
-from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn, Work, least_rollout_work
+from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn, least_rollout_work
 from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from training.backends.torch.backend import tokenize_demonstrations
-from training.backends.torch.conversation import ChatFormat
-from training.backends.torch.network import physical_cores
-from training.backends.torch.settings import TorchSettings
+from training.backends.torch.chat_format import ChatFormat
+from training.backends.torch.hardware import physical_cores
 from training.errors import BadInput
 
 ROOT = Path(__file__).parents[1]
 SIDES = "benchmarks.backend_sides"
-DECODING = 16
-"""Sequences that are continued at the same time."""
-DECODE_PROMPT = 128
 QUICK_REPLY = 6
-GOALS = {"trl": 3.0, "static": 2.5, "continuous": 1.0, "training": 0.5, "llama": 0.6}
-LORA_RANK = TorchSettings().lora_rank
 
 
 class SideFailed(Exception):
-    """A side ended with an error, whose last line this is."""
+    """A side failed; the message is the last line of its error."""
 
 
 def main() -> int:
-    """Runs all measurements; returns the exit code: 0 done, 2 bad input."""
+    """Run all measurements. Return the exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add(
@@ -96,7 +97,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """All figures, printed as they come."""
+    """Return all figures, and print each when it is measured."""
     progress("playing the demonstrations")
     job = make_job(arguments, scratch)
     path = scratch / "job.json"
@@ -216,20 +217,22 @@ def _prompt_tokens(conversation: Conversation) -> int:
 
 
 def run_side(side: str, job_file: Path, job: Job, python: str = sys.executable, *more: str) -> dict[str, Any]:
-    """The figures of one side. Raises `SideFailed` when it has none."""
+    """Return the figures of one side. Raise `SideFailed` when it has none."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(job.threads)}
     command = [python, "-m", f"{SIDES}.{side}", str(job_file), *more]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     lines = done.stdout.split("\n")
     if done.returncode < 0:
-        raise SideFailed(f"{side}: killed by signal {-done.returncode}; 9 mostly means that there was not enough memory")
+        raise SideFailed(
+            f"{side}: killed by signal {-done.returncode}; 9 mostly means that there was not enough memory"
+        )
     if done.returncode:
         raise SideFailed(f"{side}: {(done.stderr.strip() or done.stdout.strip() or 'no output').splitlines()[-1]}")
     return json.loads([line for line in lines if line.startswith("{")][-1])
 
 
 def compared(name: str, side: Any) -> dict[str, Any] | str:
-    """What another side measured, or why there is no comparison with it."""
+    """Return the figures of another side, or why there is no comparison with it."""
     progress(f"measuring {name}")
     try:
         return side()
@@ -254,138 +257,6 @@ def run_trl(python: str | None, job_file: Path, job: Job) -> dict[str, Any]:
     if python is None:
         raise SideFailed("--trl-python was not given")
     return run_side("trl_step", job_file, job, python)
-
-
-# The figures
-
-
-def rollout_figures(
-    job: Job,
-    size: ModelSize,
-    work: Work,
-    ours: dict[str, float],
-    others: dict[str, dict[str, Any] | str],
-    gflops: float,
-    limits: dict[str, float],
-    bytes_per_number: int,
-) -> dict[str, Any]:
-    arithmetic = size.forward_flops(work) / 1e9 / gflops
-    # The conversation that samples most takes a step for each of its tokens, and each step reads all weights.
-    steps = max(c.reply_tokens for c in job.conversations)
-    reading = steps * size.weights * bytes_per_number / 1e9 / limits["memory_gb_per_second"]
-    figures: dict[str, Any] = {"least_seconds": {"arithmetic": round(arithmetic, 2), "memory": round(reading, 2)}}
-    rows = []
-    for name, side in {"ours": ours, **others}.items():
-        if isinstance(side, str):
-            figures[name] = side
-            rows.append((name, "not compared", None, None, None, None))
-            continue
-        figures[name] = {
-            "seconds": round(side["seconds"], 2),
-            "sampled_tokens_per_second": round(side["sampled_tokens"] / side["seconds"], 1),
-            "times_ours": round(side["seconds"] / ours["seconds"], 2),
-            "share_of_arithmetic": round(arithmetic / side["seconds"], 3),
-            "share_of_memory": round(reading / side["seconds"], 3),
-        }
-        rows.append((name, *figures[name].values()))
-    figures["ours"]["computed_tokens"] = ours["computed_tokens"]
-    show(
-        f"Rollouts of {len(job.conversations)} conversations, {ours['sampled_tokens']} tokens each side "
-        f"(goals: {GOALS['static']} times ours and {GOALS['continuous']})",
-        ("", "seconds", "tokens/s", "times ours", "of arithmetic", "of memory"),
-        rows,
-    )
-    return figures
-
-
-def decode_figures(
-    job: Job,
-    size: ModelSize,
-    ours: dict[str, float],
-    llama: dict[str, Any] | str,
-    gflops: float,
-    limits: dict[str, float],
-    bytes_per_number: int,
-) -> dict[str, Any]:
-    sequences = len(job.decode_prompts)
-    contexts = range(DECODE_PROMPT, DECODE_PROMPT + job.decode_tokens)
-    work = Work.of_positions(contexts, job.decode_tokens)
-    arithmetic = sequences * size.forward_flops(work) / 1e9 / gflops
-    cached = 4 if bytes_per_number == 4 else 2
-    read = (
-        job.decode_tokens * size.weights * bytes_per_number + sequences * sum(contexts) * size.cached_numbers * cached
-    )
-    reading = read / 1e9 / limits["memory_gb_per_second"]
-    figures: dict[str, Any] = {}
-    rows = []
-    for name, side in (("ours", ours), ("llama.cpp", llama)):
-        if isinstance(side, str):
-            figures[name] = side
-            rows.append((name, "not compared", None, None, None))
-            continue
-        figures[name] = {
-            "tokens_per_second": round(side["sampled_tokens"] / side["seconds"], 1),
-            "share_of_ours": round(ours["seconds"] / side["seconds"], 3),
-            "share_of_arithmetic": round(arithmetic / side["seconds"], 3),
-            "share_of_memory": round(reading / side["seconds"], 3),
-        }
-        rows.append((name, *figures[name].values()))
-    if not isinstance(llama, str):
-        figures["share_of_llama"] = round(llama["seconds"] / ours["seconds"], 3)
-        rows.append(("ours / llama.cpp", figures["share_of_llama"], None, None, None))
-    show(
-        f"{sequences} sequences decoded at once, prompts in the cache (goal: ours {GOALS['llama']} of llama.cpp)",
-        ("", "tokens/s", "of ours", "of arithmetic", "of memory"),
-        rows,
-    )
-    return figures
-
-
-def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]) -> dict[str, Any]:
-    """Rates of the arithmetic that cannot be avoided, and of all that is computed, beside both matrix products."""
-    figures = {}
-    rows = []
-    products = [dtype for dtype in ("float32", "bfloat16") if f"gemm_{dtype}_gflops" in limits]
-    for name, update in ours.items():
-        least, executed = update["least_gflop"] / update["seconds"], update["executed_gflop"] / update["seconds"]
-        figures[name] = {
-            "seconds": round(update["seconds"], 2),
-            "tokens": int(update["tokens"]),
-            "unique_tokens": int(update["unique_tokens"]),
-            "least_gflops": round(least, 1),
-            "executed_gflops": round(executed, 1),
-            "least_of_float32_product": round(least / limits["gemm_float32_gflops"], 3),
-            **{f"executed_of_{dtype}_product": round(executed / limits[f"gemm_{dtype}_gflops"], 3) for dtype in products},
-        }
-    names = list(figures["sft"])
-    rows = [(name.replace("_", " "), *(figures[update][name] for update in figures)) for name in names]
-    show(
-        f"Updates, LoRA of rank {LORA_RANK} in all layers (goal: {GOALS['training']} of the float32 product)",
-        ("", *(name.upper() for name in figures)),
-        rows,
-    )
-    return figures
-
-
-def step_figures(ours: dict[str, Any], trl: dict[str, Any] | str) -> dict[str, Any]:
-    """Rollouts and GRPO update together; without HTTP, ART's tokenizing and the checkpoint, which TRL's step has not either."""
-    rollouts, update = ours["rollouts"], ours["training"]["grpo"]
-    seconds = rollouts["seconds"] + update["seconds"]
-    figures: dict[str, Any] = {"ours": {"seconds": round(seconds, 2), "sampled_tokens": rollouts["sampled_tokens"]}}
-    rows: list[tuple[Any, ...]] = [("ours", *figures["ours"].values(), 1.0)]
-    if isinstance(trl, str):
-        figures["trl"] = trl
-        rows.append(("TRL", "not compared", None, None))
-    else:
-        figures["trl"] = {
-            "seconds": round(trl["seconds"], 2),
-            "sampled_tokens": trl["sampled_tokens"],
-            "times_ours": round(trl["seconds"] / seconds, 2),
-            "batch": trl["batch"],
-        }
-        rows.append((f"TRL, batches of {trl['batch']}", *list(figures["trl"].values())[:3]))
-    show(f"A whole GRPO step (goal: {GOALS['trl']} times ours)", ("", "seconds", "sampled tokens", "times ours"), rows)
-    return figures
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What a GRPO step of the torch backend costs as its groups, its conversations and its batch grow.
+"""Measure how a GRPO step of the torch backend scales with the size of groups, conversations and batch.
 
   python -m benchmarks.backend_scale                          about fifteen minutes on two cores
   python -m benchmarks.backend_scale --plot docs/scale.svg    needs matplotlib==3.11.2
 
-Each point is a process of its own: rollouts and update of conversations of random ids with three replies each, two groups of
-four with 600 tokens, of which one number is changed. Beside the seconds stands how often a token is computed, against all
-conversations computed whole, one by one; the exponent is that of the power law which fits the row best (1: twice as much costs
-twice as much). Figures go to stdout, the last line is JSON; progress goes to stderr.
+Each point is measured in its own process: rollouts and update of conversations of random ids with three replies each. The
+default is two groups of four conversations with 600 tokens; each row varies one of these numbers. The computed share is the
+number of computed tokens, relative to computing every conversation separately. The exponent is that of the best-fitting
+power law (1: linear). Figures go to stdout, the last line is JSON; progress goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.backend import SideFailed, run_side
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn
 from benchmarks.output import progress, show
-from training.backends.torch.network import physical_cores
+from training.backends.torch.hardware import physical_cores
 
 GROUPS, ROLLOUTS, TOKENS = 2, 4, 600
 REPLIES, REPLY_TOKENS, OPENING_SHARE = 3, 32, 0.4
@@ -40,13 +40,21 @@ def main() -> int:
     """Measures all points; returns the exit code: 0 done, 2 it could not be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--model", type=Path, default=Path("models/smollm2-135m-instruct"), help="a folder (default SmolLM2-135M-Instruct's)")
+    add(
+        "--model",
+        type=Path,
+        default=Path("models/smollm2-135m-instruct"),
+        help="a folder (default SmolLM2-135M-Instruct's)",
+    )
     add("--threads", type=int, default=physical_cores(), help="default: one per physical core")
     add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="of the products (default bfloat16)")
     add("--plot", type=Path, help="file for the log-log plot")
     arguments = parser.parse_args()
     if not (arguments.model / "config.json").is_file():
-        print(f"error: --model {arguments.model}: expected a folder with config.json and safetensors weights", file=sys.stderr)
+        print(
+            f"error: --model {arguments.model}: expected a folder with config.json and safetensors weights",
+            file=sys.stderr,
+        )
         return 2
     figures: dict[str, Any] = {"model": arguments.model.name, "dtype": arguments.dtype, "threads": arguments.threads}
     try:
@@ -64,11 +72,12 @@ def main() -> int:
 
 def measure_axis(axis: str, values: Sequence[int], arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Seconds and memory at each value, printed as a table."""
-    points = []
+    points: list[dict[str, Any]] = []
     for value in values:
         progress(f"{axis}: {value}")
         sizes = dict(zip(AXES, (ROLLOUTS, TOKENS, GROUPS), strict=True)) | {axis: value}
-        points.append({"value": value} | measure(*sizes.values(), arguments, scratch))
+        rollouts, tokens, groups = (sizes[name] for name in AXES)
+        points.append({"value": value, **measure(rollouts, tokens, groups, arguments, scratch)})
     exponents = {part: round(exponent(values, [point[f"{part}_s"] for point in points]), 2) for part in PARTS}
     names = ("value", "rollouts_s", "update_s", "computed_share", "peak_memory_gb")
     rows = [tuple(point[name] for name in names) for point in points]

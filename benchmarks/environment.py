@@ -1,18 +1,16 @@
-"""The mail database and its tools beside the obvious design: speed, memory, search quality and tokens, in one run.
+"""Compare the mail database and its tools with the obvious design: speed, memory, search quality and tokens.
 
   python -m benchmarks.environment                      half a million mails, needs data/enron/ (docs/own_mail.md)
   python -m benchmarks.environment --mails 20000        a quick look
 
-The mails are the distinct ones of --emails that both designs keep. Beyond their number they come again as those of
-further companies: other people, other Message-IDs, a line of their own in the body, the same words. Questions are those
-with one source mail; a query is a question's content words. Figures go to stdout, the last line is JSON; progress goes
-to stderr.
+The mails are the distinct ones of --emails that both designs keep. If more are needed, they are repeated as mails of further
+companies: other people and Message-IDs, an extra line in the body, the same words. Questions are those with one source
+mail; a query consists of a question's content words. Figures go to stdout, the last line is JSON; progress goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import random
@@ -22,11 +20,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,20 +32,17 @@ from tokenizers import Tokenizer
 
 from agent.settings import AgentSettings
 from benchmarks import obvious_mailbox
+from benchmarks.mail_corpus import Corpus, TimedSource
 from benchmarks.obvious_mailbox import ObviousMailbox
 from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
-from environment.email_text import FIRST_DATE, LAST_DATE
 from environment.errors import BadInput
-from environment.models import Email, Scenario
+from environment.models import Scenario
 from environment.scenarios import load_scenarios
-from environment.search_text import content_words
-from environment.sources.parquet import parquet_emails, parquet_questions
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools
+from environment.words import content_words
 
-MAX_BODY_CHARS = 5_000
-MAX_RECIPIENTS = 30
 RESULTS = 10
 REPEATS = 3
 """Times that each query is made; the median counts, so that one slow moment of the machine does not."""
@@ -60,7 +54,7 @@ LATEST = datetime(2039, 12, 31)
 
 
 def main() -> int:
-    """Runs all measurements; returns the exit code: 0 done, 2 bad input."""
+    """Run all measurements. Return the exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--emails", default="data/enron/emails", help="folder or dataset id of mails (default data/enron/emails)")
@@ -85,7 +79,7 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """All figures, printed as they come."""
+    """Return all figures, and print each when it is measured."""
     corpus = Corpus.of(arguments.emails, arguments.questions, arguments.mails)
     progress(f"{len(corpus.message_ids):,} distinct mails in {arguments.emails}")
     figures: dict[str, Any] = {"mails": arguments.mails, "distinct_mails": len(corpus.message_ids)}
@@ -104,88 +98,6 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         database.close()
         obvious.close()
     return figures
-
-
-# The mails
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """`mails` mails, no two of them alike. `message_ids` are those of the distinct real ones that are used."""
-
-    source: str
-    message_ids: frozenset[str]
-    mails: int
-
-    @classmethod
-    def of(cls, source: str, questions: str, mails: int) -> Corpus:
-        """Of several copies of a mail, the one that a question is about is used, else the first."""
-        gold = {message_id for question in parquet_questions(questions) for message_id in question.message_ids}
-        chosen: dict[bytes, str] = {}
-        for email in filter(_is_kept, parquet_emails(source)):
-            content = "\0".join((email.subject.strip(), email.body.strip(), email.from_address.lower()))
-            digest = hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=16).digest()
-            if digest not in chosen or email.message_id in gold:
-                chosen[digest] = email.message_id
-        if not chosen:
-            raise BadInput(f"there is no usable mail in {source}")
-        return cls(source, frozenset(chosen.values()), mails)
-
-    def __iter__(self) -> Iterator[Email]:
-        return islice(self._endless(), self.mails)
-
-    def _endless(self) -> Iterator[Email]:
-        for company in count():
-            seen: set[str] = set()
-            for number, email in enumerate(parquet_emails(self.source)):
-                if email.message_id in self.message_ids and email.message_id not in seen and _is_kept(email):
-                    seen.add(email.message_id)
-                    yield _varied(email, company, number) if company else email
-
-
-def _is_kept(email: Email) -> bool:
-    recipients = (*email.to_addresses, *email.cc_addresses, *email.bcc_addresses)
-    return (
-        0 < len(email.body.strip()) <= MAX_BODY_CHARS - 100
-        and len(recipients) <= MAX_RECIPIENTS
-        and bool(email.message_id and email.from_address)
-        and email.date is not None
-        and FIRST_DATE <= email.date <= LAST_DATE
-    )
-
-
-def _varied(email: Email, company: int, number: int) -> Email:
-    def elsewhere(addresses: Iterable[str]) -> tuple[str, ...]:
-        return tuple(f"c{company}.{address}" for address in addresses)
-
-    return email.model_copy(
-        update={
-            "message_id": f"<{company}.{number}@varied.example>",
-            "from_address": f"c{company}.{email.from_address}",
-            "to_addresses": elsewhere(email.to_addresses),
-            "cc_addresses": elsewhere(email.cc_addresses),
-            "bcc_addresses": elsewhere(email.bcc_addresses),
-            "body": f"{email.body}\n\nRef. {company}-{number}",
-        }
-    )
-
-
-class TimedSource:
-    """The mails, and the seconds that their source took."""
-
-    def __init__(self, emails: Iterable[Email]) -> None:
-        self._emails = iter(emails)
-        self.seconds = 0.0
-
-    def __iter__(self) -> TimedSource:
-        return self
-
-    def __next__(self) -> Email:
-        started = time.perf_counter()
-        try:
-            return next(self._emails)
-        finally:
-            self.seconds += time.perf_counter() - started
 
 
 # Building
@@ -244,9 +156,7 @@ def measure_search(
     common = [word for word, _ in words.most_common(COMMON_WORDS)]
     inboxes = sorted({question.inbox_address for question in questions} | set(_large_inboxes(database)))
     asked: dict[str, list[tuple[str, datetime, list[str]]]] = {
-        "one common keyword": [
-            (chance.choice(inboxes), LATEST, [chance.choice(common)]) for _ in range(queries)
-        ]
+        "one common keyword": [(chance.choice(inboxes), LATEST, [chance.choice(common)]) for _ in range(queries)]
     }
     for number in (1, 2, 3, 4):
         drawn = []
@@ -324,7 +234,9 @@ def measure_quality(
     rows = []
     for name, ours in figures["ours"].items():
         theirs = figures["obvious"][name]
-        rows.append((name.replace("_", " "), f"{ours:.1%}", f"{theirs:.1%}", round(ours / theirs, 2) if theirs else None))
+        rows.append(
+            (name.replace("_", " "), f"{ours:.1%}", f"{theirs:.1%}", round(ours / theirs, 2) if theirs else None)
+        )
     show(
         f"Gold mail found, {len(questions)} questions (goal 97.5% in the first 5, 98.5% in the first 10)",
         ("", "ours", "obvious", "ratio"),

@@ -1,10 +1,10 @@
-"""Training with a slow judge: the next step gathered during the update of this one, beside one after the other.
+"""Compare collecting a step ahead of the optimizer with collecting in sequence, for training with a slow judge.
 
   python -m benchmarks.gathering_ahead [--steps 8] [--latency 1.5] [--ahead 1]
 
 The judge is an OpenAI-compatible server on loopback that waits `--latency` seconds before each reply; the policy is a tiny random
-model on the torch backend, whose rollouts and updates take turns in one thread: what can be saved is the judge's time. Both ways run
-the same steps on the same questions. The last line is JSON.
+model on the torch backend. Its rollouts and updates take turns in one thread, so only the judge's time can be saved. Both
+variants run the same steps on the same questions. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise its import waits for a price list from the network
+# Otherwise LiteLLM's import waits for a price list from the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 import art
@@ -75,7 +76,9 @@ def save_model(folder: Path) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=280, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=280, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator([TEXT], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>", additional_special_tokens=special

@@ -1,4 +1,4 @@
-"""A real LLM as RULER's judge, beside the verifiable reward: does it put the rollouts of a group into the same order?
+"""Compare a real LLM as RULER's judge with the verifiable reward: does it rank the rollouts of a group alike?
 
   python -m benchmarks.judge_agreement RUN --judge openai/NAME --api-base http://127.0.0.1:8080/v1 [--groups 16]
 
@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise its import waits for a price list from the network
+# Otherwise LiteLLM's import waits for a price list from the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import art
 import numpy as np
@@ -33,7 +34,7 @@ RESAMPLED = 10_000
 
 
 def main() -> int:
-    """Judges the groups; returns the exit code: 0 done, 2 bad input."""
+    """Judge the groups. Return the exit code: 0 done, 2 bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("run", type=Path, help="folder of a training run")
@@ -42,7 +43,12 @@ def main() -> int:
     add("--groups", type=int, default=16, help="groups to judge (default 16)")
     add("--timeout", type=float, default=600.0, help="seconds that a reply may take (default 600)")
     add("--rubric", help="file with grading standards instead of RULER's own")
-    add("--cache", type=Path, default=Path("outputs/judge_agreement"), help="where scores are kept (default outputs/judge_agreement)")
+    add(
+        "--cache",
+        type=Path,
+        default=Path("outputs/judge_agreement"),
+        help="where scores are kept (default outputs/judge_agreement)",
+    )
     arguments = parser.parse_args()
     try:
         settings = TrainerSettings(
@@ -92,17 +98,24 @@ def _verifiable(rollout: dict[str, Any]) -> float:
 
 
 def _trajectory(rollout: dict[str, Any]) -> art.Trajectory:
-    messages = [{key: message[key] for key in ("role", "content", "tool_call_id") if message[key]} for message in rollout["messages"]]
+    messages = [
+        {key: message[key] for key in ("role", "content", "tool_call_id") if message[key]}
+        for message in rollout["messages"]
+    ]
     tools = json.loads(rollout["tools"]) if rollout["tools"] else None
-    return art.Trajectory(messages_and_choices=messages, tools=tools, reward=_verifiable(rollout))  # type: ignore[arg-type]
+    return art.Trajectory(messages_and_choices=messages, tools=tools, reward=_verifiable(rollout))
 
 
-async def judge(groups: list[art.TrajectoryGroup], ruler: RulerJudge) -> list[tuple[list[float], list[float] | None, JudgeUse]]:
+async def judge(
+    groups: list[art.TrajectoryGroup], ruler: RulerJudge
+) -> list[tuple[list[float], list[float] | None, JudgeUse]]:
     """Of each group the verifiable rewards, the judge's scores (`None` if it gave none) and what asking took."""
     judged = []
     for number, group in enumerate(groups, start=1):
         scores, use = await ruler.compare(group)
-        judged.append(([t.reward for t in group.trajectories], [score.score for score in scores] if scores else None, use))
+        judged.append(
+            ([t.reward for t in group.trajectories], [score.score for score in scores] if scores else None, use)
+        )
         progress(f"group {number} of {len(groups)}: {judged[-1][0]} {judged[-1][1] or use.problem}")
     return judged
 
@@ -127,11 +140,14 @@ def agreement(judged: list[tuple[list[float], list[float] | None, JudgeUse]]) ->
 
 
 def spearman(one: list[float], other: list[float]) -> float:
-    """Spearman's rank correlation, ties at their mean rank; 0 where one of the two is all the same."""
-    ranks = [[sum(v < value for v in values) + sum(v <= value for v in values) for value in values] for values in (one, other)]
+    """Return Spearman's rank correlation with ties at their mean rank, 0 if one of the two is constant."""
+    ranks = [
+        [sum(v < value for v in values) + sum(v <= value for v in values) for value in values]
+        for values in (one, other)
+    ]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(np.array(ranks, dtype=float))[0, 1])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Reading mail as people have it beside the standard library's `mailbox` and `email`: rate, memory, and every planted defect.
+"""Compare our mail readers with the standard library's `mailbox` and `email`: rate, memory and planted defects.
 
   python -m benchmarks.mail_sources                                   100,000 files and an mbox of 1 GB
   python -m benchmarks.mail_sources --files 2000 --megabytes 20       a quick look
 
-The mails are written first: invented words, one in a hundred with a defect that a report must name. Both ways to read end
-in the same database builder. The standard library reads --alternative mails of the same, since it is slow. Figures go to
+The mails are generated first from invented words; one in a hundred has a defect that a report must name. Both readers feed
+the same database builder. The standard library reads only --alternative of the mails, since it is slow. Figures go to
 stdout, the last line is JSON; the exit code is 1 when a defect was missed or another one reported.
 """
 
@@ -89,7 +89,11 @@ def measure(path: Path, scratch: Path, written: int, planted: Counter[str], alte
             for name, ratio in (("mails_per_second", figures["ratio"]), ("peak_memory_mb", None))
         ],
     )
-    show("planted defects", ("", "planted", "reported"), [(n, planted[n], figures["reported"].get(n, 0)) for n in planted])
+    show(
+        "planted defects",
+        ("", "planted", "reported"),
+        [(n, planted[n], figures["reported"].get(n, 0)) for n in planted],
+    )
     return figures
 
 
@@ -102,16 +106,15 @@ def _build(way: str, source: Path, path: Path, mails: int) -> tuple[dict[str, An
 
 
 def _standard(source: Path) -> Iterator[Email]:
-    """The mails as the standard library gives them, without a defence against what it cannot read."""
+    """Yield the mails as the standard library parses them, without protection against malformed ones."""
     if source.is_dir():
         files = (Path(folder) / name for folder, _, names in os.walk(source) for name in names)
         messages: Iterable[Any] = (
             email.message_from_bytes(file.read_bytes(), policy=email.policy.default) for file in files if file.is_file()
         )
     else:
-        messages = mailbox.mbox(
-            source, factory=lambda file: email.message_from_binary_file(file, policy=email.policy.default), create=False
-        )
+        read: Any = email.message_from_binary_file  # typeshed's factory gets an object that is no binary file to it
+        messages = mailbox.mbox(source, factory=lambda file: read(file, policy=email.policy.default), create=False)
     for message in messages:
         body = message.get_body(("plain", "html"))
         try:

@@ -1,7 +1,7 @@
-"""The design that one writes first, to measure ours against: FTS5 over subject and body, keywords AND-ed, newest first.
+"""The obvious design, as a baseline: FTS5 over subject and body, keywords AND-ed, newest first.
 
-A mail is the caller's when a row of a recipients table says so; tools show Message-IDs. It follows the public e-mail
-agent tutorials (ART-E) in schema, indexes, pragmas, per-row inserts and output.
+A recipients table says which mails belong to the caller; tools show Message-IDs. Schema, indexes, pragmas, per-row inserts
+and output follow the public e-mail agent tutorials (ART-E).
 """
 
 from __future__ import annotations

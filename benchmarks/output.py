@@ -1,4 +1,4 @@
-"""What a benchmark shows while it runs: progress on stderr, tables on stdout."""
+"""Output of benchmarks: progress on stderr, tables on stdout."""
 
 from __future__ import annotations
 

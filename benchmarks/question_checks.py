@@ -1,9 +1,9 @@
-"""How strict the checks of written questions are: the share of good questions that they keep, and of spoilt ones.
+"""Measure the checks of written questions: the share of good and of spoilt questions that they keep.
 
   python -m benchmarks.question_checks MAILS QUESTIONS
 
-MAILS and QUESTIONS are folders of parquet. Their questions with one source mail are taken for good ones. Spoilt: the answer is
-looked for in another question's mail, or one of its digits is changed. The last line is JSON.
+MAILS and QUESTIONS are folders of parquet. Questions with one source mail count as good. A spoilt question cites the mail of
+another question, or has a changed digit in its answer. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agent.question_writing.batches import Batch
 from agent.question_writing.checks import QuestionChecks, is_said
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase, build_database
-from environment.email_text import LAST_DATE
+from environment.mail_text import LAST_DATE
 from environment.sources.parquet import Question, parquet_emails, parquet_questions
 from environment.tools import READ, MailTools
 

@@ -1,4 +1,4 @@
-"""RULER as the trainer asks for it, all groups of a step at once, beside asking for one group after another.
+"""Compare RULER requests for all groups of a step at once, as in the trainer, with requests in sequence.
 
   python -m benchmarks.ruler [--groups 32] [--rollouts 8] [--latency 0.5]
 
@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise its import waits for a price list from the network
+# Otherwise LiteLLM's import waits for a price list from the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import art
 
@@ -37,7 +38,9 @@ class _Judge(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         time.sleep(self.latency)
         ids = re.findall(r'<trajectory id="(\d+)">', request["messages"][1]["content"])
-        scores = [{"trajectory_id": id, "explanation": "as good as its number", "score": int(id) / len(ids)} for id in ids]
+        scores = [
+            {"trajectory_id": id, "explanation": "as good as its number", "score": int(id) / len(ids)} for id in ids
+        ]
         message = {"role": "assistant", "content": json.dumps({"scores": scores})}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         body = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge", "choices": [choice]}
@@ -57,7 +60,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def judge(latency: float) -> Iterator[str]:
-    """The judge's address."""
+    """Return the base URL of the judge."""
     server = _Server(("127.0.0.1", 0), type("Judge", (_Judge,), {"latency": latency}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -69,7 +72,10 @@ def judge(latency: float) -> Iterator[str]:
 
 def group(number: int, rollouts: int) -> art.TrajectoryGroup:
     """Rollouts of one question, each with a search, a mail of 1,200 characters and an answer."""
-    asked = [{"role": "system", "content": "Answer from the mailbox."}, {"role": "user", "content": f"Question {number}?"}]
+    asked = [
+        {"role": "system", "content": "Answer from the mailbox."},
+        {"role": "user", "content": f"Question {number}?"},
+    ]
     mail = {"role": "tool", "tool_call_id": "call_1", "content": f"Mail {number}: " + "words " * 200}
     return art.TrajectoryGroup(
         art.Trajectory(
@@ -84,7 +90,9 @@ def group(number: int, rollouts: int) -> art.TrajectoryGroup:
     )
 
 
-async def rewards(settings: TrainerSettings, groups: list[art.TrajectoryGroup], *, at_once: bool) -> tuple[float, list[list[float]]]:
+async def rewards(
+    settings: TrainerSettings, groups: list[art.TrajectoryGroup], *, at_once: bool
+) -> tuple[float, list[list[float]]]:
     """Wall seconds, and the scores of each group."""
     with tempfile.TemporaryDirectory() as cache:
         ruler = RulerJudge(settings, Path(cache))
@@ -106,7 +114,11 @@ async def measure(settings: TrainerSettings, count: int, rollouts: int) -> dict[
     progress("the same, one after another")
     in_turn, same = await rewards(settings, groups, at_once=False)
     assert scores == same, "both ways give the same rewards"
-    return {"at_once_s": round(at_once, 3), "one_after_another_s": round(in_turn, 3), "ratio": round(at_once / in_turn, 4)}
+    return {
+        "at_once_s": round(at_once, 3),
+        "one_after_another_s": round(in_turn, 3),
+        "ratio": round(at_once / in_turn, 4),
+    }
 
 
 def main() -> None:
@@ -120,9 +132,23 @@ def main() -> None:
         require_ruler(settings)
         figures = asyncio.run(measure(settings, options.groups, options.rollouts))
     title = f"RULER, {options.groups} groups of {options.rollouts}, a judge that takes {options.latency:g} s"
-    rows = [("one after another", figures["one_after_another_s"]), ("all at once", figures["at_once_s"]), ("ratio", figures["ratio"])]
+    rows = [
+        ("one after another", figures["one_after_another_s"]),
+        ("all at once", figures["at_once_s"]),
+        ("ratio", figures["ratio"]),
+    ]
     show(title, ("", "seconds"), rows)
-    print(json.dumps({"groups": options.groups, "rollouts": options.rollouts, "latency_s": options.latency, **figures, "goal": 0.0625}))
+    print(
+        json.dumps(
+            {
+                "groups": options.groups,
+                "rollouts": options.rollouts,
+                "latency_s": options.latency,
+                **figures,
+                "goal": 0.0625,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ import psutil
 from benchmarks.deployed_service import Reply, Service, add_target, target
 from benchmarks.output import progress
 from environment.email_db import MailDatabase
-from environment.search import NEWEST_DATABASE
+from environment.search_cli import NEWEST_DATABASE
 
 REQUESTS = 400
 QUESTIONS = 100

@@ -1,4 +1,4 @@
-"""Writes the mail database: one pass over a source, filters, copies joined, full-text index. See `email_db`."""
+"""Build the mail database: read a source once, filter mails, join copies, write the full-text index."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
-from sqlite_utils import Database
 
-from environment.email_text import (
+from environment.errors import BadInput
+from environment.mail_text import (
     FIRST_DATE,
     LAST_DATE,
     normalise_addresses,
@@ -27,20 +27,20 @@ from environment.email_text import (
     storable,
     utc_without_zone,
 )
-from environment.errors import BadInput
 from environment.models import DroppedMail, Email
-from environment.search_text import TOKENIZER
 
 SCHEMA_VERSION = 4
-APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header: tells our files from any other SQLite file
+_SCHEMA = Path(__file__).with_name("schema.sql")
+_INDEXES = Path(__file__).with_name("indexes.sql")
+APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header identifies our files
 
 _MAILS_PER_BATCH = 12_500
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAILS_PER_PROGRESS = 1_000
 _CACHE_KB = 32 << 10
-# Every mail with a delivery after the one that is given: new mails, and mails with further copies. The latter are indexed again
-# as a whole, because FTS5 keeps only the latest entry of a word and a mail.
+# Index every mail with a delivery after the given one: new mails, and mails with further copies. The latter are indexed
+# again as a whole, because FTS5 keeps only the latest entry per word and mail.
 _INDEX = """
     INSERT INTO email_fts (rowid, subject, body, inbox) SELECT id, subject, body,
     (SELECT group_concat(token, ' ') FROM
@@ -53,7 +53,7 @@ _Key = TypeVar("_Key", int, str)
 
 
 class BuildReport(BaseModel):
-    """What became of the mails that were read: `read == kept + duplicates + sum(dropped.values())`."""
+    """Number of mails by what became of them: `read == kept + duplicates + sum(dropped.values())`."""
 
     read: int
     kept: int
@@ -77,19 +77,19 @@ def build_database(
     max_recipients: int = 30,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> BuildReport:
-    """Write the mail database `path` from `emails` and say what was kept and what was dropped why.
+    """Write the mail database `path` from `emails` and report which mails were kept and why others were dropped.
 
     The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
-    Message-ID; one with the date and recipients of another leaves only its Message-ID, as an alias.
+    Message-ID. Of a copy that repeats date and recipients of another, only the Message-ID is kept, as an alias.
 
-    Mails without Message-ID, body, anyone's address or a believable date (1980-01-02 to 2039), with a body over
-    `max_body_chars` or over `max_recipients` distinct recipients
-    are dropped, counted and listed, and so are the source's own `DroppedMail`s. `progress(mails so far, mails in all or None)`
-    is called every 1,000 mails and at the end; a source whose iterator has a length hint may estimate the number in all.
-    Memory: about 400 bytes a mail, and 200 more for one that names its thread.
+    Dropped, counted and listed are mails without Message-ID, body or any address, without a plausible date (1980-01-02 to
+    2039), with a body over `max_body_chars` or with over `max_recipients` distinct recipients, and the source's own
+    `DroppedMail`s. `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an
+    estimate if the source's iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail
+    that names its thread.
 
-    The file appears when it is complete and not before; a failed build leaves nothing. Raises BadInput when the disk is
-    full or `path` cannot be written.
+    The file appears when it is complete; a failed build leaves nothing behind. Raise BadInput when the disk is full or
+    `path` cannot be written.
     """
     path = Path(path)
     try:
@@ -110,11 +110,11 @@ def build_database(
 
 
 def _publish(partial: Path, path: Path) -> None:
-    """Make the complete file appear at `path` at once."""
+    """Move the complete file to `path` atomically."""
     try:
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.chmod(partial, 0o644)  # mkstemp's file is for its owner alone
+        os.chmod(partial, 0o644)  # mkstemp gives access to the owner only
         os.replace(partial, path)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -127,21 +127,21 @@ def _unwritable(path: Path, error: Exception) -> BadInput:
 
 
 class _Builder:
-    """One build: reads mails once, in the order of the source, and writes them in large transactions."""
+    """One build: read mails once, in the order of the source, and write them in large batches."""
 
     def __init__(self, path: Path, max_body_chars: int, max_recipients: int) -> None:
         self._max_body_chars = max_body_chars
         self._max_recipients = max_recipients
-        # Two threads take turns with it: this one, and the one that indexes a batch while this one reads the next.
+        # This thread and the indexer's take turns: the indexer works while this thread reads the next batch.
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        # Nobody reads this file before it is complete, and one that is not complete is thrown away.
+        # An incomplete file is never read and is deleted after a crash, so it needs no journal.
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
         self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KB}")
         self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        _create_tables(Database(self._connection))
-        # The index of each batch is merged with the others once, at the end.
+        self._connection.executescript(_SCHEMA.read_text())
+        # The indexes of the batches are merged once, at the end.
         self._connection.execute("INSERT INTO email_fts (email_fts, rank) VALUES ('automerge', 0)")
         self._connection.execute("BEGIN")
         self._addresses: dict[str, int] = {}
@@ -203,7 +203,7 @@ class _Builder:
         people: dict[str, list[str]] = {"from": normalise_addresses([email.from_address])}
         named = set()
         for role, addresses in (("to", email.to_addresses), ("cc", email.cc_addresses), ("bcc", email.bcc_addresses)):
-            # Enron's bcc repeats its cc: everyone counts once, where they are named first.
+            # Enron's bcc repeats its cc: a recipient counts once, in the first role.
             people[role] = [address for address in normalise_addresses(addresses) if address not in named]
             named.update(people[role])
         sent_at = _sent_at(email.date)
@@ -252,19 +252,20 @@ class _Builder:
         if copy_id is None:
             copy_id = self._copies[delivered] = len(self._copies) + 1
             self._rows["copy"].append((copy_id, email_id, message_id, sent_at.isoformat(" ")))
-            for role, addresses in people.items():
-                for place, address in enumerate(addresses):
+            for role, ordered in people.items():
+                for place, address in enumerate(ordered):
                     address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
                     self._rows["delivery"].append((email_id, address_id, copy_id, role, place))
         self._rows["alias"].append((message_id, copy_id))
         self._rows["reply"] += [(copy_id, earlier) for earlier in replies_to]
 
     def _threads(self) -> Iterator[tuple[int, int]]:
-        """Every mail of a thread of several, and the smallest id of them. Copies of a mail join the threads that they are in."""
+        """Yield (mail, smallest id in its thread) for threads of several mails. Copies of a mail join their threads."""
         mails_of: dict[str, set[int]] = {}
         for message_id in self._joined:
             found = self._connection.execute(
-                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1", (message_id,)
+                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1",
+                (message_id,),
             ).fetchone()
             if found:
                 mails_of.setdefault(_root(self._joined, message_id), set()).add(found[0])
@@ -282,7 +283,7 @@ class _Builder:
             self._listed.append(mail)
 
     def _flush(self) -> None:
-        """Write what has been read, and begin to index it."""
+        """Write the mails read so far and start indexing them."""
         self._wait_for_indexer()
         indexed = self._connection.execute("SELECT coalesce(max(rowid), 0) FROM delivery").fetchone()
         run = self._connection.executemany
@@ -293,7 +294,7 @@ class _Builder:
         run("INSERT INTO reply VALUES (?, ?)", self._rows["reply"])
         for rows in self._rows.values():
             rows.clear()
-        # One statement, during which SQLite leaves Python's lock to the thread that reads.
+        # SQLite releases the GIL during this statement, so the next batch is read meanwhile.
         self._indexing = self._indexer.submit(self._connection.execute, _INDEX, indexed)
 
     def _wait_for_indexer(self) -> None:
@@ -301,17 +302,13 @@ class _Builder:
             self._indexing.result()
 
     def _finish(self) -> str:
-        """Finish the indexes and write the metadata. Returns the checksum of the content."""
+        """Finish the indexes and write the metadata. Return the checksum of the content."""
         self._wait_for_indexer()
         run = self._connection.execute
-        # In one go at the end: one by one, Message-IDs in no order would touch a page of the index each.
-        run("CREATE INDEX alias_of_message ON alias (message_id)")
-        run("CREATE INDEX alias_of_copy ON alias (copy_id)")
-        run("CREATE INDEX reply_of_copy ON reply (copy_id)")
+        for statement in _INDEXES.read_text().split(";"):  # not as a script, which would end the transaction
+            run(statement)
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
-        run("CREATE INDEX delivery_of_address ON delivery (address_id)")
-        run("CREATE INDEX mails_of_thread ON thread (thread_id)")
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = self._checksum.hexdigest()
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
@@ -320,37 +317,8 @@ class _Builder:
         return checksum
 
 
-def _create_tables(database: Database) -> None:
-    database["metadata"].create({"key": str, "value": str}, pk="key")
-    database["email"].create(
-        {"id": int, "from_address": str, "subject": str, "body": str},
-        pk="id",
-        not_null={"from_address", "subject", "body"},
-    )
-    database["copy"].create(
-        {"id": int, "email_id": int, "message_id": str, "sent_at": str},
-        pk="id",
-        not_null={"email_id", "message_id", "sent_at"},
-    )
-    database["address"].create({"id": int, "address": str}, pk="id", not_null={"address"})
-    database["address"].create_index(["address"], unique=True)
-    database["alias"].create({"message_id": str, "copy_id": int}, not_null={"message_id", "copy_id"})
-    # One row per copy and role of a person: someone who writes to themselves has two. A recipient counts where named first.
-    database["delivery"].create(
-        {"email_id": int, "address_id": int, "copy_id": int, "role": str, "place": int},
-        pk=("email_id", "address_id", "copy_id", "role"),
-    )
-    database["reply"].create({"copy_id": int, "message_id": str}, not_null={"copy_id", "message_id"})
-    database["thread"].create({"email_id": int, "thread_id": int}, pk="email_id")
-    # Which mails hold a word in which column, and nothing else: no text, no places, no lengths.
-    database.execute(
-        "CREATE VIRTUAL TABLE email_fts USING fts5(subject, body, inbox,"
-        f" content='', detail=column, columnsize=0, tokenize='{TOKENIZER}')"
-    )
-
-
 def _sent_at(moment: datetime | None) -> datetime | None:
-    """`moment` in UTC and whole seconds, or None if it is missing or not to be believed."""
+    """Return `moment` in UTC and whole seconds, or None if it is missing or not plausible."""
     if moment is None:
         return None
     try:
@@ -361,7 +329,7 @@ def _sent_at(moment: datetime | None) -> datetime | None:
 
 
 def _root(joined: dict[_Key, _Key], key: _Key) -> _Key:
-    """The key that stands for everything that `key` has been joined with (union-find with path halving)."""
+    """Return the representative of the set of `key` (union-find with path halving)."""
     while (other := joined.setdefault(key, key)) != key:
         joined[key] = joined[other]
         key = other
@@ -373,5 +341,5 @@ def _where(email: Email) -> str:
 
 
 def _digest(*parts: str) -> bytes:
-    # What is stored holds no NUL.
+    # `storable` removed NUL, so it separates the parts.
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).digest()

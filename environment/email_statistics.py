@@ -1,4 +1,4 @@
-"""What is in a mail database, in a few numbers."""
+"""Statistics of a mail database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INBOXES_SHOWN = 5
 
 
 class Quantiles(BaseModel):
-    """Values that a half, nine tenths … of the values do not exceed (nearest rank)."""
+    """Quantiles by nearest rank."""
 
     min: int
     median: int
@@ -26,7 +26,7 @@ class Quantiles(BaseModel):
 
 
 class DatabaseStatistics(BaseModel):
-    """Mails are counted without their copies; an inbox is an address that sent or received any of them."""
+    """Sizes and dates of a mail database. Copies count as one mail; every address that sent or received mail is an inbox."""
 
     mails: int
     further_message_ids: int
@@ -35,14 +35,14 @@ class DatabaseStatistics(BaseModel):
     first_date: datetime | None
     last_date: datetime | None
     mails_per_inbox: Quantiles | None
-    """None when there are no mails, as below."""
+    """None when there are no mails, like `body_chars`."""
     body_chars: Quantiles | None
     largest_inboxes: dict[str, int]
-    """The five addresses with the most mails, most first."""
+    """Mails of the five largest inboxes, largest first."""
 
 
 def database_statistics(path: Path) -> DatabaseStatistics:
-    """Counts the database `path`, in about a second for each 100,000 mails. Raises BadInput as `MailDatabase` does."""
+    """Compute the statistics of the database `path`, about one second per 100,000 mails. Raise BadInput like `MailDatabase`."""
     database = MailDatabase(path, query_seconds=math.inf)
     try:
         mails = database.email_count()
@@ -73,7 +73,7 @@ def database_statistics(path: Path) -> DatabaseStatistics:
 
 
 def _quantiles(counts: Iterable[tuple[int, int]]) -> Quantiles | None:
-    """Of (value, how often) pairs."""
+    """Return the quantiles of (value, count) pairs."""
     ordered = sorted(counts)
     total = sum(count for _, count in ordered)
     if not total:

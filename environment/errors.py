@@ -1,9 +1,9 @@
-"""Errors that a user can cause and repair."""
+"""Errors that a user can cause and fix."""
 
 
 class BadInput(ValueError):
-    """Mails, questions or a request that the environment cannot work with; the message says what to do about it."""
+    """Unusable mails, questions or requests; the message says how to fix them."""
 
 
 class QueryTimeout(BadInput):
-    """A query of the mail database ran longer than it may."""
+    """A query of the mail database exceeded its time limit."""

@@ -1,7 +1,7 @@
-"""Ratings of the service's answers that a person has reviewed, as scenarios.
+"""Turn reviewed ratings of the service's answers into scenarios.
 
 The service writes one YAML file per rating (`serving/feedback.py`). A reviewer corrects `answer` and `message_ids` and sets
-`review` to `train`, `test` or `rejected`; what is `pending` or `rejected` is left out here.
+`review` to `train`, `test` or `rejected`. Ratings that are `pending` or `rejected` are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KIND = "feedback"
 
 
 class _Rating(BaseModel):
-    """What of a rating's file makes a question."""
+    """The fields of a rating's file that make a question."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -34,7 +34,7 @@ class _Rating(BaseModel):
 
 
 def rating_files(folder: str | Path) -> list[Path]:
-    """The files of ratings, by name. Raises BadInput when there is no such folder."""
+    """Return the rating files of a folder, sorted by name. Raise BadInput when there is no such folder."""
     place = Path(folder).expanduser()
     if not place.is_dir():
         raise BadInput(f"reviewed_feedback: {folder} is not a folder; the service writes to its feedback_folder")
@@ -42,16 +42,16 @@ def rating_files(folder: str | Path) -> list[Path]:
 
 
 def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailDatabase) -> ScenarioReport:
-    """`report` with the reviewed questions of `folder`, checked against the database as all questions are.
+    """Return `report` extended by the reviewed questions of `folder`, with the same checks as other questions.
 
-    No mail is both trained on and tested: a training question about a mail that a test question asks about is dropped.
-    Raises BadInput when a file is no rating.
+    A training question about a mail that a test question asks about is dropped. Raise BadInput when a file is not a
+    rating.
     """
     scenarios, dropped = list(report.scenarios), {reason: list(ids) for reason, ids in report.dropped_ids.items()}
     read = 0
     for file in rating_files(folder):
         rating = _rating(file)
-        if rating.review in ("pending", "rejected"):
+        if rating.review == "pending" or rating.review == "rejected":  # spelled out for the type checker
             continue
         read += 1
         question = Question(id=f"{KIND}-{file.stem}", **rating.model_dump(exclude={"review"}))

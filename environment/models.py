@@ -1,4 +1,4 @@
-"""The values that pass between rooms: mails, search results, scenarios and answers."""
+"""The values that pass between packages: mails, search results, scenarios and answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Email(BaseModel):
-    """One mail as a source delivers it. `date` is UTC without a zone; `None` when the source has none."""
+    """One mail as a source delivers it. `date` is naive UTC, `None` when the source has none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -23,11 +23,11 @@ class Email(BaseModel):
     body: str = ""
     file_name: str = ""
     replies_to: tuple[str, ...] = ()
-    """Message-IDs of earlier mails of its thread: the one that began it, and the one that this one answers."""
+    """Message-IDs of earlier mails in its thread: the first one, and the one it answers."""
 
 
 class DroppedMail(BaseModel):
-    """A mail that is not used, or a file that is no mail: why, where in its source it is, and what exactly is wrong."""
+    """An unused mail, or a file that is not a mail: the reason, its place in the source, and details."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -37,7 +37,7 @@ class DroppedMail(BaseModel):
 
 
 class SearchResult(BaseModel):
-    """One hit. `id` is the short integer that the model sees; `message_id` is what answers are reported with."""
+    """One hit. The model sees the short integer `id`; reports use `message_id`."""
 
     id: int
     message_id: str
@@ -48,7 +48,7 @@ class SearchResult(BaseModel):
 
 
 class EmailView(BaseModel):
-    """A mail as its reader sees it: the first copy that they sent or received."""
+    """A mail as the inbox's owner sees it: the first copy that they sent or received."""
 
     id: int
     message_id: str
@@ -59,15 +59,15 @@ class EmailView(BaseModel):
     subject: str
     body: str
     thread: tuple[int, ...] = ()
-    """Ids of the other mails of its thread that the reader has, the oldest first."""
+    """Ids of the other mails of its thread in this inbox, oldest first."""
 
 
 class Scenario(BaseModel):
     """A question about one mailbox, with its reference answer and the mails that prove it.
 
-    `message_ids` are in the order in which an agent needs them: for a question that takes two mails, the first one
-    names what the second one is about. `query_date` is the moment of asking: later mails do not exist yet.
-    An unlabelled question has neither reference answer nor mails: only a comparison of answers can tell good from bad.
+    `message_ids` are in the order in which an agent needs them: if a question takes two mails, the first one names the
+    topic of the second. `query_date` is the moment of asking; later mails do not exist yet. An unlabelled question has
+    neither reference answer nor mails, so its answers can only be compared with each other.
     """
 
     id: str
@@ -79,11 +79,11 @@ class Scenario(BaseModel):
     split: Literal["train", "test"]
     how_realistic: float = Field(default=1.0, ge=0, le=1)
     kind: str = "unknown"
-    """Kind of fact asked for (`phone`, `room` …); reports break results down by it."""
+    """Kind of fact asked for (`phone`, `room` …); reports group results by it."""
 
     @property
     def labelled(self) -> bool:
-        """Whether the correct answer and the mails that prove it are known."""
+        """Whether the reference answer and the mails that prove it are known."""
         return bool(self.answer and self.message_ids)
 
 

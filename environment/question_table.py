@@ -1,4 +1,4 @@
-"""Questions as a folder of parquet, in the columns that `sources.parquet` reads."""
+"""Write questions as a parquet folder with the columns that `sources.parquet` reads."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SCHEMA = pa.schema(
 
 
 def write_question_table(questions: Sequence[Question], folder: Path) -> Path:
-    """Writes `folder/train.parquet`. The folder appears when it is complete; one that is there already is replaced.
+    """Write `folder/train.parquet`. The folder appears when it is complete and replaces an existing one.
 
-    Raises BadInput when the disk is full or the folder cannot be written.
+    Raise BadInput when the disk is full or the folder cannot be written.
     """
-    beside = folder.with_name(f".{folder.name}.{time.time_ns()}")
+    partial = folder.with_name(f".{folder.name}.{time.time_ns()}")
     try:
-        beside.mkdir(parents=True)
+        partial.mkdir(parents=True)
         rows = [question.model_dump() for question in questions]
-        pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), beside / "train.parquet")
+        pq.write_table(pa.Table.from_pylist(rows, schema=_SCHEMA), partial / "train.parquet")
         if folder.exists():
             shutil.rmtree(folder)
-        os.replace(beside, folder)
+        os.replace(partial, folder)
     except OSError as error:
         raise BadInput(f"cannot write the questions to {folder}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return folder

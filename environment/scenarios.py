@@ -1,4 +1,4 @@
-"""From question datasets to scenarios that can be answered from the mail database, and why the others were dropped."""
+"""Turn question datasets into scenarios that the mail database can answer, and report why others were dropped."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Literal
 from pydantic import BaseModel, ValidationError
 
 from environment.email_db import MailDatabase
-from environment.email_text import normalise_address, one_line, parse_query_date, storable
 from environment.errors import BadInput
+from environment.mail_text import normalise_address, one_line, parse_query_date, storable
 from environment.models import Scenario
 from environment.sources.parquet import Question, has_split, parquet_questions
 
+Split = Literal["train", "test"]
+
 KNOWN_BAD_IDS = (49, 101, 129, 171, 208, 266, 327)
-"""Questions of `corbt/enron_emails_sample_questions` that the recipe we follow leaves out: they cannot be answered."""
+"""Questions of `corbt/enron_emails_sample_questions` that cannot be answered; OpenPipe's recipe excludes them too."""
 
 
 class ScenarioReport(BaseModel):
-    """The scenarios that are left, and the questions that are not; `read` is the number of both together."""
+    """The kept scenarios and the dropped questions; `read` counts both."""
 
     read: int
     scenarios: list[Scenario]
@@ -46,41 +48,28 @@ def load_scenarios(
     test_limit: int | None = 20,
     held_out_fraction: float = 0.2,
     unlabelled: bool = False,
-    split_by: Literal["question", "inbox"] = "question",
     seed: int = 42,
 ) -> ScenarioReport:
-    """The questions of one or two sources (see `sources.parquet`) as scenarios, train ones first.
+    """Turn the questions of one or two sources (see `sources.parquet`) into scenarios, train ones first.
 
-    Kept are questions whose every gold mail is in the database, in the question's inbox and no later than its date, with
-    at most `max_messages` gold mails (copies of one mail count once) and at least `min_realism`. Gold mails are named by
-    the Message-ID that the question's inbox knows them by. The test questions are those of `test_questions`; without it,
-    the `test` split of `train_questions`; without that, a `held_out_fraction` of the train questions, chosen by their ids
-    alone: the same
-    question is always on the same side, whatever the order of rows, the limits and the seed. Train questions about a
-    mail that a test question asks about are dropped. With `unlabelled`, questions without a reference answer or gold mails
-    are kept too, provided that their inbox is in the database. With `split_by="inbox"` the fraction is one of inboxes, chosen by
-    their addresses, and train questions about an inbox of the test are dropped. `seed` decides which questions the limits
-    leave, and their order; a limit of None keeps all.
+    A question is kept if every gold mail is in the database, in the question's inbox and no later than its date, if it
+    has at most `max_messages` gold mails (copies of one mail count once) and is at least `min_realism` realistic. With
+    `unlabelled`, questions without reference answer or gold mails are kept too if their inbox is in the database.
+    Scenarios name gold mails by the Message-IDs of their inbox.
 
-    Raises BadInput when a source cannot be read, when no question is left, or when all inboxes are on one side.
+    Test questions are those of `test_questions`; without it, the `test` split of `train_questions`; without that, a
+    `held_out_fraction` of the train questions. The fraction is chosen by a hash of their ids, so that order, limits and
+    seed do not move a question to the other side. Train questions about a mail of a test question are dropped. `seed`
+    decides which questions the limits keep, and their order. A limit of None keeps all.
+
+    Raise BadInput when a source cannot be read or no question is left.
     """
-    dropped: dict[str, list[str]] = defaultdict(list)
-    if test_questions is None and has_split(train_questions, "test"):
-        test_questions = train_questions
-    rows: list[tuple[Question, Literal["train", "test"]]] = []
-    for question in parquet_questions(train_questions, "train", labelled=not unlabelled):
-        unit = question.id if split_by == "question" else normalise_address(question.inbox_address)
-        held_out = test_questions is None and _fraction("held out", unit) < held_out_fraction
-        rows.append((question, "test" if held_out else "train"))
-    if test_questions is not None:
-        split = "test" if has_split(test_questions, "test") else "train"
-        rows.extend((question, "test") for question in parquet_questions(test_questions, split, labelled=not unlabelled))
-
+    rows = _read_questions(train_questions, test_questions, held_out_fraction, labelled=not unlabelled)
     excluded = {str(excluded_id) for excluded_id in excluded_ids}
+    dropped: dict[str, list[str]] = defaultdict(list)
     usable: dict[str, dict[str, Scenario]] = {"train": {}, "test": {}}
     for question, split in rows:
-        reason: str | None = None
-        scenario = None
+        scenario, reason = None, None
         if question.id in excluded:
             reason = "excluded_id"
         elif question.id in usable[split]:
@@ -97,36 +86,49 @@ def load_scenarios(
             dropped[reason or "malformed"].append(question.id)
         else:
             usable[split][question.id] = scenario
-
-    tested = usable["test"].values()
-    # The same mail has another Message-ID in another inbox.
-    asked_in_test = {database.resolve(message_id) for scenario in tested for message_id in scenario.message_ids}
-    test_inboxes = {scenario.inbox_address for scenario in tested} if split_by == "inbox" else set()
-    for question_id, scenario in list(usable["train"].items()):
-        if scenario.inbox_address in test_inboxes:
-            reason = "inbox_of_the_test"
-        elif asked_in_test.intersection(map(database.resolve, scenario.message_ids)):
-            reason = "mail_of_a_test_question"
-        else:
-            continue
-        dropped[reason].append(question_id)
-        del usable["train"][question_id]
-    if split_by == "inbox" and bool(usable["train"]) != bool(usable["test"]):
-        side = "train" if usable["train"] else "test"
-        raise BadInput(f"all usable questions are about inboxes of the {side} split: split by question, or add inboxes")
-
+    dropped["mail_of_a_test_question"] += _drop_tested(usable, database)
     scenarios: list[Scenario] = []
     for split, limit in (("train", train_limit), ("test", test_limit)):
         drawn = sorted(usable[split].values(), key=lambda scenario: (_fraction(str(seed), scenario.id), scenario.id))
         kept = drawn if limit is None else drawn[:limit]
-        if len(kept) < len(drawn):
-            dropped[f"over_{split}_limit"] += [scenario.id for scenario in drawn[len(kept) :]]
+        dropped[f"over_{split}_limit"] += [scenario.id for scenario in drawn[len(kept) :]]
         scenarios.extend(kept)
-    return _report(len(rows), scenarios, dropped)
+    return _report(len(rows), scenarios, {reason: ids for reason, ids in dropped.items() if ids})
+
+
+def _read_questions(
+    train_questions: str | Path, test_questions: str | Path | None, held_out_fraction: float, labelled: bool
+) -> list[tuple[Question, Split]]:
+    if test_questions is None and has_split(train_questions, "test"):
+        test_questions = train_questions
+    rows: list[tuple[Question, Split]] = []
+    for question in parquet_questions(train_questions, "train", labelled=labelled):
+        held_out = test_questions is None and _fraction("held out", question.id) < held_out_fraction
+        rows.append((question, "test" if held_out else "train"))
+    if test_questions is not None:
+        split = "test" if has_split(test_questions, "test") else "train"
+        rows.extend((question, "test") for question in parquet_questions(test_questions, split, labelled=labelled))
+    return rows
+
+
+def _drop_tested(usable: dict[str, dict[str, Scenario]], database: MailDatabase) -> list[str]:
+    """Remove train questions about a mail of a test question. Return their ids."""
+    # The same mail has another Message-ID in another inbox, hence the ids of the database.
+    tested = {
+        database.resolve(message_id) for scenario in usable["test"].values() for message_id in scenario.message_ids
+    }
+    ids = [
+        question_id
+        for question_id, scenario in usable["train"].items()
+        if tested.intersection(map(database.resolve, scenario.message_ids))
+    ]
+    for question_id in ids:
+        del usable["train"][question_id]
+    return ids
 
 
 def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:
-    """The scenarios whose gold mails can all be found, in their order; raises BadInput when none is left."""
+    """Return the scenarios whose gold mails can all be found, in order. Raise BadInput when none is left."""
     dropped: dict[str, list[str]] = defaultdict(list)
     scenarios, kept = list(scenarios), []
     for scenario in scenarios:
@@ -138,10 +140,8 @@ def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> Sc
     return _report(len(scenarios), kept, dropped)
 
 
-def scenario_of(
-    question: Question, split: Literal["train", "test"], database: MailDatabase
-) -> tuple[Scenario | None, str | None]:
-    """The question as a scenario that can be answered from the database, or why it cannot be one."""
+def scenario_of(question: Question, split: Split, database: MailDatabase) -> tuple[Scenario | None, str | None]:
+    """Return the question as a scenario that the database can answer, or the reason why it cannot."""
     scenario, reason = _scenario(question, split, unlabelled=False)
     return (None, reason) if scenario is None else _grounded(scenario, database)
 
@@ -156,9 +156,7 @@ def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]])
     return report
 
 
-def _scenario(
-    question: Question, split: Literal["train", "test"], unlabelled: bool
-) -> tuple[Scenario | None, str | None]:
+def _scenario(question: Question, split: Split, unlabelled: bool) -> tuple[Scenario | None, str | None]:
     if not question.question.strip() or not (unlabelled or question.answer.strip()):
         return None, "no_question_or_answer"
     if not (unlabelled or question.message_ids):
@@ -185,7 +183,7 @@ def _scenario(
 
 
 def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | None, str | None]:
-    """The scenario with its gold mails named as its inbox knows them, or why it cannot be answered from the database."""
+    """Return the scenario with the Message-IDs of its inbox for the gold mails, or the reason why it cannot be answered."""
     if not scenario.labelled:
         return (scenario, None) if database.knows(scenario.inbox_address) else (None, "unknown_inbox")
     named: dict[int, str] = {}
@@ -203,6 +201,6 @@ def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | No
 
 
 def _fraction(*parts: str) -> float:
-    """A number in [0, 1) that depends on nothing but `parts`."""
+    """Return a number in [0, 1) that is a hash of `parts`."""
     digest = hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

@@ -1,7 +1,7 @@
 """The three tools of the e-mail search task, over one mailbox at one moment.
 
-Observations are short on purpose: a model on two cores reads about 400 tokens a second, a Message-ID is 35 tokens and
-an id of ours about four. Whatever a model calls a tool with, it gets a line of text back and never an exception.
+Observations are short, because a model on two cores reads about 400 tokens per second: a Message-ID takes 35 tokens, a
+mail's integer id about four. A malformed call returns a line of text, never an exception.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
-from langchain_core.tools import StructuredTool
 from pydantic import BaseModel
 
 from environment.email_db import Mailbox
-from environment.email_text import condensed, storable, utc_without_zone
 from environment.errors import QueryTimeout
+from environment.mail_text import condensed, storable, utc_without_zone
 from environment.models import EmailView, FinalAnswer
-from environment.search_text import densest_start, query_words
+from environment.snippets import densest_start
+from environment.words import query_words
 
 SEARCH = "search_inbox_tool"
 READ = "read_email_tool"
@@ -40,9 +40,9 @@ def _schema(name: str, description: str, required: _Properties, optional: _Prope
 
 
 def tool_schemas(optional_arguments: bool) -> list[dict[str, Any]]:
-    """The tools as OpenAI tool definitions, with or without the arguments that a call may leave out.
+    """Return the tools as OpenAI tool definitions, with or without their optional arguments.
 
-    The tools take those arguments in any case; telling of them makes every prompt longer.
+    The tools always accept the optional arguments; describing them makes every prompt longer.
     """
     return [
         _schema(
@@ -67,36 +67,34 @@ _MAX_THREAD = 5
 
 
 class ToolSettings(Protocol):
-    """How much of the mailbox a tool shows at once, and how much of the tools the model is told."""
+    """Limits of what a tool shows, and which arguments the schemas describe."""
 
     @property
     def max_results(self) -> int:
-        """Hits of a search that does not say how many it wants, at most 20."""
+        """Number of hits of a search without `max_results`, at most 20."""
 
     @property
     def read_chars(self) -> int:
-        """How many characters of a mail's body one read shows."""
+        """Characters of a mail's body that one read shows."""
 
     @property
     def optional_arguments(self) -> bool:
-        """Whether the schemas name the arguments that a call may leave out."""
+        """Whether the schemas describe the optional arguments."""
 
 
 class ToolResult(BaseModel):
-    """What came of one tool call. `final` ends the episode."""
+    """Result of one tool call. `final` ends the episode."""
 
     observation: str
     final: FinalAnswer | None = None
     invalid: bool = False
-    """The call was malformed: no such tool, or arguments that it cannot work with."""
+    """The call was malformed: an unknown tool or unusable arguments."""
     email_ids: list[int] = []
-    """Mails that the observation shows: the hits of a search, the mail that was read, the mails that were cited."""
-    unknown_ids: int = 0
-    """Ids in the call that no mail of this mailbox has."""
+    """Mails in the observation: hits of a search, the mail read, or the mails cited."""
 
 
 class MailTools:
-    """The tools, bound to one mailbox and one episode: what was searched for last says which part of a long mail is read."""
+    """The tools of one mailbox and one episode. A read of a long mail shows the passage that matches the last search."""
 
     def __init__(self, mailbox: Mailbox, settings: ToolSettings) -> None:
         self.mailbox = mailbox
@@ -110,7 +108,7 @@ class MailTools:
         }
 
     def call(self, name: str, arguments: object) -> ToolResult:
-        """Carry out one tool call as a model wrote it. Never raises for what a model can write."""
+        """Execute one tool call as a model wrote it. No name or arguments raise an exception."""
         tool = self._calls.get(name) if isinstance(name, str) else None
         if tool is None:
             return _invalid(f"No such tool. Tools: {', '.join(self._calls)}.")
@@ -118,24 +116,6 @@ class MailTools:
             return tool(arguments if isinstance(arguments, dict) else {})
         except QueryTimeout:
             return ToolResult(observation="That took too long. Try fewer or rarer words.")
-
-    def langchain_tools(self) -> list[StructuredTool]:
-        """The tools for LangChain and LangGraph: content is the observation, artifact the whole `ToolResult`."""
-        schemas = tool_schemas(self.settings.optional_arguments)
-        return [self._langchain_tool(schema["function"]) for schema in schemas]
-
-    def _langchain_tool(self, function: dict[str, Any]) -> StructuredTool:
-        def call(**arguments: Any) -> tuple[str, ToolResult]:
-            result = self.call(function["name"], arguments)
-            return result.observation, result
-
-        return StructuredTool(
-            name=function["name"],
-            description=function["description"],
-            args_schema=function["parameters"],
-            func=call,
-            response_format="content_and_artifact",
-        )
 
     def _search(self, arguments: dict[str, Any]) -> ToolResult:
         keywords = arguments.get("keywords")
@@ -168,7 +148,7 @@ class MailTools:
             return _invalid(f'{READ} expects {{"email_id": number}}.')
         mail = self.mailbox.read(email_id)
         if mail is None:
-            return ToolResult(observation="No mail with that id in this mailbox.", unknown_ids=1)
+            return ToolResult(observation="No mail with that id in this mailbox.")
         return ToolResult(observation=self._show(mail, start), email_ids=[email_id])
 
     def _final_answer(self, arguments: dict[str, Any]) -> ToolResult:
@@ -179,28 +159,24 @@ class MailTools:
         if answer is None or not answer.strip():
             return _invalid(f'{FINAL_ANSWER} expects {{"answer": text, "source_ids": [numbers]}}.')
         cited: dict[int, str] = {}
-        unknown = 0
         for source in sources:
             email_id = _as_id(source)
             mail = self.mailbox.read(email_id) if email_id is not None else None
-            if mail is None:
-                unknown += 1
-            else:
+            if mail is not None:
                 cited[mail.id] = mail.message_id
         return ToolResult(
             observation="Answer returned.",
             final=FinalAnswer(answer=answer.strip(), source_ids=tuple(cited.values())),
             email_ids=list(cited),
-            unknown_ids=unknown,
         )
 
     def _show(self, mail: EmailView, start: int | None) -> str:
-        """The mail's head and a passage of its body from the character `start` on, ending between two words.
+        """Return the mail's header and a passage of its body from character `start` on, cut between words.
 
-        `None`: from where it says most of what was searched for last.
+        `None` starts where the body matches the last search best.
         """
         head = [f"From: {self._person(mail.from_address)}"]
-        # To whom is worth its tokens only where the owner is not the reader.
+        # Recipients are worth their tokens only in mail that the owner sent.
         if mail.from_address == self.mailbox.address and (addresses := (*mail.to_addresses, *mail.cc_addresses)):
             more = f" +{len(addresses) - _MAX_PEOPLE}" if len(addresses) > _MAX_PEOPLE else ""
             head.append(f"To: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
@@ -222,11 +198,11 @@ class MailTools:
         return "\n".join([*head, "", f'{before}{passage} …(cut; read on with "start": {end})'])
 
     def _day(self, date: datetime) -> str:
-        """A day as its reader says it: without the year when that is the current one, which saves five tokens a line."""
+        """Return a day without the current year, which saves five tokens per line."""
         return f"{date.day} {date:%b}" + ("" if date.year == self.mailbox.query_date.year else f" {date.year}")
 
     def _person(self, address: str) -> str:
-        """An address as its reader knows it: colleagues by the local part alone."""
+        """Return an address, for colleagues of the owner only its local part."""
         return address.removesuffix(self._domain) or "(unknown)"
 
 
@@ -235,17 +211,17 @@ def _invalid(observation: str) -> ToolResult:
 
 
 def _as_text(value: object) -> str | None:
-    """`value` as text if it is text or a number."""
+    """Return `value` as text if it is text or a number."""
     if isinstance(value, str):
         return storable(value)
     try:
         return str(value) if isinstance(value, int | float) else None
-    except ValueError:  # more digits than Python writes out
+    except ValueError:  # more digits than Python converts
         return None
 
 
 def _as_id(value: object) -> int | None:
-    """`value` as an id if it is a whole number, also one in quotes or with `.0`."""
+    """Return `value` as an integer if it is a whole number, including `"7"` and `7.0`."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) <= 20:
@@ -260,7 +236,7 @@ def _as_address(value: object) -> str | None:
 
 
 def _as_moment(value: object) -> datetime | None:
-    """The moment that an ISO 8601 date (its first second) or time names, in UTC."""
+    """Return an ISO 8601 time, or the first second of a date, in UTC."""
     try:
         return utc_without_zone(datetime.fromisoformat(value.strip())) if isinstance(value, str) else None
     except (ValueError, OverflowError):
@@ -268,7 +244,7 @@ def _as_moment(value: object) -> datetime | None:
 
 
 def _as_moment_before(value: object) -> datetime | None:
-    """The second before `_as_moment`."""
+    """Return the second before `_as_moment`."""
     moment = _as_moment(value)
     return moment - timedelta(seconds=1) if moment is not None and moment > datetime.min else None
 
@@ -280,7 +256,7 @@ _FILTER_VALUES: dict[str, tuple[Callable[[object], Any], str]] = {
     "sent_before": (_as_moment_before, "a date, YYYY-MM-DD"),
     "max_results": (_as_id, "a number"),
 }
-"""Optional argument of a search -> how its value is read (None: malformed), and what it is."""
+"""Optional argument of a search -> its parser (None means malformed) and the expected value in words."""
 
 
 def _subject(subject: str) -> str:

@@ -1,4 +1,4 @@
-"""A checkpoint as an artifact: the three files of its folder."""
+"""Materializer of checkpoints: the three files of a checkpoint's folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE_RECORD = "files.json"
 
 
 class CheckpointMaterializer(BaseMaterializer):
-    """Stores the files as they are, so that PEFT can read the artifact's folder too."""
+    """Store the files unchanged, so that PEFT can read the artifact's folder too."""
 
     ASSOCIATED_TYPES: ClassVar[tuple[type[Any], ...]] = (Checkpoint,)
     ASSOCIATED_ARTIFACT_TYPE: ClassVar[ArtifactType] = ArtifactType.MODEL
@@ -36,7 +36,7 @@ class CheckpointMaterializer(BaseMaterializer):
             file.write(json.dumps(sha256_of))
 
     def load(self, data_type: type[Any]) -> Checkpoint:
-        """Raises `DamagedArtifact` or `BadInput` when the files are not the stored ones."""
+        """Load the checkpoint. Raise `DamagedArtifact` or `BadInput` when the files are not the stored ones."""
         with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "r") as file:
             sha256_of = json.loads(file.read())
         return Checkpoint.load(local_folder(self.artifact_store, self.uri, sha256_of))
@@ -52,6 +52,6 @@ class CheckpointMaterializer(BaseMaterializer):
         }
 
     def compute_content_hash(self, data: Checkpoint) -> str | None:
-        # `created` differs between two trainings that end in the same weights; the content is base and adapter.
+        # Base and adapter only: `created` differs between two trainings that end in the same weights.
         manifest = data.manifest
         return hashlib.sha256(f"{manifest.base_model_checksum} {manifest.adapter_checksum}".encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Lists of pydantic values as one JSON Lines file.
+"""Materializer of lists of pydantic values: one JSON Lines file.
 
-ZenML's own materializer for lists gives every element a folder of its own: a thousand scenarios, a thousand folders.
+ZenML's own materializer for lists stores every element in a folder of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LINES_FILE = "values.jsonl"
 
 
 class JsonLinesMaterializer(BaseMaterializer):
-    """Stores `list[SomeModel]`, all of one class: the first line names the class, each other line is one value.
+    """Store `list[SomeModel]`, all of one class: the first line names the class, each other line is one value.
 
     Name it in `@step(output_materializers={"<output>": JsonLinesMaterializer})`; it is not registered for all lists.
     """
@@ -28,7 +28,7 @@ class JsonLinesMaterializer(BaseMaterializer):
     SKIP_REGISTRATION: ClassVar[bool] = True
 
     def save(self, data: list[BaseModel]) -> None:
-        """Raises `TypeError` when the values are not pydantic models of one class."""
+        """Write the list. Raise `TypeError` when the values are not pydantic models of one class."""
         classes = {type(value) for value in data}
         if len(classes) > 1 or not all(issubclass(cls, BaseModel) for cls in classes):
             raise TypeError(f"expected pydantic values of one class, got {sorted(cls.__name__ for cls in classes)}")
@@ -36,11 +36,11 @@ class JsonLinesMaterializer(BaseMaterializer):
         with self.artifact_store.open(os.path.join(self.uri, LINES_FILE), "w") as file:
             file.write(json.dumps({"class": source, "count": len(data)}) + "\n")
             for value in data:
-                # ASCII only, because the store opens text files in the machine's own encoding.
+                # ASCII only, because the store opens text files in the machine's encoding.
                 file.write(json.dumps(value.model_dump(mode="json")) + "\n")
 
     def load(self, data_type: type[Any]) -> list[BaseModel]:
-        """Raises `ValueError` when the file is shorter than its first line says."""
+        """Read the list. Raise `ValueError` when the file has fewer values than its first line says."""
         with self.artifact_store.open(os.path.join(self.uri, LINES_FILE), "r") as file:
             head, *lines = file.read().splitlines()
         described = json.loads(head)

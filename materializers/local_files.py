@@ -1,4 +1,4 @@
-"""How an artifact's files become local files: in place when the artifact store is a folder, downloaded once otherwise."""
+"""Make an artifact's files local: in place when the artifact store is a folder, otherwise by one download."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 
 CHUNK_BYTES = 1 << 20
 DOWNLOADS = Path(__file__).resolve().parents[1] / "data" / "artifacts"
-"""Downloaded artifacts, each in a folder named after its content."""
+"""Downloaded artifacts, each in a folder named after its checksum."""
 
 
 class DamagedArtifact(ValueError):
-    """What the artifact store delivers is not what was stored."""
+    """The artifact store returned other content than was stored."""
 
 
 def put_file(store: BaseArtifactStore, source: Path, uri: str) -> tuple[str, int]:
-    """Copies a local file to `uri`; returns sha256 and bytes of what was written."""
+    """Copy a local file to `uri`. Return SHA-256 and size in bytes."""
     with source.open("rb") as reader, store.open(uri, "wb") as writer:
         return _copy(reader, cast(IO[bytes], writer))
 
 
 def get_file(store: BaseArtifactStore, uri: str, target: Path) -> str:
-    """Copies `uri` to a local file; returns the sha256 of what was written."""
+    """Copy `uri` to a local file. Return its SHA-256."""
     with store.open(uri, "rb") as reader, target.open("wb") as writer:
         digest, _ = _copy(cast(IO[bytes], reader), writer)
     return digest
 
 
 def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str], *, below: Path | None = None) -> Path:
-    """A local folder that holds the named files of the artifact at `uri`.
+    """Return a local folder with the named files of the artifact at `uri`.
 
-    A local artifact store's own folder is used in place and must not be written to. Otherwise the files are downloaded
-    below `below` (else `DOWNLOADS`): once per checkout, however often they are loaded.
+    A local artifact store's folder is used in place and must not be written to. Otherwise the files are downloaded below
+    `below` (default `DOWNLOADS`) once per checkout.
 
     Raises:
         DamagedArtifact: when a downloaded file's sha256 differs from the stored one.
@@ -49,22 +49,22 @@ def local_folder(store: BaseArtifactStore, uri: str, sha256_of: dict[str, str], 
     cached = (below or DOWNLOADS) / content.hexdigest()
     if cached.is_dir():
         return cached
-    beside = cached.with_name(f".{cached.name}.{uuid.uuid4().hex}")
+    partial = cached.with_name(f".{cached.name}.{uuid.uuid4().hex}")
     try:
-        beside.mkdir(parents=True)
+        partial.mkdir(parents=True)
         for name, expected in sha256_of.items():
-            (beside / name).parent.mkdir(exist_ok=True)
-            found = get_file(store, os.path.join(uri, name), beside / name)
+            (partial / name).parent.mkdir(exist_ok=True)
+            found = get_file(store, os.path.join(uri, name), partial / name)
             if found != expected:
                 raise DamagedArtifact(f"{uri}: {name} arrived damaged (sha256 {found[:12]}, expected {expected[:12]})")
         try:
-            os.replace(beside, cached)
+            os.replace(partial, cached)
         except OSError:
             # Another process finished the same download first; its folder has the same content.
             if not cached.is_dir():
                 raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     return cached
 
 

@@ -1,4 +1,4 @@
-"""The mail database as an artifact: the SQLite file itself, opened in place where that is possible."""
+"""Materializer of the mail database: the SQLite file, opened in place where possible."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FILE_RECORD = "mails.sqlite.json"
 
 
 class MailDatabaseMaterializer(BaseMaterializer):
-    """Stores a `MailDatabase` as its SQLite file, sha256 and size beside it.
+    """Store a `MailDatabase` as its SQLite file, with a record of SHA-256 and size.
 
-    Databases reach gigabytes: a load opens a local artifact store's file in place and downloads it once from any other.
+    Databases reach gigabytes, so a load opens the file of a local artifact store in place and downloads it once otherwise.
     """
 
     ASSOCIATED_TYPES: ClassVar[tuple[type[Any], ...]] = (MailDatabase,)
@@ -27,12 +27,12 @@ class MailDatabaseMaterializer(BaseMaterializer):
 
     def save(self, data: MailDatabase) -> None:
         digest, size = put_file(self.artifact_store, data.path, os.path.join(self.uri, DATABASE_FILE))
-        # The record comes last: without it the artifact does not load, so an interrupted save cannot pass for whole.
+        # Written last: an artifact without the record does not load, so an interrupted save is never taken for complete.
         with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "w") as file:
             file.write(json.dumps({"sha256": digest, "bytes": size}))
 
     def load(self, data_type: type[Any]) -> MailDatabase:
-        """Raises `DamagedArtifact` when a downloaded file is not the stored one."""
+        """Open the database. Raise `DamagedArtifact` when a downloaded file is not the stored one."""
         with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "r") as file:
             record = json.loads(file.read())
         folder = local_folder(self.artifact_store, self.uri, {DATABASE_FILE: record["sha256"]})

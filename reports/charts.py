@@ -1,4 +1,4 @@
-"""Small line charts over the steps of a run, as SVG: one run with its points, or several runs in colours."""
+"""Small SVG line charts over the steps of runs: one run with its points, or several runs in colours."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 360, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
 COLOURS = 8
-"""Runs that have a colour of their own (page.css); further ones begin again."""
+"""Number of colours (page.css). Further runs reuse them in order."""
 _SMALLEST_SPREAD, _LARGEST = 1e-30, 1e300
-"""A smaller distance from zero is drawn as zero; a larger number counts as infinite and is not drawn."""
+"""Smaller absolute values are drawn as zero; larger ones count as infinite and are not drawn."""
 _SMOOTHED_FROM = 12
-"""Points from which on a chart also shows a running mean."""
+"""Number of points from which a chart also shows a running mean."""
 
 
 def ordered(columns: Sequence[str]) -> list[str]:
-    """What people look at first comes first."""
+    """Sort names of charts, the most important ones first."""
     return sorted(columns, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
@@ -117,7 +117,9 @@ def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | Non
     else:
         lines = "".join(
             f'<path class="raw run{number % COLOURS}" d="{path(points)}"/>'
-            + "".join(f'<circle class="run{number % COLOURS}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points)
+            + "".join(
+                f'<circle class="run{number % COLOURS}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points
+            )
             for number, points in enumerate(runs)
             if points
         )
@@ -139,7 +141,7 @@ def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | Non
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """About four round values that span the data: steps of 1, 2 or 5 times a power of ten."""
+    """Return about four round values that span the data: steps of 1, 2 or 5 times a power of ten."""
     if high - low < _SMALLEST_SPREAD:
         low, high = 0.0, 1.0
     rough = (high - low) / 3
@@ -157,7 +159,7 @@ def _running_mean(points: Points) -> list[tuple[float, float]]:
 
 
 def short(value: float) -> str:
-    """Three significant digits, thousands with commas."""
+    """Format a value with three significant digits and commas at thousands."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 

@@ -1,4 +1,4 @@
-"""Training runs side by side: a table for the terminal, and a page with their curves in one chart each."""
+"""Compare training runs: a table for the terminal, and an HTML page with one chart per metric."""
 
 from __future__ import annotations
 
@@ -15,13 +15,21 @@ from reports.charts import COLOURS, chart, duration, ordered, points_of
 from reports.page import escape, page
 
 _RECENT = 5
-"""Last steps whose mean stands for the end of a run: a single step is mostly the choice of its questions."""
+"""Number of last steps whose mean represents the end of a run. A single step depends on its questions."""
 _CURVES = (
-    *("reward", "accuracy", "validation_reward", "validation_accuracy", "validation_win_rate", "turns", "tokens_per_rollout"),
+    *(
+        "reward",
+        "accuracy",
+        "validation_reward",
+        "validation_accuracy",
+        "validation_win_rate",
+        "turns",
+        "tokens_per_rollout",
+    ),
     *("seconds", "reward_std", "loss/kl_old_new", "entropy", "judge_cost"),
 )
 _UNLIKE = ("experiment",)
-"""Settings that are told elsewhere."""
+"""Settings that other rows show."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class ComparedRun:
 
 
 def facts(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
-    """Name of a figure and its value in each run, as people read it; then the settings in which the runs differ."""
+    """Return rows (name, formatted value per run): first figures, then the settings in which the runs differ."""
     described = [(name, [tell(run) for run in runs]) for name, tell in _FACTS]
     configs = [run.experiment.get("config", {}) for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
@@ -50,7 +58,7 @@ def facts(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
 
 
 def comparison_table(runs: Sequence[ComparedRun]) -> Table:
-    """One column per run."""
+    """Return a table with one column per run."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("")
     for run in runs:
@@ -65,9 +73,10 @@ def comparison_table(runs: Sequence[ComparedRun]) -> Table:
 
 
 def comparison_html(runs: Sequence[ComparedRun]) -> str:
-    """The page: the same table, and a chart per figure with a line per run."""
+    """Return the page: the same table, and one chart per figure with a line per run."""
     legend = "".join(
-        f'<th scope="col"><i class="swatch run{number % COLOURS}"></i>{escape(run.label)}</th>' for number, run in enumerate(runs)
+        f'<th scope="col"><i class="swatch run{number % COLOURS}"></i>{escape(run.label)}</th>'
+        for number, run in enumerate(runs)
     )
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'

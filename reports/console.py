@@ -1,4 +1,4 @@
-"""What a person sees in the terminal while something long runs: bars that go away, and lines that stay."""
+"""Terminal output of long operations: transient progress bars and permanent lines."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LINE_SECONDS = 60.0
 
 
 def say(line: str, *, quiet: bool = False, alarm: bool = False) -> None:
-    """Print a line that stays: dim if `quiet`, red if `alarm`, on a terminal that can do that."""
+    """Print a permanent line: dim if `quiet`, red if `alarm`, where the terminal supports it."""
     console.print(line, style="bold red" if alarm else "dim" if quiet else None, soft_wrap=True, markup=False)
 
 
 class _Pace(ProgressColumn):
-    """How many a second so far, and how long the rest takes at that rate.
+    """Mean rate so far and the remaining time at that rate.
 
-    The columns of rich forget the rate whenever the total changes, and an estimated total always does.
+    rich's own columns reset the rate whenever the total changes, which an estimated total does all the time.
     """
 
     def render(self, task: Task) -> Text:
@@ -47,7 +47,7 @@ class _Pace(ProgressColumn):
 
 
 class _Bars(Progress):
-    """Bars on a terminal. Elsewhere rich would print nothing until the end: a log gets a line a minute."""
+    """Progress bars on a terminal. A log, where rich would print nothing until the end, gets one line per minute."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ class _Bars(Progress):
 
 
 class Counter:
-    """A bar that is told how far things are: `counter(count, total)` sets it, `counter.one()` moves it by one."""
+    """A progress bar: `counter(count, total)` sets it, `counter.one()` advances it by one."""
 
     def __init__(self, bars: Progress, task: Any) -> None:
         self._bars = bars
@@ -96,13 +96,13 @@ class Counter:
 
 @contextmanager
 def counter(description: str, total: int | None = None) -> Iterator[Counter]:
-    """A bar for the length of a `with` block."""
+    """Show a progress bar during a `with` block."""
     with _Bars() as bars:
         yield Counter(bars, bars.add_task(description, total=total))
 
 
 def _learnt_from(row: Any) -> str:
-    """What the update of a step was given, and how much its rollouts differed."""
+    """Describe the data of a step's update and how much its rollouts differed."""
     asked = f"{row.groups_trained} of {len(row.questions)} questions with spread"
     if row.groups_replaced:
         asked += f" ({row.groups_replaced} asked in place of others)"
@@ -121,9 +121,9 @@ def _number(value: float | None, form: str) -> str:
 
 
 class TrainingConsole:
-    """Progress of a training run: a bar per stage, and one line per finished step. Fits the trainer's `Progress`.
+    """Progress of a training run: a bar per stage and one line per finished step. Implements the trainer's `Progress`.
 
-    An alert is said when it begins, not again while it lasts.
+    An alert is printed when it begins, not again while it lasts.
     """
 
     def __init__(self, max_steps: int) -> None:
@@ -152,7 +152,7 @@ class TrainingConsole:
         self._bars.advance(self._task)
 
     def rollouts(self, groups: Any, *, split: str, step: int) -> None:
-        """Nothing on the terminal: the report shows a sample of them."""
+        """Print nothing: the report shows a sample of the rollouts."""
 
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
@@ -165,12 +165,17 @@ class TrainingConsole:
             )
             say(f"  learnt from  {_learnt_from(row)}", quiet=True)
         if row.validation_seconds is not None:
-            figures = f"reward {_number(row.validation_reward, '6.3f')}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+            figures = (
+                f"reward {_number(row.validation_reward, '6.3f')}  accuracy {_number(row.validation_accuracy, '4.0%')}"
+            )
             if row.validation_win_rate is not None:
                 figures += f"  wins against the start {row.validation_win_rate:4.0%}"
             say(f"  validation   {figures}", quiet=True)
         if row.validation_errors or row.rollout_errors:
-            say(f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions", alarm=True)
+            say(
+                f"  errors       {row.rollout_errors} rollouts, {row.validation_errors} validation questions",
+                alarm=True,
+            )
         if begun := [alert for alert in row.alerts if alert.name not in self._alerts]:
             say("  alert        " + "; ".join(f"{alert.name}: {alert.sentence}" for alert in begun), quiet=True)
         self._alerts = {alert.name for alert in row.alerts}

@@ -48,7 +48,9 @@ def _policies(rows: Iterable[Row]) -> str:
         first = is_baseline and not baselines_began
         baselines_began = baselines_began or is_baseline
         comparable = row.get("comparable", True)
-        classes = " ".join(filter(None, ["" if comparable else "bad", "baseline" if is_baseline else "", "first" if first else ""]))
+        classes = " ".join(
+            filter(None, ["" if comparable else "bad", "baseline" if is_baseline else "", "first" if first else ""])
+        )
         seconds = row.get("seconds")
         p95 = seconds.get("p95") if isinstance(seconds, Mapping) else None
         errors = row.get("errors", 0)

@@ -1,4 +1,4 @@
-"""What became of the mails of a source as one HTML page: how many are used, and which are not for what reason."""
+"""HTML page about the mails of a source: how many are used, and which are dropped for which reason."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _REASONS = {
 
 
 def mail_html(report: Mapping[str, Any], statistics: Mapping[str, Any], source: str) -> str:
-    """The page. `report` is a `BuildReport` as plain values: counts, and `listed`, the first dropped mails of each reason;
-    `statistics` is a `DatabaseStatistics` as plain values: what the mails that are used are like."""
+    """Return the page. `report` is a dumped `BuildReport`, `statistics` a dumped `DatabaseStatistics`."""
     by_reason: dict[str, list[Mapping[str, Any]]] = {reason: [] for reason in report["dropped"]}
     for mail in report["listed"]:
         by_reason[mail["reason"]].append(mail)
@@ -54,7 +53,8 @@ def _statistics(statistics: Mapping[str, Any]) -> str:
         if statistics[key]
     )
     largest = "".join(
-        f"<tr><td>{escape(address)}</td><td>{mails:,}</td></tr>" for address, mails in statistics["largest_inboxes"].items()
+        f"<tr><td>{escape(address)}</td><td>{mails:,}</td></tr>"
+        for address, mails in statistics["largest_inboxes"].items()
     )
     dates = " to ".join(str(statistics[key] or "-")[:10] for key in ("first_date", "last_date"))
     head = "".join(f'<th scope="col">{name}</th>' for name in ("", *names))

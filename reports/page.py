@@ -37,9 +37,8 @@ def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None
     """The whole document. `body` is HTML, `scripts` are names of files in assets/, `data` is what they read."""
     embedded = ""
     if scripts:
-        embedded = (
-            f'<script type="application/json" id="data">{embed_json(data)}</script>\n'
-            + "".join(f"<script>\n{_asset(script)}</script>\n" for script in scripts)
+        embedded = f'<script type="application/json" id="data">{embed_json(data)}</script>\n' + "".join(
+            f"<script>\n{_asset(script)}</script>\n" for script in scripts
         )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -52,14 +51,14 @@ def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Writes a text file all or nothing."""
+    """Write a text file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{time.time_ns()}")
+    partial = path.with_name(f".{path.name}.{time.time_ns()}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
     return path
 
 

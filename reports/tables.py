@@ -29,7 +29,9 @@ def closing_table(summary: dict[str, Any]) -> Table:
             errors = errors or bool(failed)
             comparable = row.get("comparable", True)
             incomparable = incomparable or not comparable
-            style = "bold red" if not comparable else "dim" if group == "baselines" else "bold" if name == "trained" else ""
+            style = (
+                "bold red" if not comparable else "dim" if group == "baselines" else "bold" if name == "trained" else ""
+            )
             table.add_row(
                 Text(name.replace("_", " ") + (" *" if failed else ""), style=style),
                 str(row.get("n", summary.get("n", "-"))),

@@ -67,7 +67,9 @@ def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _numeric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     # Counts of what never happened (dropped groups, judge requests) would be charts of nothing; that no alert was raised is told.
-    found = dict.fromkeys(key for row in rows for key, value in row.items() if is_number(value) and (value or key in ORDER))
+    found = dict.fromkeys(
+        key for row in rows for key, value in row.items() if is_number(value) and (value or key in ORDER)
+    )
     return ordered([name for name in found if name not in _BOOKKEEPING])
 
 
@@ -121,7 +123,9 @@ def _alerts(steps: Sequence[Mapping[str, Any]]) -> str:
 def _rows(history: Sequence[Mapping[str, Any]]) -> str:
     if not history:
         return ""
-    told = (key for row in history for key, value in row.items() if value not in (None, []) and key != "checkpoint_digest")
+    told = (
+        key for row in history for key, value in row.items() if value not in (None, []) and key != "checkpoint_digest"
+    )
     columns = list(dict.fromkeys(told))
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from environment.email_text import normalise_address
+from environment.mail_text import normalise_address
 from serving.settings import AccessKey, host_and_port
 
 ANONYMOUS = "anonymous"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agent.judges.facts import Fact, fold, plain, read, stem
-from environment.search_text import content_words
+from environment.words import content_words
 from serving.answer import Mark
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’.:,/-][^\W_]+)*")

@@ -20,7 +20,7 @@ from openai import APIConnectionError, BadRequestError, InternalServerError
 from agent.rollout import AgentRun, Watcher, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox, MailDatabase, parse_query_date
-from environment.email_text import normalise_address
+from environment.mail_text import normalise_address
 from environment.tools import READ
 from serving.answer import Answer, Question, ServedModel, Source
 from serving.proof import find_proof

@@ -20,7 +20,7 @@ def code_of(*rooms: str) -> list[str]:
         str(file.relative_to(ROOT))
         for room in rooms
         for file in sorted((ROOT / room).rglob("*"))
-        if file.suffix in (".py", ".txt", ".toml", ".jinja", ".yaml", ".json", ".md")
+        if file.suffix in (".py", ".sql", ".txt", ".toml", ".jinja", ".yaml", ".json", ".md")
     ]
 
 

@@ -44,11 +44,22 @@ MODELS = Path(__file__).parents[1] / "models"
 _ONE_AFTER_ANOTHER = ("test_end_to_end.py", "serving", "on_cluster", "test_base_model.py")
 # What takes longest comes first, so that no worker is left with it when the others have nothing more to do.
 _LONGEST = ("services", "test_bad_input.py", "test_injections.py", "test_question_writing.py")
+# What starts processes, pipelines or servers, or trains: `make test-fast` leaves these files and folders out.
+_SERVICES = frozenset(
+    ["test_bad_input.py", "test_cluster_commands.py", "test_continuing.py", "test_end_to_end.py", "test_question_writing.py"]
+    + ["test_serverless.py", "test_standstill.py", "on_cluster", "pipelines", "serving", "cluster", "backends"]
+    + ["test_browser.py", "test_injections.py", "test_every_setting_acts.py", "test_materializers.py", "test_gpu_check.py"]
+    + ["test_published_run.py", "test_published_model.py", "test_model_registry.py", "test_gathering.py"]
+)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Groups tests for workers (`-n 2 --dist loadgroup`): by file, so that a file's fixtures are made once."""
+    """Mark the tests of services, and group tests for workers (`-n 2 --dist loadgroup`) by file, which shares its fixtures."""
+    tests = Path(__file__).parent
+    for item in items:
+        if not _SERVICES.isdisjoint(item.path.relative_to(tests).parts):
+            item.add_marker(pytest.mark.service)
     if not hasattr(config, "workerinput"):
         return
 

@@ -1,10 +1,10 @@
-"""The deterministic judge: an answer is right when it states the facts of the reference, no others, and little else.
+"""The deterministic judge: an answer is correct when it states the facts of the reference, no others, and little else.
 
-Equal after normalisation is right. Otherwise every time, date, weekday, figure, address and name of the reference must
-be in the answer, nothing of the same kinds may contradict it, and the answer may have at most twice the words of the
-reference + 5. A reference without any of these needs all its content words. So whole mails, quoted sentences with a
-second value and lists of candidates are wrong. What the answer repeats from the question is no contradiction as long as
-it stands in a phrase ("the Heron review is at 15:30") rather than alone, as a candidate would.
+An answer that equals the reference after normalisation is correct. Otherwise it must contain every time, date, weekday,
+figure, address and name of the reference, must not contradict it with another value of the same kinds, and may have at
+most 2 n + 5 words for a reference of n words. If the reference has no such fact, the answer needs all its content words.
+So whole mails, quoted sentences with a second value and lists of candidates are wrong. Words that the answer repeats from
+the question are no contradiction inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from agent.judges import Verdict
 from agent.judges.facts import Fact, Reading, Word, fold, plain, read, stem
-from environment.search_text import content_words
+from environment.words import content_words
 
 _ARTICLES = ("a", "an", "the")
 _NEGATION = re.compile(
@@ -23,11 +23,11 @@ _NEGATION = re.compile(
 _CHOICE = re.compile(r"\b(?:or|either|versus|vs)\b", re.IGNORECASE)
 _YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
 _OPENERS = {"answer", "contact", "call", "ask", "please", "according", "held", "booked", "due", "meet", "see"}
-"""First words of a reply that are capitalised without being names."""
+"""Words that are capitalised at the start of a reply without being names."""
 
 
 class ExactJudge:
-    """`Judge` without a model: the same verdict for the same strings, always."""
+    """`Judge` without a model: deterministic."""
 
     async def judge(self, question: str, reference: str, answer: str) -> Verdict:
         """Never raises."""
@@ -35,7 +35,7 @@ class ExactJudge:
 
 
 def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
-    """The verdict of `ExactJudge`, for callers that do not await."""
+    """Return the verdict of `ExactJudge` synchronously."""
     if not answer.strip():
         return Verdict(correct=False, reason="the answer is empty")
     if answer.strip() == reference.strip() or (normalise(reference) and normalise(answer) == normalise(reference)):
@@ -48,20 +48,20 @@ def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
 
 
 def normalise(text: str) -> str:
-    """Lower case without accents, articles and punctuation; what changes a number (. : / - + $ %) stays."""
+    """Return lower-case text without accents, articles and punctuation. Characters of numbers (. : / - + $ %) stay."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", fold(plain(text)))
     text = re.sub(r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|[\w\s$€£¥%+#])|.", lambda match: match[1] or " ", text)
     return " ".join(word for word in text.split() if word not in _ARTICLES)
 
 
 def count_words(text: str) -> int:
-    """Pieces with a letter or digit between spaces, or between commas, semicolons, slashes and bars outside numbers."""
+    """Count pieces with a letter or digit, split at spaces and, outside numbers, at commas, semicolons, slashes and bars."""
     pieces = re.split(r"\s+|(?<!\d)[,;/|_]|[,;/|_](?!\d)", plain(text))
     return sum(1 for piece in pieces if any(character.isalnum() for character in piece))
 
 
 def _polarity_fault(reference: str, answer: str) -> str | None:
-    """A yes or no that opens the reference must open the answer; either both are negated or neither; "or" hedges."""
+    """Return why the answer differs in polarity, or None: another yes or no, one-sided negation, or alternatives."""
     ours, theirs = _YES_NO.match(reference), _YES_NO.match(answer)
     if ours and not (theirs and ours[1].lower() == theirs[1].lower()):
         return f"the answer does not say {ours[1].lower()}"
@@ -73,7 +73,7 @@ def _polarity_fault(reference: str, answer: str) -> str | None:
 
 
 def _fault(question: str, reference: str, answer: str) -> str | None:
-    """What the answer lacks or says too much, or None."""
+    """Return the missing or contradicting part of the answer, or None."""
     ours, theirs = read(reference), read(answer)
     facts = [fact for fact, _ in ours.facts]
     if any(fact.kind == "date" and fact.value[1] is not None for fact in facts):
@@ -102,7 +102,7 @@ def _content_stems(text: str) -> set[str]:
 
 
 def _contradiction(question: Reading, ours: Reading, theirs: Reading, names: list[str]) -> str | None:
-    """The first thing in the answer that competes with the reference."""
+    """Return the first part of the answer that contradicts the reference, or None."""
     kinds = {fact.kind for fact, _ in ours.facts}
     phrases = {word.item for word in theirs.words if not word.capitalised}
     for other, item in theirs.facts:
@@ -117,7 +117,7 @@ def _contradiction(question: Reading, ours: Reading, theirs: Reading, names: lis
     asked_words = {stem(word.text) for word in question.words}
     if names:
         wanted = [stem(name) for name in names]
-        any_capital = any(word.capitalised for word in theirs.words)  # without, every word may be a name
+        any_capital = any(word.capitalised for word in theirs.words)  # without capitals every word may be a name
         for position, word in enumerate(theirs.words):
             possible = _may_name(word, theirs.words[position + 1 :], wanted) if any_capital else word.can_name
             if stem(word.text) in known or fold(word.text) in _OPENERS or not possible:
@@ -134,9 +134,9 @@ def _labels_differ(fact: Fact, other: Fact) -> bool:
 
 
 def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
-    """Whether a word of the answer could be a name: capitalised, unless only its place at the start explains that.
+    """Return whether a word of the answer could be a name: it is capitalised, and not only because it comes first.
 
-    At the start it is taken for a verb or the like when a lower-case word or the whole wanted name comes next.
+    A first word followed by a lower-case word or by the whole wanted name is not a name.
     """
     if not (word.can_name and word.capitalised):
         return False
@@ -149,7 +149,7 @@ def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
 
 
 def _bare_candidate(answer: Reading, known: set[str]) -> str | None:
-    """A list item made only of content words that the reference does not have: another candidate."""
+    """Return a list item made only of content words that the reference lacks, that is, another candidate."""
     items: dict[int, list[Word]] = {}
     for word in answer.words:
         if fold(word.text) not in _ARTICLES:

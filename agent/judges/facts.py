@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
-from environment.search_text import content_words
+from environment.words import content_words
 
 FactKind = Literal["time", "date", "weekday", "figure", "address"]
 Match = re.Match[str]
@@ -25,18 +25,18 @@ _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _LABELS = ("extension", "ext", "room", "floor", "suite", "bay", "gate", "desk", "building", "badge", "line", "level")
-"""Words that say what a number numbers: "Room 4B" may be answered "4B", but never "Bay 4B"."""
+"""Labels of numbers. "4B" is a correct answer for "Room 4B", "Bay 4B" is not."""
 _TITLES = ("mr", "mrs", "ms", "dr", "prof")
 _UNITS = {"$": "usd", "usd": "usd", "dollar": "usd", "usdollar": "usd", "€": "eur", "eur": "eur", "euro": "eur"}
 _UNITS |= {"£": "gbp", "gbp": "gbp", "pound": "gbp", "¥": "jpy", "%": "%", "percent": "%", "pct": "%"}
 _SCALES = {"k": 10**3, "thousand": 10**3, "m": 10**6, "million": 10**6, "bn": 10**9, "billion": 10**9}
 _SHORTEST_PHONE = 7
-"""Digits of a local phone number: from there on an answer may add the area code that the reference leaves out."""
+"""Minimum digits of a phone number. For these, an answer may add the area code that the reference omits."""
 
 
 @dataclass(frozen=True)
 class Fact:
-    """One typed value. `value` is canonical within its kind; `label` is a unit (usd) or what is numbered (room)."""
+    """One typed value. `value` is canonical within its kind; `label` is a unit (usd) or the numbered thing (room)."""
 
     kind: FactKind
     value: tuple[Any, ...]
@@ -44,7 +44,7 @@ class Fact:
     text: str = field(default="", compare=False)
 
     def agrees(self, other: Fact) -> bool:
-        """Whether an answer's `other` says the same as this fact of the reference."""
+        """Return whether `other`, a fact of the answer, agrees with this fact of the reference."""
         if self.kind != other.kind or (self.label and other.label and self.label != other.label):
             return False
         if self.kind == "time":
@@ -58,7 +58,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Word:
-    """A word outside every fact. `opens`: first in its sentence, where a capital letter means little."""
+    """A word outside every fact. `opens`: it is the first of its sentence, so a capital letter means little."""
 
     text: str
     item: int
@@ -71,20 +71,20 @@ class Word:
 
     @property
     def can_name(self) -> bool:
-        """Neither a stop word nor a label ("Room") nor a title ("Mr")."""
+        """Whether it is neither a stop word nor a label ("Room") nor a title ("Mr")."""
         return fold(self.text) not in _LABELS + _TITLES and bool(content_words(self.text))
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text taken apart: its facts and its other words. Both know their list item (between commas, "and" …)."""
+    """The facts and the other words of a text, each with the number of its list item (between commas, "and" …)."""
 
     facts: tuple[tuple[Fact, int], ...]
     words: tuple[Word, ...]
 
 
 def plain(text: str) -> str:
-    """The text in Unicode compatibility form, with plain quotes and hyphens, without invisible characters."""
+    """Return the text in Unicode compatibility form, with ASCII quotes and hyphens, without invisible characters."""
     text = unicodedata.normalize("NFKC", text)
     text = re.sub(r"[\u2018\u2019\u02bc]", "'", text)
     text = re.sub(r"[\u2010-\u2015\u2212]", "-", text)
@@ -92,14 +92,14 @@ def plain(text: str) -> str:
 
 
 def fold(word: str) -> str:
-    """A word for comparison: lower case, no accents, no possessive ending."""
+    """Return a word in lower case without accents and possessive ending."""
     folded = unicodedata.normalize("NFKD", word.casefold())
     folded = "".join(letter for letter in folded if not unicodedata.combining(letter))
     return re.sub(r"'s?$", "", folded)
 
 
 def stem(word: str) -> str:
-    """A word without plural, -ing or -ed: enough to keep "meetings" and "meeting" together, and no more."""
+    """Return a word without plural, -ing or -ed, so that "meetings" equals "meeting"."""
     word = fold(word)
     if len(word) > 4 and word.endswith("ies"):
         word = word[:-3] + "y"
@@ -115,7 +115,7 @@ def stem(word: str) -> str:
 
 
 def read(text: str) -> Reading:
-    """Take a text apart. The longest forms are looked for first; what a fact covers is not read again."""
+    """Parse a text into facts and words. Longer forms take precedence, and facts do not overlap."""
     masked = plain(text)
     found: list[tuple[int, Fact]] = []
     for pattern, make in _PATTERNS:
@@ -225,12 +225,12 @@ def _number_word(match: Match) -> Fact:
 
 
 def _identifier(text: str) -> str:
-    """The identifier "b-17" is B17, and "19th" is 19."""
+    """Return a canonical identifier: "b-17" becomes B17, and "19th" becomes 19."""
     return re.sub(r"^(\d+)(?:ST|ND|RD|TH)$", r"\1", re.sub(r"[^0-9A-Z]", "", text.upper()))
 
 
 def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None]]]:
-    """Every way of writing a fact, the longer before the shorter, and last the digits that nothing else explains."""
+    """Yield the patterns of all notations of facts, longer ones first, bare digits last."""
 
     def compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
         return re.compile(pattern, flags | re.ASCII)

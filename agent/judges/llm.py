@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent import prompts
 from agent.judges import JudgeError, Verdict
-from agent.prompted import price_of
+from agent.llm_client import json_object, price_of
 
 
 class _Reply(BaseModel):
@@ -55,7 +55,8 @@ class LLMJudge:
             try:
                 response = await self._ask(question, reference, answer)
                 spent = _Spent(
-                    prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens, cost=_sum(spent.cost, price_of(response))
+                    prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens,
+                    cost=_sum(spent.cost, price_of(response)),
                 )
                 reply = _parse(response.choices[0].message.content or "")
             except ValueError as error:
@@ -94,11 +95,7 @@ def _sum(known: float | None, more: float | None) -> float | None:
 
 def _parse(text: str) -> _Reply:
     """The first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
-    start = text.find("{")
-    if start < 0:
-        raise ValueError("no JSON object")
-    found, _ = json.JSONDecoder().raw_decode(text, start)
     try:
-        return _Reply.model_validate(found)
+        return _Reply.model_validate(json_object(text))
     except ValidationError as error:
         raise ValueError("no verdict in the JSON object") from error

@@ -6,5 +6,5 @@ from importlib import resources
 
 @cache
 def load(name: str) -> str:
-    """The text of `agent/prompts/{name}.txt` without surrounding blank lines."""
+    """Return the text of `agent/prompts/{name}.txt` without surrounding blank lines."""
     return resources.files(__name__).joinpath(f"{name}.txt").read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""The model's side: mails in, questions as the model wrote them out, and what that cost."""
+"""Ask the model to write questions about mails, and account for the cost."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from agent import prompts
+from agent.llm_client import json_object, key_for
+from agent.llm_client import require_model as require_llm
 from agent.question_writing.settings import QuestionSettings
 from environment.errors import BadInput
 
 _MAX_PROBLEM_CHARS = 200
-# Statuses with which a provider says that the same request will never be answered.
+# HTTP statuses after which repeating the request is useless.
 _REFUSALS = {
     400: "does not accept the request",
     401: "refuses the key; set it in the environment or in .env",
@@ -26,7 +28,7 @@ _REFUSALS = {
 
 
 class WrittenQuestion(BaseModel):
-    """A question as the model wrote it: nothing in it is true until it is checked."""
+    """A question as the model wrote it, unchecked."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
@@ -37,13 +39,13 @@ class WrittenQuestion(BaseModel):
 
 
 class WrittenQuestions(BaseModel):
-    """The form of a reply, which models that can are held to."""
+    """Schema of a reply, for models that support response schemas."""
 
     questions: list[WrittenQuestion]
 
 
 class Spent(BaseModel):
-    """Tokens, and US dollars as far as LiteLLM knows the model's price; `cost` is None where it does not."""
+    """Tokens and US dollars. `cost` is None where LiteLLM does not know the model's price."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -62,7 +64,7 @@ class Spent(BaseModel):
 
 
 class Reply(BaseModel):
-    """What the model wrote about a batch: a list of whatever it put there, or None and the problem."""
+    """The model's reply about a batch: an unchecked list, or None and the problem."""
 
     questions: list[Any] | None
     problem: str = ""
@@ -70,63 +72,39 @@ class Reply(BaseModel):
 
 
 class Request(BaseModel):
-    """What the model is sent about a batch; the same mails in the same words are the same request."""
+    """The prompt for a batch. Equal mails and prompts are the same request."""
 
     system: str
     user: str
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it."""
+        """SHA-256 of the request."""
         return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
 
 
 def request_for(owner: str, mails: Mapping[int, str], questions: int) -> Request:
-    """A request for so many `questions` about `mails` (id to text) of the inbox `owner`. JSON keeps their text data."""
+    """Return a request for `questions` questions about `mails` (id to text) of the inbox `owner`, as JSON data."""
     case = {"owner": owner, "questions": questions, "mails": [{"id": id, "text": text} for id, text in mails.items()]}
     return Request(system=prompts.load("write_questions"), user=json.dumps(case, ensure_ascii=False))
 
 
 def parse_reply(text: str) -> list[Any]:
-    """The list of questions in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
-    start = text.find("{")
-    if start < 0:
-        raise ValueError("no JSON object")
-    try:
-        found, _ = json.JSONDecoder().raw_decode(text, start)
-    except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
-    questions = found.get("questions")
+    """Return the list of questions in a reply, which may be wrapped in prose or a code fence. Raise ValueError."""
+    questions = json_object(text).get("questions")
     if not isinstance(questions, list):
         raise ValueError("no list of questions in the JSON object")
     return questions
 
 
 def require_model(settings: QuestionSettings) -> None:
-    """Raises BadInput when LiteLLM cannot know whom to ask, or the provider's key is missing: before anything is spent."""
-    import litellm  # seconds of import, which only question writing and LLM judges need
-
-    litellm.suppress_debug_info = True  # what went wrong is said by us, in one line
-    try:
-        litellm.get_llm_provider(model=settings.question_model, api_base=settings.question_api_base)
-    except litellm.exceptions.BadRequestError as error:
-        raise BadInput(
-            f"question_model={settings.question_model} names no provider that LiteLLM knows; write provider/model, for example "
-            "openai/gpt-4.1, or openai/NAME and question_api_base for a server of your own"
-        ) from error
-    missing = _missing_keys(settings)
-    if missing and settings.question_api_base is None:
-        raise BadInput(
-            f"question_model={settings.question_model} needs {' and '.join(missing)} in the environment or in .env; "
-            "question_api_base names a server of your own"
-        )
-
-
-def _missing_keys(settings: QuestionSettings) -> list[str]:
-    import litellm
-
-    missing = litellm.validate_environment(settings.question_model)["missing_keys"]
-    return [name for name in missing if name.endswith(("KEY", "TOKEN"))]
+    """Raise BadInput when LiteLLM knows no provider for the model or its key is missing, before anything is spent."""
+    require_llm(
+        settings.question_model,
+        settings.question_api_base,
+        setting="question_model",
+        hint="question_api_base names a self-hosted server",
+    )
 
 
 class QuestionAuthor:
@@ -134,13 +112,12 @@ class QuestionAuthor:
 
     def __init__(self, settings: QuestionSettings) -> None:
         self.settings = settings
-        # LiteLLM insists on a key, which a server of one's own may not need.
-        self._api_key = "none" if settings.question_api_base and _missing_keys(settings) else None
+        self._api_key = key_for(settings.question_model, settings.question_api_base)
 
     async def write(self, request: Request) -> Reply:
-        """The first usable reply of `question_attempts`; one without questions when there were only unusable ones.
+        """Return the first usable reply within `question_attempts`, or a reply without questions if all were unusable.
 
-        Raises BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
+        Raise BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
         """
         from openai import OpenAIError  # what LiteLLM's errors derive from
 
@@ -191,7 +168,7 @@ class QuestionAuthor:
             **({"api_key": self._api_key} if self._api_key else {}),
         )
         usage = response.usage
-        # What litellm.completion_cost says of this response, but None instead of a bare Exception without a price.
+        # Like litellm.completion_cost, but None instead of a bare Exception without a price.
         cost = response._hidden_params.get("response_cost")
         spent = Spent(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, cost=cost)
         return response.choices[0].message.content or "", spent

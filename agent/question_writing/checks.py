@@ -1,7 +1,7 @@
-"""Which written questions are kept: the cited mails must hold the answer, search must find them, and nothing is asked twice.
+"""Check written questions: the cited mails must contain the answer, search must find them, and duplicates are rejected.
 
-All of it is deterministic and costs no model. It errs on the strict side: a right answer in words that the mail does not
-use is lost, and a hallucinated number, date or name does not get through.
+The checks are deterministic, need no model and err on the strict side. They reject a correct answer in words that the mail
+does not use, and let no hallucinated number, date or name pass.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from agent.judges.facts import Fact, Reading, fold, plain, read, stem
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
-from environment.email_text import LAST_DATE, one_line, parse_query_date, storable
-from environment.search_text import content_words, words
+from environment.mail_text import LAST_DATE, one_line, parse_query_date, storable
 from environment.sources.parquet import Question
+from environment.words import content_words, words
 
 _MAX_QUESTION_CHARS = 400
 _MAX_ANSWER_WORDS = 30
 _SEARCH_RESULTS = 10
 _WORDS_IN_MAIL = 0.6
-"""Share of the answer's words that the mail must have; names, numbers and dates must all be there."""
+"""Minimum share of the answer's words in the mail. All names, numbers and dates must be there."""
 _SAME_WORDING = 0.7
-"""Share of words in common (Jaccard) from which two questions about one mail are the same."""
+"""Jaccard similarity of words from which two questions about one mail count as duplicates."""
 _MAX_DELAY_DAYS = 31
 
 
 class QuestionChecks:
-    """Judges questions one after the other; what is a duplicate depends on those that were kept before."""
+    """Checks questions one after the other. Duplicates are relative to the questions kept before."""
 
     def __init__(self, database: MailDatabase, *, min_realism: float, max_messages: int) -> None:
-        """Questions below `min_realism`, and those citing more than `max_messages` mails, are not kept."""
+        """Reject questions below `min_realism` and those that cite more than `max_messages` mails."""
         self._database = database
         self._min_realism = min_realism
         self._max_messages = max_messages
@@ -44,7 +44,7 @@ class QuestionChecks:
         self._of_inbox: dict[str, set[frozenset[str]]] = {}
 
     def check(self, written: object, batch: Batch, texts: Mapping[int, str]) -> Question | str:
-        """The question if it is kept, else why not. `texts` are the mails of the batch as the model was shown them."""
+        """Return the question, or the reason for rejecting it. `texts` are the batch's mails as the model saw them."""
         try:
             read_in = WrittenQuestion.model_validate(written)
         except ValidationError:
@@ -74,7 +74,9 @@ class QuestionChecks:
         id = hashlib.sha256("\0".join((batch.inbox, *message_ids, question)).encode()).hexdigest()[:12]
         asked_at = _query_date(max(mail.date for mail in cited), id)
         about = content_words(question)
-        hits = self._database.mailbox(batch.inbox, parse_query_date(asked_at)).search(about, max_results=_SEARCH_RESULTS)
+        hits = self._database.mailbox(batch.inbox, parse_query_date(asked_at)).search(
+            about, max_results=_SEARCH_RESULTS
+        )
         if not {hit.id for hit in hits}.intersection(mail_ids):
             return "not_found_by_search"
         if self._asked_before(batch.inbox, message_ids, about, answer):
@@ -90,7 +92,7 @@ class QuestionChecks:
         )
 
     def _asked_before(self, inbox: str, message_ids: tuple[str, ...], about: list[str], answer: str) -> bool:
-        """Whether the inbox or a mail was asked this before; remembers it if not."""
+        """Return whether this was asked before about the inbox or a mail. Record the question if not."""
         stems = frozenset(stem(part) for word in about for part in words(word))
         same_answer = normalise(answer)
         of_inbox = self._of_inbox.setdefault(inbox, set())
@@ -107,9 +109,9 @@ class QuestionChecks:
 
 
 def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
-    """Whether `text` has every number, date and name of `answer`, and at least a `share` of its other content words.
+    """Return whether `text` has every number, date and name of `answer`, and at least a `share` of its content words.
 
-    An answer without any of these (yes, no) is said nowhere: there is nothing to recognise it by.
+    The result is False for an answer without any of these (yes, no), because nothing identifies it.
     """
     ours, theirs = read(answer), read(text)
     folded = plain(text).casefold()
@@ -126,13 +128,13 @@ def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
 def _has(fact: Fact, text: Reading, folded: str) -> bool:
     if any(fact.agrees(other) for other, _ in text.facts):
         return True
-    # The same characters may be read as part of a larger fact: the year of a date, the number of a room.
+    # The text may have the same characters inside a larger fact: the year of a date, the number of a room.
     return re.search(rf"(?<!\w){re.escape(fact.text.strip().casefold())}(?!\w)", folded) is not None
 
 
 def _query_date(latest: datetime, id: str) -> date:
-    """A day within a month after the question's `latest` mail, by the question's `id`, as in the public questions.
+    """Return a day within a month after the question's `latest` mail, derived from its `id`, as in the public questions.
 
-    Asked at once, the answer would always be in the newest mail, and looking there all that training teaches.
+    Without the delay the answer would always be in the newest mail, and training would teach only to look there.
     """
     return latest.date() + timedelta(days=1 + int(id, 16) % _MAX_DELAY_DAYS)

@@ -1,4 +1,4 @@
-"""The model's replies, one line of JSON each, in a file that only grows: what was paid for once stays."""
+"""The model's replies in an append-only JSON Lines file, so that paid replies are never lost."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class _Line(Reply):
 
 
 class Journal:
-    """Replies by the digest of their request; a context manager, because only one process may write the file.
+    """Replies by the digest of their request. A context manager, because only one process may write the file.
 
-    Raises BadInput on entry, when another process has the file or it is damaged, and when it cannot be written. A torn last
-    line, left by a killed run, is removed.
+    Raise BadInput on entry when another process has the file or it is damaged, and when it cannot be written. An
+    incomplete last line, left by a killed run, is removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,16 +41,18 @@ class Journal:
             raise self._unwritable(error) from error
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._lock.release()
 
     def finished(self, request: str) -> Reply | None:
-        """The usable reply to this request, with what all attempts at it cost."""
+        """Return the usable reply to this request with the cost of all attempts, or None."""
         reply = self._replies.get(request)
         return reply if reply and reply.questions is not None else None
 
     def add(self, request: str, reply: Reply) -> Reply:
-        """Keeps a reply, usable or not. Returns it with what earlier attempts at the same request cost added."""
+        """Store a reply, usable or not. Return it with the cost of earlier attempts at the same request added."""
         line = {"request": request, **reply.model_dump()}
         try:
             with self.path.open("a", encoding="ascii") as file:
@@ -78,7 +80,9 @@ class Journal:
             try:
                 line = _Line.model_validate(json.loads(text))
             except (ValueError, ValidationError):
-                raise BadInput(f"{self.path}: line {number} is damaged; remove that line, or the file to start anew") from None
+                raise BadInput(
+                    f"{self.path}: line {number} is damaged; remove that line, or the file to start anew"
+                ) from None
             self._remember(line.request, Reply(questions=line.questions, problem=line.problem, spent=line.spent))
 
     def _unwritable(self, error: OSError) -> BadInput:

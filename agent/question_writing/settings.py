@@ -1,4 +1,4 @@
-"""Who writes the questions, how many, and what that may cost."""
+"""Settings of question writing: the model, the number of questions, and limits on the cost."""
 
 from __future__ import annotations
 
@@ -10,26 +10,36 @@ _OURS = ("model", "messages", "api_base", "stream", "timeout", "num_retries")
 
 
 class QuestionSettings(BaseModel):
-    """What is asked of which model. Money is in US dollars, times are in seconds."""
+    """Settings of question writing. Costs are in US dollars, times in seconds."""
 
     model_config = ConfigDict(frozen=True)
 
-    question_model: str = Field(default="openai/gpt-4.1", min_length=1, description="LiteLLM name of the LLM that writes")
-    question_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible server")
+    question_model: str = Field(
+        default="openai/gpt-4.1", min_length=1, description="LiteLLM name of the LLM that writes"
+    )
+    question_api_base: str | None = Field(
+        default=None, description="base URL of a self-hosted OpenAI-compatible server"
+    )
     extra_litellm_params: dict[str, Any] = Field(
         default_factory=dict, description="more arguments of litellm.completion, such as temperature"
     )
 
     question_inboxes: tuple[str, ...] = Field(default=(), description="addresses to ask about; none: the largest")
-    largest_inboxes: int = Field(default=1, ge=1, le=10_000, description="how many, when question_inboxes names none")
+    largest_inboxes: int = Field(
+        default=1, ge=1, le=10_000, description="number of largest inboxes, if question_inboxes names none"
+    )
     questions_per_inbox: int = Field(default=100, ge=1, le=100_000, description="questions to keep of an inbox")
     mails_per_batch: int = Field(default=10, ge=1, le=200, description="mails that the LLM sees at once")
-    questions_per_batch: int = Field(default=4, ge=1, le=50, description="questions to ask of it about them")
+    questions_per_batch: int = Field(
+        default=4, ge=1, le=50, description="questions that the LLM is to write about a batch"
+    )
     question_min_realism: float = Field(default=0.5, ge=0, le=1, description="least how_realistic of a kept question")
 
-    max_questions: int | None = Field(default=None, ge=1, description="stop at so many; null: questions_per_inbox decides")
+    max_questions: int | None = Field(
+        default=None, ge=1, description="maximum number of questions in all; null: no limit beyond questions_per_inbox"
+    )
     max_cost: float | None = Field(
-        default=None, gt=0, description="ask no more when the next batches would pass it, in US dollars; null: no limit"
+        default=None, gt=0, description="US dollars; stop before the next batches would exceed it; null: no limit"
     )
 
     question_concurrency: int = Field(default=4, ge=1, le=64, description="batches asked about at the same time")

@@ -1,4 +1,4 @@
-"""From a mail database to checked questions: batch by batch until there are enough, the money or the mails run out."""
+"""Write checked questions about a mail database, batch by batch, until there are enough or money or mails run out."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from agent.question_writing.journal import Journal
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
-from environment.email_text import LAST_DATE
 from environment.errors import BadInput
+from environment.mail_text import LAST_DATE
 from environment.sources.parquet import Question
 from environment.tools import READ, MailTools
 
 _FRUITLESS_BATCHES = 8
-"""So many batches without one usable question show that this model will not write any."""
+"""Stop after this many batches without a usable question: the model will not write any."""
 
 Progress = Callable[["WritingReport", int], None]
 """Called after every batch with the report so far and the number of questions wanted."""
 
 
 class WritingReport(BaseModel):
-    """The questions, what became of the others, and what all of them cost, earlier runs' replies included."""
+    """The kept questions, the reasons for rejected ones, and the cost of all replies, including those of earlier runs."""
 
     questions: list[Question] = []
     inboxes: int = 0
@@ -42,10 +42,10 @@ class WritingReport(BaseModel):
     unusable: int = 0
     """Batches without one."""
     rejected: dict[str, int] = {}
-    """Reason to number of questions that were not kept."""
+    """Reason to number of rejected questions."""
     spent: Spent = Spent()
     stopped: Literal["enough", "max_cost", "mails"] = "mails"
-    """Why it ended: enough questions, no money for another batch, or no further mails."""
+    """Why writing ended: enough questions, no budget for another batch, or no further mails."""
 
 
 def write_questions(
@@ -59,13 +59,13 @@ def write_questions(
     fresh: str = "",
     progress: Progress = lambda report, wanted: None,
 ) -> WritingReport:
-    """Questions about the configured inboxes, in the order of inboxes and batches.
+    """Write questions about the configured inboxes, in the order of inboxes and batches.
 
-    The model sees mails as the agent's read tool shows them with `read_chars`; what the agent cannot read is not asked.
-    Replies are kept in `journal_folder`, one file per model and its parameters (and `fresh`, a name for starting anew):
-    the same request is never paid for twice, and questions depend on the replies alone, not on how often a run was killed.
+    The model sees mails as the agent's read tool shows them with `read_chars`, so it does not ask about text that the
+    agent cannot read. Replies are stored in `journal_folder`, one file per model, its parameters and `fresh` (a name for
+    starting over). So no request is paid for twice, and an interrupted run leads to the same questions.
 
-    Raises BadInput for an unknown inbox, a model that cannot be asked, and when there is no usable question.
+    Raise BadInput for an unknown inbox, a model that cannot be asked, and when there is no usable question.
     """
     inboxes = chosen_inboxes(database, settings.question_inboxes, settings.largest_inboxes)
     if not inboxes:
@@ -74,7 +74,9 @@ def write_questions(
     key = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:10]
     with Journal(journal_folder / f"{key}.jsonl") as journal:
         writing = _Writing(database, settings, journal, read_chars, max_messages, progress)
-        asyncio.run(writing.run({inbox: batches_of(database, inbox, settings.mails_per_batch, seed) for inbox in inboxes}))
+        asyncio.run(
+            writing.run({inbox: batches_of(database, inbox, settings.mails_per_batch, seed) for inbox in inboxes})
+        )
     if not writing.report.questions:
         raise writing.fruitless()
     return writing.report
@@ -97,9 +99,7 @@ class _Writing:
         self._reader = AgentSettings(read_chars=read_chars)
         self._progress = progress
         self._author = QuestionAuthor(settings)
-        self._checks = QuestionChecks(
-            database, min_realism=settings.question_min_realism, max_messages=max_messages
-        )
+        self._checks = QuestionChecks(database, min_realism=settings.question_min_realism, max_messages=max_messages)
         self._rejected: Counter[str] = Counter()
 
     async def run(self, batches: dict[str, list[Batch]]) -> None:
@@ -130,7 +130,7 @@ class _Writing:
                 request_for(batch.inbox, mails, self._settings.questions_per_batch)
                 for batch, mails in zip(wave, texts, strict=True)
             ]
-            # All of them are waited for, and so kept, before the first failure ends the run.
+            # Wait for all of them, so that every reply is stored before a failure ends the run.
             outcomes = await asyncio.gather(*map(self._reply, requests), return_exceptions=True)
             replies = []
             for outcome in outcomes:
@@ -144,7 +144,7 @@ class _Writing:
                 raise self.fruitless()
 
     def fruitless(self) -> BadInput:
-        """What to say when there is no question."""
+        """Return the error for a run without a usable question."""
         report = self.report
         reasons = dict(self._rejected.most_common())
         if report.unusable:
@@ -156,11 +156,11 @@ class _Writing:
         )
 
     def _wave_size(self, missing: int) -> int:
-        """How many batches to ask about at once: no more than are likely needed and can be paid for."""
+        """Return how many batches to request at once: no more than are likely needed and affordable."""
         settings, report = self._settings, self.report
         done = report.batches + report.unusable
         if not done:
-            return 1  # what is wrong with the model shows at the first request
+            return 1  # a problem with the model shows at the first request
         size = min(settings.question_concurrency, -(-missing // settings.questions_per_batch))
         if settings.max_cost is None:
             return size

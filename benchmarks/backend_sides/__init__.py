@@ -1,1 +1,1 @@
-"""What `benchmarks.backend` measures, each side in a process of its own, some with a Python of their own."""
+"""The sides that `benchmarks.backend` compares, each in its own process, some with their own Python."""

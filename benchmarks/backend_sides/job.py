@@ -1,4 +1,4 @@
-"""What every side is asked to do, and how much arithmetic that is at least. Standard library only: any Python reads it.
+"""The workload of every side and the least arithmetic that it takes. Standard library only, so that any Python can import it.
 
 A side is `python -m benchmarks.backend_sides.SIDE JOB.json`; its last line on stdout is its figures as JSON.
 """

@@ -1,4 +1,4 @@
-"""What the processor can do: the rate of a large matrix product, and of reading memory."""
+"""Limits of the processor: the rates of a large matrix product and of reading memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def main() -> None:
     figures = {}
     size = job.gemm_size
     dtypes = [torch.float32]
-    if multiplies_bfloat16() or job.dtype == "bfloat16":  # without instructions for it, one product of this size takes minutes
+    # On a processor without bfloat16 instructions one product of this size takes minutes.
+    if multiplies_bfloat16() or job.dtype == "bfloat16":
         dtypes.append(torch.bfloat16)
     for dtype in dtypes:
         a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)

@@ -10,6 +10,7 @@ import resource
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +19,11 @@ from art.preprocessing.tokenize import SFTBatch
 from art.types import TrainConfig
 
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Work, fastest, job_of_command
+from training.backends.torch.adapter_trainer import AdapterTrainer, unpack
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
-from training.backends.torch.update import AdapterTrainer, unpack
 
 _EVERYTHING = TorchSettings().micro_batch_tokens
 
@@ -35,7 +36,7 @@ def main() -> None:
     end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the number of tokens that it is told
     engine = Engine(network, settings)
     engine.submit(job.decode_prompts[0][:32], SamplingParams(max_tokens=2)).result()
-    figures = {"rollouts": measure_rollouts(engine, job), "decode": measure_decode(engine, job)}
+    figures: dict[str, Any] = {"rollouts": measure_rollouts(engine, job), "decode": measure_decode(engine, job)}
     engine.close()
     network.end_ids = end_ids
     figures["training"] = measure_training(network, settings, job)
@@ -47,7 +48,7 @@ def measure_rollouts(engine: Engine, job: Job) -> dict[str, float]:
     """All conversations at once, each going on as soon as its reply is there; nothing is cached before."""
 
     def roll_out() -> dict[str, int]:
-        engine.alone(lambda: None)  # forgets the finished conversations of the time before
+        engine.run_exclusive(lambda: None)  # forgets the finished conversations of the time before
         before = dict(engine.counters)
         threads = [threading.Thread(target=converse, args=(engine, c)) for c in job.conversations]
         for thread in threads:

@@ -40,7 +40,10 @@ def main() -> None:
     steps = {}
     for size in sorted(sizes):
         # A process of its own: one that takes more memory than there is must not end what the others measured.
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process, suppress(BrokenProcessPool):
+        with (
+            ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process,
+            suppress(BrokenProcessPool),
+        ):
             steps[size] = process.submit(step_seconds, job, size).result()
     if not steps:
         sys.exit(f"no memory for {min(sizes)} conversations in a backward pass")

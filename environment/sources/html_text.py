@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from environment.email_text import one_line
+from environment.mail_text import one_line
 
 _HIDDEN = frozenset({"script", "style", "title"})
 _LINES = frozenset({"address", "br", "dd", "div", "dt", "footer", "header", "li", "section", "tr"})

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO
 
-from environment.email_text import one_line, storable
 from environment.errors import BadInput
+from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
 from environment.sources.mbox import Reading, mails_in
 

@@ -16,7 +16,7 @@ import email.utils
 import re
 from contextlib import suppress
 
-from environment.email_text import one_line, storable, utc_without_zone
+from environment.mail_text import one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
 from environment.sources.html_text import html_to_text
 

@@ -10,8 +10,8 @@ from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase, build_database
 from environment.models import Scenario
-from environment.search_text import content_words
 from environment.sources.synthetic import synthetic_company
+from environment.words import content_words
 
 
 def test_questions_of_one_mail_and_of_two_take_turns_as_far_as_there_are_enough(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from benchmarks.backend import _conversation
 from benchmarks.backend_sides.gguf_file import write_gguf
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn, Work, least_rollout_work
 from training.backends.torch import TorchSettings
+from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample
-from training.backends.torch.update import AdapterTrainer, target_logprobs
 from training.errors import BadInput
 
 
@@ -31,7 +31,7 @@ def test_the_arithmetic_is_what_pytorch_counts(model_dir: Path) -> None:
     network = PolicyNetwork(model_dir, settings)
     trainer = AdapterTrainer(network, settings, None)
     sample = Sample(torch.arange(3, 103).numpy(), torch.arange(60, 100).numpy())
-    with network.explicit(trainer.adapter), FlopCounterMode(display=False) as counted:
+    with network.training_adapter(trainer.adapter), FlopCounterMode(display=False) as counted:
         logprobs, _ = target_logprobs(network, [sample], grad_from=0)
         logprobs.sum().backward()
     products = counted.get_flop_counts()["Global"]

@@ -23,6 +23,7 @@ from environment import email_db_build
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadInput
 from environment.models import Email
+from environment.words import TOKENIZER
 
 LATE = datetime(2030, 1, 1)
 Build = Callable[[Iterable[Email]], MailDatabase]
@@ -272,3 +273,8 @@ def test_no_mail_breaks_a_build_and_every_kept_one_is_found(
             database.delivered_to(i, address) == (mailbox.read(i) is not None) for i in range(1, report.kept + 1)
         )
     database.close()
+
+
+def test_the_schema_and_the_queries_agree_on_the_tokenizer() -> None:
+    schema = Path(email_db_build.__file__).with_name("schema.sql").read_text()
+    assert f"tokenize='{TOKENIZER}'" in schema

@@ -110,27 +110,6 @@ def test_what_is_held_out_depends_on_nothing_but_the_id(tmp_path: Path, database
     assert {s.id for s in again.scenarios if s.split == "test"} == held_out & {s.id for s in again.scenarios}
 
 
-def test_inboxes_can_be_held_out_whole(
-    tmp_path: Path, database_of: Callable[[Iterable[Email]], MailDatabase]
-) -> None:
-    inboxes = [f"p{n}@example.com" for n in range(40)]
-    database = database_of([mail(n, to_addresses=(inboxes[n % 40],)) for n in range(200)])
-    rows = [question(n, message_ids=[f"<{n}@example.com>"], inbox_address=inboxes[n % 40]) for n in range(200)]
-    path = write(tmp_path / "train.parquet", rows)
-    report = load_scenarios(path, None, database, **ALL, split_by="inbox", excluded_ids=())
-    sides = {split: {s.inbox_address for s in report.scenarios if s.split == split} for split in ("train", "test")}
-    assert len(report.scenarios) == 200 and not sides["train"] & sides["test"]
-    assert 3 <= len(sides["test"]) <= 15
-
-    tested = write(tmp_path / "test.parquet", [question(n, inbox_address=inboxes[n % 40]) for n in range(5)])
-    report = load_scenarios(path, tested, database, **ALL, split_by="inbox", excluded_ids=())
-    assert report.dropped == {"inbox_of_the_test": 25} and len(report.dropped_ids["inbox_of_the_test"]) == 25
-
-    alone = write(tmp_path / "alone.parquet", rows[::40])
-    with pytest.raises(BadInput, match="all usable questions are about inboxes of the"):
-        load_scenarios(alone, None, database, **ALL, split_by="inbox", excluded_ids=())
-
-
 def test_no_training_question_is_about_a_mail_of_the_test(tmp_path: Path, database: MailDatabase) -> None:
     rows = [question(n, message_ids=[f"<{n % 40 + 1}@example.com>"]) for n in range(1, 201)]
     report = load_scenarios(write(tmp_path / "train.parquet", rows), None, database, **ALL)

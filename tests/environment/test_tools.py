@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase
@@ -41,16 +40,10 @@ def tools(database_of: Callable[[Iterable[Email]], MailDatabase]) -> MailTools:
     return MailTools(database.mailbox(OWNER, datetime(2001, 2, 1)), LIMITS)
 
 
-def test_the_tools_are_named_and_described_alike_for_openai_and_langchain(tools: MailTools) -> None:
-    for optional_arguments in (False, True):
-        tools.settings = SimpleNamespace(**{**vars(LIMITS), "optional_arguments": optional_arguments})
-        schemas = tool_schemas(optional_arguments)
-        assert [schema["function"]["name"] for schema in schemas] == [
-            "search_inbox_tool",
-            "read_email_tool",
-            "return_final_answer_tool",
-        ]
-        assert [convert_to_openai_tool(tool) for tool in tools.langchain_tools()] == schemas
+@pytest.mark.parametrize("optional_arguments", [False, True])
+def test_the_schemas_name_the_three_tools(optional_arguments: bool) -> None:
+    names = [schema["function"]["name"] for schema in tool_schemas(optional_arguments)]
+    assert names == ["search_inbox_tool", "read_email_tool", "return_final_answer_tool"]
 
 
 def test_without_optional_arguments_the_schemas_are_those_that_models_were_trained_with() -> None:
@@ -156,13 +149,13 @@ def test_a_query_that_takes_too_long_is_an_observation(database_of: Callable[[It
 def test_foreign_later_and_missing_mails_read_the_same(tools: MailTools) -> None:
     results = [tools.call(READ, {"email_id": number}) for number in (FOREIGN, 4, 999, -1, 2**80)]
     assert all(result == results[0] for result in results)
-    assert results[0].observation == "No mail with that id in this mailbox." and results[0].unknown_ids == 1
+    assert results[0].observation == "No mail with that id in this mailbox."
 
 
 def test_the_final_answer_cites_message_ids_of_readable_mails_only(tools: MailTools) -> None:
     result = tools.call(FINAL_ANSWER, {"answer": " Room 4B ", "source_ids": [1, "2", 1, FOREIGN, 999, "x", None]})
     assert result.final == FinalAnswer(answer="Room 4B", source_ids=("<1@example.com>", "<2@example.com>"))
-    assert result.email_ids == [1, 2] and result.unknown_ids == 4
+    assert result.email_ids == [1, 2]
     assert tools.call(FINAL_ANSWER, {"answer": 14, "source_ids": []}).final == FinalAnswer(answer="14")
 
 
@@ -196,14 +189,6 @@ def test_a_malformed_call_is_told_what_is_expected(tools: MailTools, name: str, 
     assert result.invalid and result.final is None
     assert len(result.observation.splitlines()) == 1
     assert name in result.observation or result.observation.startswith("No such tool")
-
-
-def test_langchain_carries_the_observation_and_the_whole_result(tools: MailTools) -> None:
-    search = tools.langchain_tools()[0]
-    call = {"type": "tool_call", "id": "1", "name": SEARCH, "args": {"keywords": ["lunch"], "unasked": 1}}
-    message = search.invoke(call)
-    assert message.content == message.artifact.observation and message.artifact.email_ids == [2]
-    assert search.invoke({"type": "tool_call", "id": "1", "name": SEARCH, "args": {}}).artifact.invalid
 
 
 ANY_JSON = st.recursive(

@@ -15,8 +15,8 @@ from typing import Any
 from guessing_game import GuessingGame
 
 import training.trainer
+from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.network import PolicyNetwork
-from training.backends.torch.update import AdapterTrainer
 from training.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings

@@ -15,7 +15,7 @@ from tiny_models import save_tiny_model
 
 from training.backends import open_backend, require_backend
 from training.backends.torch import TorchBackend, TorchSettings
-from training.backends.torch.update import unpack
+from training.backends.torch.adapter_trainer import unpack
 from training.errors import BadInput
 from training.settings import TrainerSettings
 from training.turn_credit import credited_tokens, turn_advantages

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadInput
 from environment.models import Email, Scenario
-from environment.search_text import content_words
 from environment.sources.synthetic import SyntheticCompany, mails_needed, synthetic_company
 from environment.sources.synthetic_names import text
+from environment.words import content_words
 
 ROOT = Path(__file__).resolve().parents[3]
 

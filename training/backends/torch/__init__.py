@@ -1,8 +1,9 @@
 """An ART backend on plain PyTorch: serves a policy over HTTP and trains its LoRA adapter, on CPU or CUDA.
 
-The pieces, from the bottom up: `network` (the language model and its adapters), `attention` (ragged batches),
-`engine` (continuous batching with prefix reuse), `conversation` (chat messages to token ids and back), `server`
-(OpenAI-compatible HTTP), `update` (gradients over a token tree), `service` and `backend` (ART's seam).
+The pieces, from the bottom up: `attention` (ragged batches), `lora` (adapters and their files), `network` (the language
+model), `scheduler` (admission, prefix reuse, eviction), `engine` (continuous batching), `chat_format` (chat messages to
+token ids and back), `server` (OpenAI-compatible HTTP), `adapter_trainer` (gradients over a token tree), `service` and
+`backend` (ART's seam).
 
 Heavy imports happen on first use of a name, so that importing the package costs nothing.
 """

@@ -1,4 +1,4 @@
-"""Attention over ragged batches: many sequences side by side in one row of tokens, no padding.
+"""Attention over ragged batches: many sequences in one row of tokens, without padding.
 
 transformers calls `ragged_attention` for every layer; who attends to what is decided by the `plan` in the keyword
 arguments: `CachedAttention` for serving (keys and values live in a pool), `TreeAttention` for training (keys and
@@ -18,16 +18,16 @@ from transformers import AttentionInterface
 
 RAGGED = "ragged_plan"
 _BLOCK = 128
-"""Rows whose attention is computed together: to compute less of what the mask would hide."""
+"""Query rows per attention call. Small blocks compute less of what the causal mask hides."""
 
 
 class AttentionPlan(Protocol):
-    """Attention for one forward pass."""
+    """How the tokens of one forward pass attend to each other."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """`query` [heads, n, d], `key` and `value` [kv_heads, n, d] of the n new tokens -> [n, heads, d]."""
+        """Return [n, heads, d] for `query` [heads, n, d], `key` and `value` [kv_heads, n, d] of n new tokens."""
         ...
 
 
@@ -41,7 +41,7 @@ def ragged_attention(
     plan: AttentionPlan,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention interface for a batch of one row: [1, heads, n, d] -> [1, n, heads, d].
+    """Implement transformers' attention interface for a batch of one row: [1, heads, n, d] -> [1, n, heads, d].
 
     Values may come in a coarser type than queries and keys, whose positions were encoded in the network's own.
     """
@@ -54,7 +54,7 @@ AttentionInterface.register(RAGGED, ragged_attention)
 def grouped_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: CausalMask, scale: float
 ) -> torch.Tensor:
-    """The last n of t positions of one sequence: `query` [heads, n, d], `key`/`value` [kv_heads, t, d] -> [n, heads, d].
+    """Attend from the last n of t positions: `query` [heads, n, d], `key`/`value` [kv_heads, t, d] -> [n, heads, d].
 
     Query heads that share a key head become a batch dimension over an expanded (never copied) key.
     """
@@ -86,48 +86,43 @@ def grouped_attention(
 
 
 class CausalMask:
-    """Additive masks for the last few of many positions, all cut out of one."""
+    """Additive causal masks, all views of one tensor."""
 
     def __init__(self, longest: int, dtype: torch.dtype, device: torch.device) -> None:
-        """For at most `longest` positions."""
+        """Allocate a mask for at most `longest` positions."""
         self._longest = longest
         mask = torch.full((_BLOCK, longest + _BLOCK), float("-inf"), dtype=dtype, device=device)
         self._mask = mask.triu_(longest + 1)
 
     def last(self, n: int, total: int) -> torch.Tensor:
-        """The mask [n, total] of the last `n` of `total` positions, n at most the rows of a block."""
+        """Return the mask [n, total] of the last `n` of `total` positions; `n` is at most the size of a block."""
         return self._mask[:n, self._longest + n - total : self._longest + n]
 
 
 class KVPool:
-    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it.
-
-    `trunk` keeps beside them what left the layers that no adapter touches, for the update (width 0: nothing).
-    """
+    """Keys and values of up to `tokens` tokens for every layer; sequences own contiguous regions of it."""
 
     def __init__(
         self,
         layers: int,
         kv_heads: int,
         head_dim: int,
-        trunk_width: int,
         tokens: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.tokens = tokens
         self._empty = partial(torch.empty, layers, 2, kv_heads, tokens, head_dim, dtype=dtype, device=device)
-        self.trunk = torch.empty(tokens, trunk_width, dtype=dtype, device=device)
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything. On CPU memory is taken only as regions are written."""
-        self.store: torch.Tensor = torch.empty(0)  # frees the old one before a new one is taken
+        """Forget everything. On CPU, memory is allocated only as regions are written."""
+        self.store: torch.Tensor = torch.empty(0)  # frees the old tensor before the new one is allocated
         self.store = self._empty()
         self._free: list[tuple[int, int]] = [(0, self.tokens)]  # (start, size), ordered, never adjacent
 
     def allocate(self, size: int) -> int | None:
-        """Start of a free region of `size` tokens (first fit), or `None` when no hole is large enough."""
+        """Return the start of a free region of `size` tokens (first fit), or `None` when no hole is large enough."""
         for i, (start, free) in enumerate(self._free):
             if free >= size:
                 if free == size:
@@ -150,7 +145,6 @@ class KVPool:
 
     def copy(self, source: int, target: int, count: int) -> None:
         self.store[:, :, :, target : target + count] = self.store[:, :, :, source : source + count]
-        self.trunk[target : target + count] = self.trunk[source : source + count]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
 from art.utils.sft import resolve_sft_batch_size
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.service import TorchService
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput

@@ -1,4 +1,4 @@
-"""One chat completion request: its prompt goes to the engine `n` times, its replies come back whole or in pieces."""
+"""One chat completion request: submit its prompt `n` times, return the replies whole or as a stream."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Completion, Engine, SamplingParams
-from training.backends.torch.network import LoraAdapter
+from training.backends.torch.lora import LoraAdapter
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 from training.errors import BadInput
 
@@ -32,7 +32,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The part of OpenAI's chat completion request that is understood; other fields are ignored."""
+    """The supported fields of OpenAI's chat completion request; others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -56,7 +56,7 @@ class ChatRequest(BaseModel):
 
 @dataclass
 class _Streamed:
-    """What has been sampled of a reply, and how much of it the client has."""
+    """The sampled part of a reply and how much of it was sent."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -123,10 +123,10 @@ class ChatCompletion:
         return {**self._envelope("chat.completion", choices), "usage": self._usage(), **self._prompt_token_ids()}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """The response in pieces, as OpenAI streams it; ends early when it is cancelled. Needs `request.stream`.
+        """Yield the response in chunks, as OpenAI streams it. End early when cancelled. Needs `request.stream`.
 
-        Put together they are the whole response. So text is held back as long as a stop sequence or a tool call may be beginning, and tool
-        calls come when the reply is complete: one malformed call makes all of them text.
+        The chunks add up to the whole response. Text is therefore held back while it may begin a stop sequence or a tool
+        call, and tool calls are sent when the reply is complete, because one malformed call turns all of them into text.
         """
         streamed = [_Streamed() for _ in self._futures]
         for index in range(len(streamed)):
@@ -154,7 +154,7 @@ class ChatCompletion:
             if content is not None and (len(content) > reply.text_sent or not content):
                 yield self._chunk(index, {"content": content[reply.text_sent :]}, logprobs=self._unsent_logprobs(reply))
             for position, call in enumerate(choice["message"].get("tool_calls", [])):
-                delta = {"tool_calls": [{"index": position, **call}]}
+                delta: dict[str, Any] = {"tool_calls": [{"index": position, **call}]}
                 yield self._chunk(index, delta, logprobs=self._unsent_logprobs(reply))
             yield self._chunk(index, {}, choice["finish_reason"], self._unsent_logprobs(reply))
         if self._includes_usage:

@@ -1,121 +1,61 @@
-"""Continuous batching on one model: every step computes the next tokens of all running sequences in one ragged row.
+"""Continuous batching on one model: each step computes the next tokens of all running sequences in one ragged row.
 
-Four things keep the work small. A prompt that shares its beginning with any sequence in the cache, running or
-finished, copies those keys and values instead of computing them. A prompt that shares it with one that is still
-being computed waits for that. Long prompts are computed in chunks, beside which the others go on decoding. Decoding computes
-tokens that are likely to follow together with the one that they follow, and keeps those that are then sampled.
+The scheduler decides what a step computes. The engine runs the model and samples. Decoding is speculative: likely next
+tokens are computed together with the known one, and kept as far as they are then sampled.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from training.backends.torch.attention import CachedAttention, Span
-from training.backends.torch.drafts import Drafts
-from training.backends.torch.network import LoraAdapter, PolicyNetwork
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.ngram_speculation import NgramSpeculation
 from training.backends.torch.sampling import sample
+from training.backends.torch.scheduler import Completion, Request, SamplingParams, Scheduler, Sequence
 from training.backends.torch.settings import TorchSettings
-from training.backends.torch.token_tree import common_prefix
 from training.backends.torch.tool_grammar import AllowedTokens
 from training.errors import BadInput
 
+__all__ = ["Completion", "Engine", "SamplingParams"]
+
 Result = TypeVar("Result")
-_WORTH_WAITING = 16
-"""Hold a prompt back when a running prefill will spare it at least this many tokens."""
 _SAMPLED_ROWS = 64
-"""Rows whose logits are there at the same time: with what sampling makes of them 50 MB for 49,152 words."""
-_PATIENCE_S = 2.0
-"""Requests for another adapter wait at most this long before the running batch is drained for them."""
+"""Rows whose logits exist at the same time: with sampling's copies 50 MB for a vocabulary of 49,152."""
 
-
-@dataclass(frozen=True)
-class SamplingParams:
-    """How to continue a prompt. Temperature 0 is greedy; `seed` makes sampling reproducible."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int | None = None
-
-
-@dataclass(frozen=True)
-class Completion:
-    """Sampled token ids (with the end token when there is one) and their log-probabilities at temperature 1."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str
-    cached_tokens: int
-
-
-@dataclass(eq=False)
-class _Request:
-    prompt: np.ndarray
-    params: SamplingParams
-    adapter: LoraAdapter | None
-    is_stop: Callable[[list[int]], bool] | None
-    on_token: Callable[[int, float], None] | None
-    allowed: AllowedTokens | None
-    future: Future[Completion] = field(default_factory=Future)
-    arrived: float = field(default_factory=time.monotonic)
-    generator: torch.Generator | None = None
-
-    @property
-    def adapter_key(self) -> str:
-        return self.adapter.key if self.adapter else ""
-
-
-@dataclass(eq=False)
-class _Sequence:
-    """Tokens whose keys and values occupy a region of the pool. `request` is `None` once it has finished."""
-
-    adapter_key: str
-    ids: np.ndarray  # room for prompt and completion
-    length: int  # tokens known
-    computed: int  # of those, tokens whose keys and values are in the pool
-    start: int
-    size: int
-    used: int
-    request: _Request | None
-    trunk_is_base: bool
-    reused: int = 0
-    sampled: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    uniforms: list[float] = field(default_factory=list)  # drawn for tokens to come: a seed's n-th number is the n-th token's
+_COUNTERS = [
+    *("requests", "steps", "computed_tokens", "reused_tokens"),
+    *("sampled_tokens", "drafted_tokens", "accepted_tokens"),
+]
 
 
 class Engine:
-    """Owns the model; `submit` from any thread, `alone` to do something else with it.
+    """Own the model: `submit` prompts from any thread, or run other work on the model with `run_exclusive`.
 
-    All of it is computed in one thread. OpenMP has a team of threads for each that computes, and once there are more of them
-    than processors they no longer spin at a barrier but sleep, which costs a tenth.
+    One thread does all computing. Each computing thread gets an OpenMP team of its own; with more team threads than
+    processors, barriers put threads to sleep instead of spinning, which costs a tenth of the speed.
     """
 
     def __init__(self, network: PolicyNetwork, settings: TorchSettings) -> None:
         self.network = network
         self._settings = settings
         self._pool = network.kv_pool(settings.kv_cache_tokens)
-        self._waiting: deque[_Request] = deque()
-        self._running: list[_Sequence] = []
-        self._finished: list[_Sequence] = []
+        self._speculation = NgramSpeculation()
+        self._scheduler = Scheduler(self._pool, settings, self._speculation)
         self._wake = threading.Condition()
         self._work: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._closed = False
-        self._clock = itertools.count()
         self._generator = torch.Generator().manual_seed(settings.seed)
-        self._drafts = Drafts()
-        names = ("requests", "steps", "computed_tokens", "reused_tokens", "sampled_tokens", "drafted_tokens", "accepted_tokens")
-        self.counters = dict.fromkeys(names, 0)
+        self.counters = dict.fromkeys(_COUNTERS, 0)
         self.busy_seconds = 0.0
         self._update_seconds = 0.0
         self._update_begun: float | None = None
@@ -124,7 +64,7 @@ class Engine:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens that prompt and completion may have together."""
+        """Maximum length of prompt and completion together, in tokens."""
         return min(self.network.context_length, self._settings.kv_cache_tokens)
 
     def submit(
@@ -136,11 +76,11 @@ class Engine:
         on_token: Callable[[int, float], None] | None = None,
         allowed: AllowedTokens | None = None,
     ) -> Future[Completion]:
-        """Queue a prompt. Cancel the future to give its place back. Raises `BadInput` when it cannot fit.
+        """Queue a prompt. Cancel the future to give its place back. Raise `BadInput` when it cannot fit.
 
-        `is_stop` is asked with the ids sampled so far, `on_token` is told each of them and its log-probability before
-        the future is done; all sequences wait for them. `allowed` restricts what is sampled, and the log-probabilities
-        are then those among the tokens that it allows.
+        `is_stop` gets the ids sampled so far and ends the completion by returning True. `on_token` gets each id with
+        its log-probability before the future is done. Both block all sequences. `allowed` restricts the sampled
+        tokens; log-probabilities are then those of the restricted distribution.
         """
         total = len(prompt_ids) + params.max_tokens
         if not prompt_ids:
@@ -150,22 +90,22 @@ class Engine:
                 f"The prompt has {len(prompt_ids)} tokens and max_tokens is {params.max_tokens}: together {total}, "
                 f"but this model can hold {self.max_tokens}. Shorten the prompt or ask for fewer tokens."
             )
-        request = _Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop, on_token, allowed)
+        request = Request(np.asarray(prompt_ids, dtype=np.int64), params, adapter, is_stop, on_token, allowed)
         if params.seed is not None:
             request.generator = torch.Generator().manual_seed(params.seed)
         with self._wake:
             if self._closed:
                 raise RuntimeError("the engine is closed")
-            self._waiting.append(request)
+            self._scheduler.add(request)
             self.counters["requests"] += 1
             self._wake.notify()
         return request.future
 
-    def alone(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns, done by the engine's thread with the model to itself: no step runs meanwhile.
+    def run_exclusive(self, work: Callable[[], Result]) -> Result:
+        """Run `work` in the engine's thread while no step runs. Return its result or raise its exception.
 
-        Waiting and running requests go on afterwards. The finished conversations leave the cache, afterwards at the latest,
-        and its memory is free when nothing is running.
+        Waiting and running requests continue afterwards. Finished sequences leave the cache before and after the work.
+        If no request is running, the cache's memory is free for the work.
         """
         future: Future[Result] = Future()
         with self._wake:
@@ -175,36 +115,26 @@ class Engine:
             self._wake.notify()
         return future.result()
 
-    def _forget(self) -> None:
-        for sequence in list(self._finished):
-            self._evict(sequence)
-        if not self._running:
-            self._pool.clear()
-
-    def trunk_states(self, ids: np.ndarray) -> torch.Tensor | None:
-        """What left the trunk of the network for each of `ids`, if a cached conversation begins with them.
-
-        To be called within `alone`. The states hold whatever adapter was served, since none of ours reaches the trunk.
-        """
-        for sequence in self._finished:
-            if sequence.trunk_is_base and common_prefix(sequence.ids[: sequence.computed], ids) == len(ids):
-                return self._pool.trunk[sequence.start : sequence.start + len(ids)]
-        return None
-
     def waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._scheduler.waiting())
 
     def running(self) -> int:
-        return len(self._running)
+        return len(self._scheduler.running)
+
+    @property
+    def update_seconds(self) -> float:
+        """Time spent on exclusive work so far, including work in progress."""
+        begun = self._update_begun
+        return self._update_seconds + (time.monotonic() - begun if begun is not None else 0.0)
 
     def close(self) -> None:
-        """Stop; open requests fail with an error."""
+        """Stop. Open requests fail with an error."""
         with self._wake:
             self._closed = True
             self._wake.notify()
         self._thread.join()
-        for request in [*self._waiting, *(s.request for s in self._running)]:
-            if request is not None and not request.future.done():
+        for request in [*self._scheduler.waiting(), *self._scheduler.abort()]:
+            if not request.future.done():
                 request.future.set_exception(RuntimeError("the engine was closed"))
         for _, future in self._work:
             future.set_exception(RuntimeError("the engine was closed"))
@@ -212,81 +142,63 @@ class Engine:
     def _loop(self) -> None:
         while True:
             with self._wake:
-                while not (self._closed or self._waiting or self._running or self._work):
+                while not (self._closed or self._scheduler.running or self._work or self._scheduler.waiting()):
                     self._wake.wait()
                 if self._closed:
                     return
                 work = self._work.popleft() if self._work else None
             if work is not None:
-                self._do(*work)
+                self._run(*work)
                 continue
             with torch.inference_mode():
                 started = time.monotonic()
                 try:
                     self._step()
-                except Exception as error:
-                    self._fail_all(error)
+                except Exception as error:  # a step that cannot be computed fails its requests, not the engine
+                    for request in self._scheduler.abort():
+                        if not request.future.done():
+                            request.future.set_exception(error)
                 self.busy_seconds += time.monotonic() - started
 
-    @property
-    def update_seconds(self) -> float:
-        """Time spent on work that has the model to itself, up to now."""
-        begun = self._update_begun
-        return self._update_seconds + (time.monotonic() - begun if begun is not None else 0.0)
-
-    def _do(self, work: Callable[[], Any], future: Future[Any]) -> None:
+    def _run(self, work: Callable[[], Any], future: Future[Any]) -> None:
         self._update_begun = started = time.monotonic()
         try:
-            self._do_alone(work, future)
-        finally:
-            self._update_begun = None
-            self._update_seconds += time.monotonic() - started
-
-    def _do_alone(self, work: Callable[[], Any], future: Future[Any]) -> None:
-        try:
-            if not self._pool.trunk.shape[1]:  # then nothing of it serves an update, which needs the memory itself
-                self._forget()
+            self._scheduler.forget()
             result = work()
         except BaseException as error:
-            self._forget()
+            self._leave_exclusive(started)
             future.set_exception(error)
         else:
-            self._forget()
+            self._leave_exclusive(started)
             future.set_result(result)
 
-    def _fail_all(self, error: Exception) -> None:
-        """A step that cannot be computed fails its requests, not the engine."""
-        failed, self._running = self._running, []
-        for sequence in failed:
-            self._pool.release(sequence.start, sequence.size)
-            if sequence.request and not sequence.request.future.done():
-                sequence.request.future.set_exception(error)
+    def _leave_exclusive(self, started: float) -> None:
+        self._scheduler.forget()
+        self._update_begun = None
+        self._update_seconds += time.monotonic() - started
 
     def _step(self) -> None:
-        self._drop_cancelled()
-        self._admit()
-        if not self._running:
+        self._scheduler.drop_cancelled()
+        self.counters["reused_tokens"] += self._scheduler.admit()
+        if not self._scheduler.running:
             return
-        batch = self._choose_tokens()
+        step = self._scheduler.next_step()
         spans, begin = [], 0
-        for sequence, count, _ in batch:
+        for sequence, count, _ in step:
             spans.append(Span(begin, begin + count, sequence.start, sequence.computed + count))
             begin += count
         network = self.network
-        rows = [(s.computed, s.computed + count) for s, count, _ in batch]
-        ids = np.concatenate([s.ids[a:b] for (s, _, _), (a, b) in zip(batch, rows, strict=True)])
-        positions = np.concatenate([np.arange(a, b) for a, b in rows])
-        network.merge(next((s.request.adapter for s, _, _ in batch if s.request), None))
-        plan = CachedAttention(self._pool, spans)
+        ids = np.concatenate([s.ids[s.computed : s.computed + count] for s, count, _ in step])
+        positions = np.concatenate([np.arange(s.computed, s.computed + count) for s, count, _ in step])
+        network.merge(next((s.request.adapter for s, _, _ in step if s.request), None))
         hidden = network.hidden(
             torch.from_numpy(ids).to(network.device),
             torch.from_numpy(positions).to(network.device),
-            plan,
-            keep_trunk=(lambda x: self._pool.trunk.index_copy_(0, plan.slots, x)) if network.trunk_layers else None,
+            CachedAttention(self._pool, spans),
         )
-        ready: list[tuple[_Sequence, int]] = []
+        ready: list[tuple[Sequence, int]] = []
         predicting: list[int] = []
-        for (sequence, count, drafted), span in zip(batch, spans, strict=True):
+        for (sequence, count, drafted), span in zip(step, spans, strict=True):
             sequence.computed += count - drafted
             if sequence.computed == sequence.length:
                 ready.append((sequence, drafted))
@@ -296,43 +208,12 @@ class Engine:
         if ready:
             self._sample(ready, hidden[predicting])
 
-    def _choose_tokens(self) -> list[tuple[_Sequence, int, int]]:
-        """(sequence, how many of its tokens to compute, how many of these are guessed): decoding first, then prompts in order.
+    def _sample(self, ready: list[tuple[Sequence, int]], hidden: torch.Tensor) -> None:
+        """Sample after each row of `hidden`, and keep a token as long as all guesses before it were sampled too.
 
-        Guessed tokens are written behind the known ones.
+        Every kept token is thus drawn from the model's distribution after its predecessors. Guesses never change it.
         """
-        drafted = {s: self._draft(s) for s in self._running if s.length - s.computed == 1}
-        budget = max(1, self._settings.step_tokens - len(drafted) - sum(drafted.values()))
-        batch = []
-        for sequence in self._running:
-            if sequence in drafted:
-                batch.append((sequence, 1 + drafted[sequence], drafted[sequence]))
-            elif budget > 0:
-                count = min(sequence.length - sequence.computed, budget)
-                budget -= count
-                batch.append((sequence, count, 0))
-        return batch
-
-    def _draft(self, sequence: _Sequence) -> int:
-        """Guess the tokens after the next one, as many as a step has room for and as may be sampled.
-
-        None of a restricted reply: what it allows next is known when the token before is.
-        """
-        request, known = sequence.request, sequence.length
-        if request is None or request.allowed:
-            return 0
-        left = request.params.max_tokens - len(sequence.sampled) - 1
-        room = max(0, self._settings.step_tokens // len(self._running) - 1)
-        guessed = self._drafts.after(sequence.ids[:known], min(self._settings.draft_tokens, left, room))
-        sequence.ids[known : known + len(guessed)] = guessed
-        return len(guessed)
-
-    def _sample(self, ready: list[tuple[_Sequence, int]], hidden: torch.Tensor) -> None:
-        """The next tokens of every sequence: after each row of `hidden` one, as long as what was sampled before it is what was guessed.
-
-        So each token is drawn from the model's distribution after the tokens before it, whatever was guessed.
-        """
-        requests: list[_Request] = []
+        requests: list[Request] = []
         uniforms: list[float] = []
         forbidden: list[np.ndarray | None] = []
         for sequence, drafted in ready:
@@ -351,7 +232,8 @@ class Engine:
             for row, tokens in zip(logits, forbidden[rows], strict=True):
                 if tokens is not None:
                     row.masked_fill_(torch.from_numpy(tokens).to(logits.device), float("-inf"))
-            temperatures, top_ps = [r.params.temperature for r in requests[rows]], [r.params.top_p for r in requests[rows]]
+            temperatures = [request.params.temperature for request in requests[rows]]
+            top_ps = [request.params.top_p for request in requests[rows]]
             drawn = sample(logits, temperatures, top_ps, torch.tensor(uniforms[rows], dtype=torch.float64))
             sampled += zip(*drawn, strict=True)
         begin = 0
@@ -360,8 +242,8 @@ class Engine:
             self._accept(sequence, guessed, sampled[begin : begin + drafted + 1])
             begin += drafted + 1
 
-    def _accept(self, sequence: _Sequence, drafted: list[int], rows: list[tuple[int, float]]) -> None:
-        """Append the first of the sampled (token, log-probability), and each further one whose token before it was guessed right."""
+    def _accept(self, sequence: Sequence, drafted: list[int], rows: list[tuple[int, float]]) -> None:
+        """Append the first sampled (token, log-probability), and each next one while the token before was guessed right."""
         self.counters["drafted_tokens"] += len(drafted)
         for number, (token, logprob) in enumerate(rows):
             if number:
@@ -371,8 +253,8 @@ class Engine:
             if sequence.request is None or drafted[number : number + 1] != [token]:
                 break
 
-    def _append(self, sequence: _Sequence, token: int, logprob: float) -> None:
-        """All that is counted and kept of a token is so before its request hears of it."""
+    def _append(self, sequence: Sequence, token: int, logprob: float) -> None:
+        """Append a sampled token. Update counters before invoking `on_token`."""
         request = sequence.request
         assert request is not None, "a running sequence"
         sequence.sampled.append(token)
@@ -380,109 +262,16 @@ class Engine:
         sequence.uniforms.pop(0)
         sequence.ids[sequence.length] = token
         sequence.length += 1
-        self._drafts.learn(sequence.ids, sequence.length - 1, sequence.length)
+        self._speculation.learn(sequence.ids, sequence.length - 1, sequence.length)
         self.counters["sampled_tokens"] += 1
         if request.on_token:
             request.on_token(token, logprob)
         if token in self.network.end_ids or (request.is_stop and request.is_stop(sequence.sampled)):
-            self._finish(sequence, "stop")
+            self._finish(sequence, request, "stop")
         elif len(sequence.sampled) == request.params.max_tokens:
-            self._finish(sequence, "length")
+            self._finish(sequence, request, "length")
 
-    def _finish(self, sequence: _Sequence, reason: str) -> None:
-        request = sequence.request
-        self._retire(sequence)
-        if request and request.future.set_running_or_notify_cancel():
+    def _finish(self, sequence: Sequence, request: Request, reason: str) -> None:
+        self._scheduler.retire(sequence)
+        if request.future.set_running_or_notify_cancel():
             request.future.set_result(Completion(sequence.sampled, sequence.logprobs, reason, sequence.reused))
-
-    def _retire(self, sequence: _Sequence) -> None:
-        """From running to finished: what is computed stays in the cache, the rest of the region is free again."""
-        self._running.remove(sequence)
-        self._pool.release(sequence.start + sequence.computed, sequence.size - sequence.computed)
-        sequence.size = sequence.length = sequence.computed
-        sequence.request = None
-        sequence.used = next(self._clock)
-        if sequence.size:
-            self._finished.append(sequence)
-
-    def _drop_cancelled(self) -> None:
-        with self._wake:
-            for request in [r for r in self._waiting if r.future.cancelled()]:
-                self._waiting.remove(request)
-        for sequence in [s for s in self._running if s.request and s.request.future.cancelled()]:
-            self._retire(sequence)
-
-    def _admit(self) -> None:
-        with self._wake:
-            waiting = list(self._waiting)
-        if not waiting:
-            return
-        current = self._running[0].adapter_key if self._running else waiting[0].adapter_key
-        now = time.monotonic()
-        if self._running and any(r.adapter_key != current and now - r.arrived > _PATIENCE_S for r in waiting):
-            return  # drain, so that the other adapter gets its turn
-        for request in waiting:
-            if len(self._running) >= self._settings.max_running:
-                return
-            if request.adapter_key == current and not self._start(request):
-                return
-
-    def _start(self, request: _Request) -> bool:
-        """Give `request` a region and its cached prefix. False when there is no room until others finish."""
-        source, shared = None, 0
-        most_promised = 0
-        for sequence in [*self._running, *self._finished]:
-            if sequence.adapter_key != request.adapter_key:
-                continue
-            common = common_prefix(request.prompt, sequence.ids[: sequence.length])
-            most_promised = max(most_promised, common)
-            if min(common, sequence.computed) > shared:
-                source, shared = sequence, min(common, sequence.computed)
-        # The last prompt token is always computed: its hidden state predicts the first new token.
-        shared = min(shared, len(request.prompt) - 1)
-        if min(most_promised, len(request.prompt) - 1) - shared >= _WORTH_WAITING:
-            return True  # held back: a running prefill is about to compute what it shares
-        size = len(request.prompt) + request.params.max_tokens
-        start = self._allocate(size, keep=source)
-        if start is None and not self._running:  # only the sequence to copy from is in the way: give up the reuse
-            source, shared = None, 0
-            start = self._allocate(size, keep=None)
-        if start is None:
-            return False
-        if source is not None and shared:
-            self._pool.copy(source.start, start, shared)
-            source.used = next(self._clock)
-            if source.request is None and shared >= source.length - 1:
-                self._evict(source)  # its whole content lives on in the new sequence
-        ids = np.empty(size, dtype=np.int64)
-        ids[: len(request.prompt)] = request.prompt
-        with self._wake:
-            self._waiting.remove(request)
-        self._running.append(
-            _Sequence(
-                adapter_key=request.adapter_key,
-                ids=ids,
-                length=len(request.prompt),
-                computed=shared,
-                start=start,
-                size=size,
-                used=next(self._clock),
-                request=request,
-                trunk_is_base=request.adapter is None or request.adapter.layers()[0] >= self.network.trunk_layers,
-                reused=shared,
-            )
-        )
-        self.counters["reused_tokens"] += shared
-        return True
-
-    def _allocate(self, size: int, keep: _Sequence | None) -> int | None:
-        while (start := self._pool.allocate(size)) is None:
-            victims = [s for s in self._finished if s is not keep]
-            if not victims:
-                return None
-            self._evict(min(victims, key=lambda s: s.used))
-        return start
-
-    def _evict(self, sequence: _Sequence) -> None:
-        self._finished.remove(sequence)
-        self._pool.release(sequence.start, sequence.size)

@@ -1,4 +1,4 @@
-"""Linear layers as products: those with the same input together, with an adapter merged for serving or beside them for training."""
+"""Fused linear layers: layers with the same input as one product, with an adapter merged or separate."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import torch.nn.functional as F
 
 _PACKED_FOR_ROWS = 24
 _SHAPES_REMEMBERED = 256
-# oneDNN, and torch in front of it, keep what they made for each shape of a product, of 1,024 shapes by default. Hardly any two updates
-# have as many tokens, so a hundred of them leave gigabytes behind. Both read their limit when they multiply for the first time.
+# oneDNN and torch cache their preparations for each shape of a product, 1,024 shapes by default. Almost every update has
+# another number of tokens, so a hundred updates would fill gigabytes. Both read the limit at their first product.
 for _limit in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_limit, str(_SHAPES_REMEMBERED))
 
 
 class JointLinear:
-    """Frozen linear layers that read the same input, as one product: serves merged adapters, or trains explicit ones.
+    """Frozen linear layers that read the same input, computed as one product, with merged or separate adapters.
 
-    On CPUs the served weight is packed for oneDNN's kernels, which here are 1.5 to 2 times as fast as the plain
-    ones on the few rows of a decoding step, and a tenth faster on long prompts. Packed weights cannot be
-    differentiated through, so training uses the plain base weight, which nothing ever changes. The served one is made
-    when it is needed and dropped for training, whose activations need the memory.
+    On CPUs the served weight is packed for oneDNN's kernels. They are 1.5 to 2 times as fast as the plain ones on the few
+    rows of a decoding step, and a tenth faster on long prompts. Packed weights have no gradient, so training uses the
+    plain base weight, which never changes. The served weight is built on demand and dropped for training, whose
+    activations need the memory.
     """
 
     def __init__(self, linears: Sequence[torch.nn.Linear], dtype: torch.dtype) -> None:
-        """Multiplies in `dtype`, whatever the input's; the outputs are of that type too."""
+        """Multiply in `dtype`, which is also the type of the outputs, for inputs of any type."""
         edges = accumulate((linear.out_features for linear in linears), initial=0)
         self.rows = [slice(first, last) for first, last in pairwise(edges)]
         self.in_features = linears[0].in_features
@@ -49,20 +49,23 @@ class JointLinear:
     @property
     def weight(self) -> torch.Tensor:
         """The base weights [out of all, in]."""
-        return self._served.to_dense() if self._plain is None else self._plain
+        if self._plain is not None:
+            return self._plain
+        assert self._served is not None, "one of the two is kept"
+        return self._served.to_dense()
 
     def forget_plain(self) -> None:
-        """Keep only the packed weight, for layers that are not going to be trained."""
+        """Keep only the packed weight, for layers that are never trained."""
         if self._packs:
             self._served, self._plain = self._weight_to_serve(), None
 
     def merge(self, matrices: dict[int, tuple[torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Serve the base weights with these adapters, by the number of their layer, and no others. They must not change from now on."""
+        """Serve the base weights with exactly these adapters (layer number -> matrices), which must not change any more."""
         self._plain = self.weight
         self._served, self._merged, self._scale = None, matrices, scale
 
     def use(self, matrices: dict[int, tuple[torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Multiply by the base weights and these adapters, differentiably, whatever is merged, until `use_merged`."""
+        """Compute with the base weights and these adapters, differentiably and without merged ones, until `use_merged`."""
         self._use_base, self._explicit = True, None
         if self._plain is not None:
             self._served = None
@@ -73,14 +76,14 @@ class JointLinear:
             weight = self.weight
             self._wide = F.pad(weight, (0, rank))
             if self._plain is not None:
-                self._plain = self._wide[:, : self.in_features]  # not twice in memory
+                self._plain = self._wide[:, : self.in_features]  # a view, so that the weight is in memory once
         self._explicit = _Explicit(self._wide, self.bias, scale, [self.rows[number] for number in matrices], [*matrices.values()])
 
     def use_merged(self) -> None:
         self._use_base, self._explicit = False, None
 
     def output(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Of layer `number`. The layers are asked in their order for the same `x`, and the first asks for all."""
+        """Return the output of layer `number`. Layers are called in order with the same `x`; the first call computes all."""
         if x is not self._input:
             self._input, self._outputs = x, self._product(x).split([rows.stop - rows.start for rows in self.rows], dim=-1)
         output = self._outputs[number]
@@ -99,11 +102,12 @@ class JointLinear:
         linear = packed_linear if self._packs else F.linear
         return linear(factor, self._served, self.bias)
 
-    @torch.inference_mode(False)  # a weight made in inference mode could not be trained on later
+    @torch.inference_mode(False)  # tensors of inference mode cannot take part in training
     @torch.no_grad()
     def _weight_to_serve(self) -> torch.Tensor:
-        """The plain weight with the merged adapters, packed where that can be."""
+        """Return the plain weight with the merged adapters, packed if possible."""
         weight = self._plain
+        assert weight is not None, "packed only after merging"
         if self._merged:
             merged = weight.to(torch.float32, copy=True)
             for number, (a, b) in self._merged.items():
@@ -113,7 +117,7 @@ class JointLinear:
 
 
 class Projection(torch.nn.Module):
-    """One of the layers of a `JointLinear`, in the place where the model has it."""
+    """One layer of a `JointLinear`, in the place of the model's own linear layer."""
 
     def __init__(self, joint: JointLinear, number: int) -> None:
         super().__init__()
@@ -122,7 +126,7 @@ class Projection(torch.nn.Module):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(out, in); known without the weight, which a layer that is not trained has to unpack."""
+        """(out, in), without unpacking the weight of a frozen layer."""
         rows = self.joint.rows[self.number]
         return rows.stop - rows.start, self.joint.in_features
 
@@ -136,7 +140,7 @@ class Projection(torch.nn.Module):
 
 
 class _Explicit:
-    """Adapters a_i [r_i, in], b_i [out_i, r_i] of some layers beside their weights: [W | scale b], one block of columns each."""
+    """Adapters a_i [r_i, in], b_i [out_i, r_i] appended to the weights: [W | scale b], one block of columns per layer."""
 
     def __init__(
         self,
@@ -146,7 +150,7 @@ class _Explicit:
         rows: Sequence[slice],
         matrices: Sequence[tuple[torch.Tensor, torch.Tensor]],
     ) -> None:
-        """Writes the columns of `wide` [out, in + r] behind the weights, which are there already."""
+        """Write the adapter columns of `wide` [out, in + r]. Its weight columns are already filled."""
         self.wide, self.bias, self.scale, self.rows, self.matrices = wide, bias, scale, rows, matrices
         self.in_features = matrices[0][0].shape[1]
         edges = accumulate((a.shape[0] for a, _ in matrices), initial=self.in_features)
@@ -159,14 +163,14 @@ class _Explicit:
 
 
 class _AdaptedProduct(torch.autograd.Function):
-    """x W^T + scale (x a^T) b^T, as the one product [x | x a^T] [W | scale b]^T. W is frozen.
+    """Compute x W^T + scale (x a^T) b^T as the single product [x | x a^T] [W | scale b]^T with frozen W.
 
-    The gradient of [x | x a^T] is one product too; only the four thin ones with a and b remain beside the two large ones.
+    The gradient of [x | x a^T] is a single product too. So there are two large products, and four thin ones with a and b.
     """
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, explicit: _Explicit, *matrices: torch.Tensor) -> torch.Tensor:
-        """`matrices` are those of `explicit`: named here so that gradients reach them."""
+        """Multiply. `matrices` are those of `explicit`, passed separately so that gradients reach them."""
         wide = explicit.wide
         joined = torch.empty(*x.shape[:-1], wide.shape[1], dtype=wide.dtype, device=x.device)
         factor = joined[..., : explicit.in_features]
@@ -198,18 +202,18 @@ class _AdaptedProduct(torch.autograd.Function):
 
 
 def can_pack(weight: torch.Tensor) -> bool:
-    """Whether `weight` can be packed for oneDNN."""
+    """Return whether `weight` can be packed for oneDNN."""
     on_cpu = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
     return on_cpu and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and multiplies_bfloat16()))
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products of bfloat16 numbers."""
+    """Return whether this processor has instructions for bfloat16 products."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
-    """`weight` [out, in] in the blocked layout that suits about two dozen rows; `to_dense` gives it back exactly."""
+    """Return `weight` [out, in] in the blocked layout for about two dozen rows; `to_dense` restores it exactly."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
 
 

@@ -1,4 +1,4 @@
-"""From logits to the next token of every sequence."""
+"""Sample the next tokens from logits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 def sample(
     logits: torch.Tensor, temperatures: Sequence[float], top_ps: Sequence[float], uniforms: torch.Tensor
 ) -> tuple[list[int], list[float]]:
-    """One token per row of `logits` [rows, vocabulary], and its log-probability.
+    """Return one token per row of `logits` [rows, vocabulary] and its log-probability.
 
     Temperature 0 takes the most likely token. Others invert the cumulative distribution at `uniforms` [rows], after
     dividing by the temperature and keeping the smallest set of tokens with probability `top_p`. The log-probability
@@ -28,7 +28,7 @@ def sample(
         cumulative = probabilities.cumsum(-1)
         targets = uniforms[drawn].to(cumulative) * cumulative[:, -1]
         picks = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]
-        # Rounding can point past the last token that has any probability.
+        # Rounding can point past the last token with a probability above zero.
         last = (cumulative < cumulative[:, -1:]).sum(-1)
         chosen[drawn] = torch.minimum(picks, last)
     logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)

@@ -1,13 +1,13 @@
-"""OpenAI-compatible HTTP in front of the engine, on loopback, in a thread of its own.
+"""OpenAI-compatible HTTP server of the engine, on loopback, in its own thread.
 
 Differences from the hosted API: `logprobs.content[].token` is `token_id:<n>` (what ART needs to train on exactly the
-sampled tokens) and log-probabilities are those of the plain distribution at temperature 1 whatever the temperature
-was, as vLLM reports them. `prompt_cache_key` names a conversation: send one per rollout to keep apart conversations
-whose texts are equal but whose sampled ids differ. `return_token_ids` adds `prompt_token_ids` to the response (to the
-first chunk of a streamed one). With a seed, reply i of `n` is that of `seed + i`.
+sampled tokens), and log-probabilities are those at temperature 1 for any sampling temperature, as in vLLM.
+`prompt_cache_key` names a conversation: send one per rollout to distinguish conversations with equal text but different
+sampled ids. `return_token_ids` adds `prompt_token_ids` to the response (to the first chunk when streaming). With a seed,
+reply i of `n` uses `seed + i`.
 
-`tool_choice` `required`, or the name of a function, leaves only tokens that make one valid call. Log-probabilities are then those
-among the tokens that were allowed: what was sampled from, but not what an update computes, so do not train on such replies.
+`tool_choice` `required`, or the name of a function, restricts sampling to one valid call. Log-probabilities are then those
+of the restricted distribution. An update computes others, so do not train on such replies.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from transformers import AutoTokenizer
 
 from training.backends.torch.chat_completion import ChatCompletion, ChatRequest
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import LoraAdapter, load_network
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import load_network
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.tool_grammar import ToolGrammar
 from training.errors import BadInput

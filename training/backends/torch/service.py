@@ -18,15 +18,18 @@ from art.utils.get_model_step import get_step_from_dir
 from art.utils.output_dirs import get_step_checkpoint_dir
 from transformers import AutoTokenizer
 
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.adapter_trainer import AdapterTrainer
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
-from training.backends.torch.network import ADAPTER_WEIGHTS, LoraAdapter, PolicyNetwork, give_back_memory, load_network
+from training.backends.torch.hardware import release_memory
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
 from training.backends.torch.settings import TorchSettings
-from training.backends.torch.update import AdapterTrainer
+from training.checkpoint import ADAPTER_WEIGHTS
 
 _LOADED_ADAPTERS = 4
-_BATCHES_PER_TRIM = 8  # what a batch frees is used again by the next, but less and less of it as the heap frays
+_BATCHES_PER_TRIM = 8  # batches reuse freed memory, but less and less as the heap fragments
 
 
 class TorchService:
@@ -48,7 +51,7 @@ class TorchService:
         self._adapters: OrderedDict[tuple[Path, int], LoraAdapter] = OrderedDict()
 
     async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
-        """Start serving (once) and return where."""
+        """Start serving (once). Return host and port."""
         port = int((config or {}).get("server_args", {}).get("port") or 0)
         http = await asyncio.to_thread(self._start, port)
         return "127.0.0.1", http.port
@@ -63,24 +66,24 @@ class TorchService:
         _config: dev.TrainConfig,
         verbose: bool = False,
     ) -> AsyncIterator[dict[str, float]]:
-        """One GRPO step on everything packed; the checkpoint is complete when the metrics are yielded."""
+        """Take one GRPO step on all packed tensors. The checkpoint is complete when the metrics are yielded."""
         engine = await self._ready()
 
         def update() -> dict[str, float]:
             packed = packed_tensors_from_dir(**disk_packed_tensors)
             step, trainer = self._current_trainer()
-            metrics = trainer.policy_step(packed, config, _config, engine.trunk_states)
+            metrics = trainer.policy_step(packed, config, _config)
             self._save(step + 1, trainer)
             return metrics
 
-        metrics = await asyncio.to_thread(engine.alone, update)
-        await asyncio.to_thread(give_back_memory)
+        metrics = await asyncio.to_thread(engine.run_exclusive, update)
+        await asyncio.to_thread(release_memory)
         yield {**metrics, TRAIN_GRADIENT_STEPS_KEY: 1.0}
 
     async def train_sft(
         self, batches: list[SFTBatch], config: types.TrainSFTConfig, verbose: bool = False
     ) -> AsyncIterator[dict[str, float]]:
-        """One optimizer step per batch, then one checkpoint."""
+        """Take one optimizer step per batch, then write one checkpoint."""
         engine = await self._ready()
 
         def update(batch: SFTBatch) -> dict[str, float]:
@@ -91,15 +94,15 @@ class TorchService:
             self._save(step + 1, trainer)
 
         for index, batch in enumerate(batches):
-            metrics = await asyncio.to_thread(engine.alone, partial(update, batch))
+            metrics = await asyncio.to_thread(engine.run_exclusive, partial(update, batch))
             if index == len(batches) - 1:
-                await asyncio.to_thread(engine.alone, save)
+                await asyncio.to_thread(engine.run_exclusive, save)
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
-                await asyncio.to_thread(give_back_memory)
+                await asyncio.to_thread(release_memory)
             yield metrics
 
     def close(self) -> None:
-        """Stop server and engine; the service starts again when it is used again."""
+        """Stop server and engine. The next use starts them again."""
         with self._start_lock:
             if self._http is not None:
                 self._http.close()
@@ -124,7 +127,7 @@ class TorchService:
             return self._http
 
     def _current_trainer(self) -> tuple[int, AdapterTrainer]:
-        """The trainer at the latest checkpoint; what is in memory counts only if it is that step's."""
+        """Return the trainer of the latest checkpoint, loading it unless the one in memory is of that step."""
         step = get_step_from_dir(self._output_dir)
         if self._trainer is None or self._trainer[0] != step:
             assert self._network is not None

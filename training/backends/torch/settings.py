@@ -20,34 +20,33 @@ class TorchEngineSettings(BaseModel):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; `None` takes one per physical core that this process may use."""
     matmul_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number format of the layers' matrix products on a CPU, about twice as fast in bfloat16. `auto` takes that where the
-    processor has instructions for it. Everything else, the adapter and its gradients too, is float32."""
+    """Number format of the layers' matrix products on a CPU. bfloat16 is about twice as fast; `auto` takes it where the
+    processor has instructions for it. Everything else is float32, including the adapter and its gradients."""
     kv_cache_tokens: int = Field(default=20_480, ge=256)
-    """Tokens whose keys and values are kept, for running and for finished conversations together."""
+    """Size of the cache of keys and values in tokens, shared by running and finished conversations."""
     step_tokens: int = Field(default=512, ge=16)
-    """Most tokens computed in one engine step; long prompts are cut into chunks so that others keep decoding."""
+    """Maximum tokens per engine step. Longer prompts are computed in chunks, so that other sequences keep decoding."""
     draft_tokens: int = Field(default=12, ge=0)
-    """Most tokens that are guessed to follow the next one and computed with it (`Drafts`); 0 guesses none."""
+    """Maximum speculative tokens per sequence and step (`NgramSpeculation`); 0 turns speculation off."""
     max_running: int = Field(default=48, ge=1)
-    """Most conversations that are computed at the same time."""
+    """Maximum number of conversations computed at the same time."""
     micro_batch_tokens: int = Field(default=2048, ge=64)
-    """Unique tokens per backward pass of an update. What its conversations share is computed once: the more of a group fits,
-    the more is shared."""
+    """Unique tokens per backward pass of an update. Shared prefixes are computed once per pass, so larger passes save work."""
     recorded_tokens: int | None = Field(default=None, ge=64)
-    """Tokens whose activations are kept for a backward pass: the bound on its memory. Of a larger one the lower layers are
-    computed twice. `None` takes 896 with products in float32 and 2,048 in bfloat16, where each needs half the memory."""
+    """Tokens whose activations a backward pass keeps, which bounds its memory. Larger passes recompute their lower layers.
+    `None` means 896 with products in float32 and 2,048 in bfloat16, where each token needs half the memory."""
 
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm before the optimizer's step (AdamW)."""
 
 
 class TorchSettings(TorchEngineSettings):
-    """How the torch backend serves and trains."""
+    """All settings of the torch backend."""
 
     lora_rank: int = Field(default=16, ge=1, le=512)
     lora_layers: int | None = Field(default=None, ge=1)
-    """Adapt this many layers from the top (all of them when `None`); nothing below is back-propagated through."""
+    """Number of adapted layers from the top; `None` adapts all. Back-propagation stops below them."""
     seed: int = 0
     """Initialises the adapter and unseeded sampling."""
     turn_credit: float = Field(default=0.0, ge=0, le=10)
-    """Weight of a turn's own advantage, which is added to that of its trajectory (`training.turn_credit`)."""
+    """Weight of the advantage per turn that is added to the trajectory's (`training.turn_credit`)."""

@@ -14,37 +14,36 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Sample:
-    """One sequence `ids` and the positions (ascending, from 1 on) of the tokens that are to be predicted."""
+    """A sequence `ids` and the positions (ascending, from 1 on) of the tokens to predict."""
 
     ids: np.ndarray
     targets: np.ndarray
 
     @property
     def inputs(self) -> np.ndarray:
-        """Tokens that the model must see: all before the last target."""
+        """Tokens that the model reads: all before the last target."""
         return self.ids[: self.targets[-1]]
 
 
 @dataclass(frozen=True)
 class TokenTree:
-    """A row of tokens: segment after segment, each after its parent.
+    """A row of tokens in segments, each after its parent.
 
     `ids` and `positions` have one entry per unique token; segment i has `lengths[i]` of them and attends to the
-    segments of `paths[i]` (root first, i last). `entries[s]` are the entries of sample s. `rows[j]` is the entry
-    whose output predicts `labels[j]`; j counts the targets of all samples in order.
+    segments of `paths[i]` (root first, i last). `rows[j]` is the entry whose output predicts `labels[j]`; j counts the
+    targets of all samples in order.
     """
 
     ids: np.ndarray
     positions: np.ndarray
     lengths: list[int]
     paths: list[list[int]]
-    entries: list[np.ndarray]
     rows: np.ndarray
     labels: np.ndarray
 
 
 def build_tree(samples: Sequence[Sample]) -> TokenTree:
-    """The compressed trie of the samples' inputs."""
+    """Return the compressed trie of the samples' inputs."""
     inputs = [sample.inputs for sample in samples]
     entries = [np.empty(len(ids), np.int64) for ids in inputs]
     ids: list[np.ndarray] = []
@@ -77,14 +76,13 @@ def build_tree(samples: Sequence[Sample]) -> TokenTree:
         np.concatenate(positions),
         lengths,
         paths,
-        entries,
         np.concatenate([own[s.targets - 1] for own, s in zip(entries, samples, strict=True)]),
         np.concatenate([s.ids[s.targets] for s in samples]),
     )
 
 
 def micro_batches(samples: Sequence[Sample], budget: int) -> list[list[int]]:
-    """Indices of samples in batches of at most `budget` unique tokens (a longer sample makes a batch of its own).
+    """Return indices of samples in batches of at most `budget` unique tokens; a longer sample is a batch of its own.
 
     Samples with long common prefixes end up together.
     """
@@ -104,7 +102,7 @@ def micro_batches(samples: Sequence[Sample], budget: int) -> list[list[int]]:
 
 
 def common_prefix(a: np.ndarray, b: np.ndarray) -> int:
-    """How many leading ids two sequences share."""
+    """Return the length of the common prefix."""
     n = min(len(a), len(b))
     differing = np.flatnonzero(a[:n] != b[:n])
     return int(differing[0]) if len(differing) else n

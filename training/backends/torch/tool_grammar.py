@@ -1,6 +1,6 @@
-"""Which tokens may come next in a reply that has to be a call of one of the request's tools (llguidance).
+"""Restrict a reply to one call of the request's tools (llguidance).
 
-Where the text is certain, only the tokens that the tokenizer would make of it are allowed.
+Fixed parts of the call allow only the tokens into which the tokenizer splits them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from training.errors import BadInput
 
 AllowedTokens = Callable[[Sequence[int]], np.ndarray]
-"""Ids sampled so far -> bool [vocabulary]. To be asked in the order of sampling."""
+"""Map the ids sampled so far to a mask, bool [vocabulary]. Call it in the order of sampling."""
 ANY_TOOL = ""
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
@@ -25,14 +25,14 @@ class ToolGrammar:
     """Grammars of tool calls for one tokenizer."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
-        """`vocabulary` is the number of the model's logits, which may be more than the tokenizer has tokens."""
+        """`vocabulary` is the number of the model's logits, which may exceed the tokenizer's tokens."""
         self._tokenizer = tokenizer
         self._vocabulary = vocabulary
 
     def one_call(self, tools: Sequence[Mapping[str, Any]], name: str) -> AllowedTokens:
-        """The tokens of a single call of the tool with `name` (or `ANY_TOOL`), and then of the end of the reply.
+        """Allow a single call of the tool `name` (or `ANY_TOOL`), followed by the end of the reply.
 
-        Raises `BadInput` when there is no such tool or its parameters are no JSON schema that can be followed.
+        Raise `BadInput` when there is no such tool or its parameters are not a supported JSON schema.
         """
         functions = [tool.get("function") or {} for tool in tools]
         chosen = [f for f in functions if f.get("name") and name in (ANY_TOOL, f["name"])]
@@ -65,7 +65,7 @@ class ToolGrammar:
             nonlocal consumed
             matcher.consume_tokens(list(sampled[consumed:]))
             consumed = len(sampled)
-            if matcher.is_error():  # a schema beyond its limits: the reply ends, as text
+            if matcher.is_error():  # the schema exceeds llguidance's limits: end the reply as text
                 mask = np.zeros(self._vocabulary, bool)
                 mask[self._tokenizer.eos_token_id] = True
                 return mask

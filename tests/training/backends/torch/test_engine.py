@@ -14,12 +14,12 @@ from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings
-from training.backends.torch.attention import CachedAttention, KVPool, Span, TreeAttention
-from training.backends.torch.drafts import Drafts
+from training.backends.torch.adapter_trainer import target_logprobs
+from training.backends.torch.attention import CachedAttention, KVPool, Span
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.ngram_speculation import NgramSpeculation
 from training.backends.torch.token_tree import Sample
-from training.backends.torch.update import target_logprobs
 from training.errors import BadInput
 
 
@@ -94,10 +94,10 @@ def test_in_bfloat16_sampling_and_training_see_nearly_the_same_policy(llama_dir:
         targets = np.arange(len(prompt), len(ids))
 
         def train() -> torch.Tensor:
-            with network.explicit(adapter):
+            with network.training_adapter(adapter):
                 return target_logprobs(network, [Sample(ids, targets)], grad_from=0)[0]
 
-        trained = engine.alone(train)
+        trained = engine.run_exclusive(train)
     finally:
         engine.close()
     assert {linear.weight.dtype for linear in network.linears.values()} == {torch.bfloat16}
@@ -152,39 +152,13 @@ def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: E
         assert torch.equal(linear.weight, engine.network.linears[name].weight), name
 
 
-def test_the_trunk_of_a_finished_conversation_is_kept_for_the_update(engine: Engine) -> None:
-    """Across turns, prefix copies and an adapter above the trunk."""
-    adapter = random_adapter(engine.network)
-    ids = prompts(1, shared=40)[0]
-    for turn in range(3):
-        completion = engine.submit(ids, SamplingParams(max_tokens=7, seed=turn), adapter).result(60)
-        ids = ids + completion.token_ids + [8, 9]
-    known = np.asarray(ids[:-3])
-
-    @torch.no_grad()
-    def compare() -> None:
-        kept: list[torch.Tensor] = []
-        states = engine.trunk_states(known)
-        assert engine.trunk_states(np.asarray([*known, 5])) is None
-        plan = TreeAttention([len(known)], [[0]], engine.network.head)
-        positions = torch.arange(len(known))
-        engine.network.hidden(torch.from_numpy(known), positions, plan, keep_trunk=kept.append)
-        torch.testing.assert_close(states, kept[0], atol=1e-4, rtol=1e-4)
-        from_trunk = engine.network.hidden(torch.from_numpy(known), positions, plan, trunk=states)
-        torch.testing.assert_close(
-            from_trunk, engine.network.hidden(torch.from_numpy(known), positions, plan), atol=1e-4, rtol=1e-4
-        )
-
-    engine.alone(compare)
-    assert engine.alone(lambda: engine.trunk_states(known)) is None
-
-
-def test_an_update_of_all_layers_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings) -> None:
-    every_layer = settings.model_copy(update={"lora_layers": None})
-    engine = Engine(PolicyNetwork(model_dir, every_layer), every_layer)
+@pytest.mark.parametrize("lora_layers", [None, 1])
+def test_an_update_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings, lora_layers: int | None) -> None:
+    settings = settings.model_copy(update={"lora_layers": lora_layers})
+    engine = Engine(PolicyNetwork(model_dir, settings), settings)
     store = weakref.ref(engine._pool.store)
     engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60)
-    assert engine.alone(store) is None
+    assert engine.run_exclusive(store) is None
     again = engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3, temperature=0)).result(60)
     engine.close()
     assert again.token_ids
@@ -217,7 +191,7 @@ def test_what_a_reply_counts_is_counted_when_it_is_told(engine: Engine) -> None:
     future = engine.submit(prompts(1, shared=10)[0], SamplingParams(max_tokens=40, seed=1))
     future.add_done_callback(lambda _: told.append(engine.counters["sampled_tokens"]))
     future.result(60)
-    assert engine.alone(lambda: told) == [40]
+    assert engine.run_exclusive(lambda: told) == [40]
 
 
 @pytest.mark.parametrize("wrong", [1, 2, 3, 5, 100])
@@ -231,13 +205,13 @@ def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, 
     assert plain.counters["drafted_tokens"] == 0
     plain.close()
 
-    def guesses(_: Drafts, ids: np.ndarray, most: int) -> list[int]:
+    def guesses(_: NgramSpeculation, ids: np.ndarray, most: int) -> list[int]:
         if ids[: len(prompt)].tolist() != prompt:
             return [7] * most
         begin = len(ids) - len(prompt)
         return [(reply.token_ids[i] + (i % wrong == 0)) % 300 for i in range(begin, min(begin + most, 30))]
 
-    monkeypatch.setattr(Drafts, "after", guesses)
+    monkeypatch.setattr(NgramSpeculation, "propose", guesses)
     monkeypatch.setattr("training.backends.torch.engine._SAMPLED_ROWS", 4)
     engine = Engine(network, settings)
     few = np.zeros(network.config.vocab_size, bool)
@@ -268,7 +242,7 @@ def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, 
 
 def test_guesses_leave_a_step_its_size(model_dir: Path, settings: TorchSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(PolicyNetwork(model_dir, settings), settings.model_copy(update={"step_tokens": 16}))
-    monkeypatch.setattr(Drafts, "after", lambda _, ids, most: [7] * most)
+    monkeypatch.setattr(NgramSpeculation, "propose", lambda _, ids, most: [7] * most)
     sizes, attention = [], CachedAttention.__init__
 
     def measured(plan: CachedAttention, pool: KVPool, spans: Sequence[Span]) -> None:
@@ -303,7 +277,7 @@ def test_work_that_fails_is_told_and_the_engine_goes_on(engine: Engine) -> None:
         raise ZeroDivisionError("work")
 
     with pytest.raises(ZeroDivisionError, match="work"):
-        engine.alone(fail)
+        engine.run_exclusive(fail)
     assert engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60).token_ids
 
 
@@ -313,4 +287,4 @@ def test_everything_is_computed_in_one_thread(engine: Engine) -> None:
     hidden = engine.network.hidden
     engine.network.hidden = lambda *args, **more: threads.add(threading.get_ident()) or hidden(*args, **more)
     engine.submit(prompts(1, shared=20)[0], SamplingParams(max_tokens=3)).result(60)
-    assert threads == {engine.alone(threading.get_ident)}
+    assert threads == {engine.run_exclusive(threading.get_ident)}

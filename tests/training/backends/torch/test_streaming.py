@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from training.backends.torch import PolicyServer
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 
 USER = [{"role": "user", "content": "read the mails"}]
 SEARCH = {

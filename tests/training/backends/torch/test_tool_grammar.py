@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.tool_grammar import ToolGrammar
 
 USER = [{"role": "user", "content": "read the mails"}]

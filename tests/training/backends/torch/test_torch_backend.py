@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.backends.torch import TorchBackend, TorchSettings
 from training.backends.torch.backend import tokenize_demonstrations
-from training.backends.torch.conversation import ChatFormat
+from training.backends.torch.chat_format import ChatFormat
 
 TOOLS: list[dict[str, Any]] = [
     {

@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 import training.backends
-from training.backends.torch.network import LoraAdapter, PolicyNetwork
+from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.network import PolicyNetwork
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = Path(training.backends.__file__).parent / "chat_templates" / "chatml_hermes.jinja"

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.email_text import (
+from environment.errors import BadInput
+from environment.mail_text import (
     condensed,
     normalise_address,
     normalise_addresses,
     parse_query_date,
     split_quoted,
 )
-from environment.errors import BadInput
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Chat messages to token ids and back, such that earlier replies keep the very ids that were sampled.
+"""Convert chat messages to token ids and back. Earlier replies keep their sampled ids.
 
-Rendering a conversation and tokenizing the text again does not always give the ids that the model produced. So the
-ids of every reply are remembered under the text of the conversation up to it; a later request that contains this
-conversation starts from them and tokenizes only what was added.
+Tokenizing the rendered text of a conversation does not always restore the sampled ids. The ids of every reply are therefore
+stored under the text of the conversation up to it. A later request that contains this conversation starts from them and
+tokenizes only the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REMEMBERED = 4_096
 
 @dataclass(frozen=True)
 class ParsedReply:
-    """A sampled text as an OpenAI message: `content` is what stands outside of `tool_calls`."""
+    """A sampled text as an OpenAI message: `content` is the text outside `tool_calls`."""
 
     content: str | None
     tool_calls: list[dict[str, Any]]
@@ -41,7 +41,7 @@ class ParsedReply:
 
 
 class ChatFormat:
-    """The chat template of one tokenizer, with a memory of the ids behind each reply."""
+    """The chat template of one tokenizer, with a memory of the sampled ids of each reply."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if not isinstance(tokenizer.chat_template, str):
@@ -54,7 +54,7 @@ class ChatFormat:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, open_reply: bool
     ) -> str:
-        """The conversation as text; with `open_reply` it ends where the next assistant message begins."""
+        """Return the conversation as text. With `open_reply` it ends where the next assistant message begins."""
         try:
             text = self.tokenizer.apply_chat_template(
                 [_canonical(message) for message in messages],
@@ -73,9 +73,9 @@ class ChatFormat:
         tools: Sequence[Mapping[str, Any]] | None,
         conversation: str | None = None,
     ) -> list[int]:
-        """Prompt ids for the next reply. Replies that `remember` has seen keep their sampled ids.
+        """Return the prompt ids for the next reply. Replies known from `remember` keep their sampled ids.
 
-        `conversation` tells apart conversations whose texts are equal although their sampled ids differ.
+        `conversation` distinguishes conversations with equal text but different sampled ids.
         """
         text = self.render(messages, tools, open_reply=True)
         for end in range(len(messages), 0, -1):
@@ -98,7 +98,7 @@ class ChatFormat:
         sampled_ids: Sequence[int],
         conversation: str | None = None,
     ) -> None:
-        """Keep the ids of a conversation that `reply` (sampled as `sampled_ids`) was added to."""
+        """Store the ids of a conversation extended by `reply`, which was sampled as `sampled_ids`."""
         extended = [*messages, reply.message()]
         text = self.render(extended, tools, open_reply=False)
         # What the template writes after a reply: the end token, unless it was sampled, and a line break.
@@ -125,9 +125,9 @@ class ChatFormat:
         return ParsedReply(text[: text.index(_CALL_BEGINS)].rstrip() or None, calls)
 
     def settled(self, text: str, stops: Sequence[str], with_tools: bool) -> str:
-        """The part of an unfinished reply that stays its content whatever is sampled next.
+        """Return the part of an unfinished reply that further tokens cannot change.
 
-        Left out are the end that may be half a character, the beginning of a stop sequence or, `with_tools`, of a call.
+        The end is left out if it may be half a character, the beginning of a stop sequence or, `with_tools`, of a call.
         """
         text = text.rstrip("\N{REPLACEMENT CHARACTER}")
         marks = [*stops, _CALL_BEGINS] if with_tools else stops
@@ -138,7 +138,7 @@ class ChatFormat:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def token_bytes(self, token_id: int) -> list[int]:
-        """The bytes that a token stands for (a part of a character is possible)."""
+        """Return the bytes of a token, possibly a part of a character."""
         token = self.tokenizer.convert_ids_to_tokens(token_id)
         if token is None:
             return []
@@ -150,14 +150,14 @@ class ChatFormat:
         return self.tokenizer.encode(text, add_special_tokens=False) if text else []
 
     def _closing(self, text: str) -> list[int]:
-        """Ids of what follows the last reply in `text`: from the last special token to the end."""
+        """Return the ids of the text after the last reply: from the last special token to the end."""
         ids = self.tokenize(text[-32:])
         special = [i for i, token in enumerate(ids) if token in self.special_ids]
         return ids[special[-1] :] if special else []
 
 
 def _open_end(text: str, mark: str) -> int:
-    """Where `mark` stands in `text`, or where one begins that the end of `text` leaves open, or the length of `text`."""
+    """Return where `mark` begins in `text`, complete or cut off by the end of `text`; without one, the length of `text`."""
     found = text.find(mark)
     if found >= 0:
         return found
@@ -188,7 +188,7 @@ def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _canonical(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as the template should see it, however the client spelled it."""
+    """Return a message in the form that the template expects."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))

@@ -1,4 +1,4 @@
-"""Mail as sources deliver it, made fit to store: addresses, text and dates."""
+"""Normalise what mail sources deliver: addresses, text and dates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from environment.errors import BadInput
 
-# A mail outside these dates has no date worth the name: 1979 and 1980-01-01 are the zero of clocks that were never set,
-# 2043 is a typing error. A mail that claims them would be visible always or never.
+# Dates outside this range are errors: 1979 and 1980-01-01 are the zero of clocks that were never set, 2043 is a typing
+# error. A mail with such a date would be visible always or never.
 FIRST_DATE = datetime(1980, 1, 2)
 LAST_DATE = datetime(2039, 12, 31, 23, 59, 59)
 
@@ -19,7 +19,9 @@ _ADDRESSES_REMEMBERED = 20_000
 _IN_ANGLES = re.compile(r"<([^<>]*)>")
 _BLANKS = re.compile(r"\s+")
 _QUOTED_LINE = re.compile(r"[ \t]*>")
-_ATTRIBUTION = re.compile(r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I)
+_ATTRIBUTION = re.compile(
+    r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I
+)
 _QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
 _RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*[-_=*~+#]{5,}$")
@@ -31,17 +33,18 @@ _MAX_HEAD_LINES = 40
 
 
 def storable(text: str) -> str:
-    """`text` without what SQLite cannot store or stops reading at: lone surrogates and NUL."""
+    """Return `text` without lone surrogates, which SQLite cannot store, and NUL, at which it stops reading."""
     if text.isascii() and "\x00" not in text:
         return text
     return text.replace("\x00", "").encode("utf-8", "replace").decode("utf-8")
 
 
 def split_quoted(body: str) -> tuple[str, str]:
-    """What the sender of a mail wrote, and what it quotes of earlier mails: lines after `>` with the line that says whose
-    they are (`On … wrote:`), and all that follows `-----Original Message-----` or Outlook's rule.
+    """Split the body of a mail into the sender's own text and the text quoted from earlier mails.
 
-    Every line is in one of the two, in its order; a forwarded mail is not a quotation.
+    Quoted are lines that begin with `>`, the attribution before them (`On … wrote:`), and everything after
+    `-----Original Message-----` or Outlook's rule. Every line is in one of the two parts, in order. A forwarded mail is
+    not a quotation.
     """
     own: list[str] = []
     quoted: list[str] = []
@@ -49,7 +52,9 @@ def split_quoted(body: str) -> tuple[str, str]:
     for number, line in enumerate(lines):
         below = next((later for later in lines[number + 1 : number + 4] if later.strip()), "")
         text = line.rstrip("\r\n")
-        if _QUOTED_FROM_HERE.fullmatch(text) and (not text.strip().startswith("_") or below.lstrip().startswith("From:")):
+        if _QUOTED_FROM_HERE.fullmatch(text) and (
+            not text.strip().startswith("_") or below.lstrip().startswith("From:")
+        ):
             quoted += lines[number:]
             break
         is_quoted = _QUOTED_LINE.match(text) or (_ATTRIBUTION.fullmatch(text) and _QUOTED_LINE.match(below))
@@ -58,10 +63,10 @@ def split_quoted(body: str) -> tuple[str, str]:
 
 
 def condensed(body: str, subject: str) -> str:
-    """`body` with less to read and nothing less said: for readers that pay by the word.
+    """Return `body` with fewer tokens and the same content.
 
-    Left out are blanks, blank lines in a row, rules, and in the heads of quoted and forwarded mails the recipients and a
-    subject that was there before (`subject` is the mail's own). Who wrote what when stays.
+    Removes repeated white space, rules, and from the headers of quoted and forwarded mails the recipients and every
+    subject that occurred before (`subject` is the mail's own). Senders, dates and text stay.
     """
     lines = [_RULE.sub("", " ".join(line.split())) for line in body.splitlines()]
     seen = {_topic(subject), ""}
@@ -88,7 +93,7 @@ def condensed(body: str, subject: str) -> str:
 
 
 def _subject_line(lines: list[str], start: int) -> int:
-    """The number of the line with the subject of the head whose recipients begin at `start`; -1 if that is no head."""
+    """Return the line number of the subject in the header whose recipients begin at `start`; -1 if there is no header."""
     for number in range(start, min(start + _MAX_HEAD_LINES, len(lines))):
         field = _HEAD_FIELD.match(lines[number])
         if field and field[1].lower() == "subject":
@@ -103,16 +108,15 @@ def _topic(subject: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` with every run of white space made one blank."""
+    """Return `text` with each run of white space replaced by one space."""
     return _BLANKS.sub(" ", text).strip()
 
 
 @lru_cache(maxsize=_ADDRESSES_REMEMBERED)
 def normalise_address(address: str) -> str:
-    """The form in which addresses are stored and compared: lower case, without display name, quotes and blanks.
+    """Return an address as it is stored and compared: lower case, without display name, quotes and white space.
 
-    Broken addresses are kept as they are otherwise (`josey'.'scott@enron.com` is a real one); what is left of a
-    hopeless one may be empty.
+    Malformed addresses stay otherwise unchanged (`josey'.'scott@enron.com` is a real one). The result may be empty.
     """
     in_angles = _IN_ANGLES.findall(address)
     bare = in_angles[-1] if in_angles else address
@@ -120,22 +124,22 @@ def normalise_address(address: str) -> str:
 
 
 def normalise_addresses(addresses: Iterable[str]) -> list[str]:
-    """`addresses` normalised, empty ones and repetitions left out, order kept."""
+    """Return the distinct non-empty normalised `addresses`, in order."""
     return [address for address in dict.fromkeys(map(normalise_address, addresses)) if address]
 
 
 def utc_without_zone(moment: datetime) -> datetime:
-    """`moment` in UTC, without a zone and without fractions of a second. Raises OverflowError at the ends of time."""
+    """Return `moment` in UTC as a naive datetime in whole seconds. Raise OverflowError outside datetime's range."""
     if moment.tzinfo is not None:
         moment = moment.astimezone(UTC).replace(tzinfo=None)
     return moment.replace(microsecond=0)
 
 
 def parse_query_date(value: str | date | datetime) -> datetime:
-    """The moment of asking, in UTC without a zone. A bare date means the end of that day.
+    """Return a query date as a naive datetime in UTC. A bare date means the end of that day.
 
-    Takes ISO 8601 text (`2001-05-15`, `2001-05-15T09:30`, with or without a zone), a date or a datetime.
-    Raises BadInput for anything else.
+    Accepts ISO 8601 text (`2001-05-15`, `2001-05-15T09:30`, with or without a zone), a date or a datetime. Raise BadInput
+    for anything else.
     """
     try:
         if isinstance(value, datetime):
@@ -149,7 +153,7 @@ def parse_query_date(value: str | date | datetime) -> datetime:
             except ValueError:
                 return utc_without_zone(datetime.fromisoformat(text))
     except (ValueError, OverflowError):
-        pass  # said below, in the same words for every kind of malformed date
+        pass  # every kind of malformed date gets the message below
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
     raise BadInput(f"query date {shown} is not a date; write it as YYYY-MM-DD, for example 2001-05-15")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 
 from training.backends.torch.attention import TreeAttention
-from training.backends.torch.network import PolicyNetwork, give_back_memory
+from training.backends.torch.hardware import release_memory
+from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.settings import TorchSettings
-from training.backends.torch.token_tree import Sample, TokenTree, build_tree, micro_batches
+from training.backends.torch.token_tree import Sample, build_tree, micro_batches
 
 if TYPE_CHECKING:
     from art import dev, types
@@ -29,16 +30,15 @@ if TYPE_CHECKING:
     from art.preprocessing.pack import PackedTensors
     from art.preprocessing.tokenize import SFTBatch
 
-TrunkStates = Callable[[np.ndarray], torch.Tensor | None]
 Mode = Literal["rl", "sft"]
 _HEAD_ROWS = 128
-"""Rows whose logits are there at the same time: 25 MB for 49,152 words; with fewer the head is read from memory more often."""
+"""Rows whose logits exist at the same time: 25 MB for a vocabulary of 49,152. Fewer rows read the head more often."""
 _WEIGHT_DECAY: dict[Mode, float] = {"rl": 0.1, "sft": 0.0}  # as in ART's own trainer
 OPTIMIZER_FILE = "optimizer.pt"
 
 
 class _TargetLogprobs(torch.autograd.Function):
-    """Log-probability of one label per row, and the entropy of each row's distribution.
+    """Compute the log-probability of one label per row, and the entropy of each row's distribution.
 
     The head is frozen, so the gradient with respect to a row of `hidden` is head[label] - softmax(logits) @ head,
     times the incoming scalar: computed in the forward pass while the logits are at hand, never stored as logits.
@@ -74,38 +74,22 @@ def target_logprobs(
     network: PolicyNetwork,
     samples: Sequence[Sample],
     grad_from: int | None = None,
-    trunk_states: TrunkStates | None = None,
     record_tokens: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies (float32 [targets]) of all samples' targets, in order.
-
-    `trunk_states` may know what the lowest layers made of a sample: when it knows all of them, these layers are
-    skipped.
-    """
+    """Return log-probabilities and entropies (float32 [targets]) of all samples' targets, in order."""
     tree = build_tree(samples)
     device = network.device
     plan = TreeAttention(tree.lengths, tree.paths, network.head)
     ids = torch.from_numpy(tree.ids).to(device)
     positions = torch.from_numpy(tree.positions).to(device)
-    trunk = _known_trunk(tree, samples, trunk_states) if trunk_states and network.trunk_layers else None
-    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, record_tokens=record_tokens, trunk=trunk)
+    hidden = network.hidden(ids, positions, plan, grad_from=grad_from, record_tokens=record_tokens)
     rows, labels = torch.from_numpy(tree.rows).to(device), torch.from_numpy(tree.labels).to(device)
     return _TargetLogprobs.apply(hidden[rows], network, labels)
 
 
-def _known_trunk(tree: TokenTree, samples: Sequence[Sample], trunk_states: TrunkStates) -> torch.Tensor | None:
-    known = [trunk_states(sample.inputs) for sample in samples]
-    if any(states is None for states in known):
-        return None
-    trunk = known[0].new_empty(len(tree.ids), known[0].shape[1])
-    for own, states in zip(tree.entries, known, strict=True):
-        trunk[torch.from_numpy(own).to(trunk.device)] = states
-    return trunk
-
-
 @dataclass
 class PolicyTargets:
-    """What the GRPO loss needs per target of a sample, beside its new log-probability. All [targets]."""
+    """Inputs of the GRPO loss per target, in addition to its new log-probability. All [targets]."""
 
     logprobs: torch.Tensor
     advantages: torch.Tensor
@@ -117,7 +101,7 @@ class AdapterTrainer:
     """An adapter with its optimizer. Use it only while the engine is paused."""
 
     def __init__(self, network: PolicyNetwork, settings: TorchSettings, checkpoint: Path | None) -> None:
-        """Continue from `checkpoint`, or start with a fresh adapter when it is `None`."""
+        """Continue from `checkpoint`; `None` starts with a fresh adapter."""
         self._network = network
         self._settings = settings
         if checkpoint is None:
@@ -137,7 +121,7 @@ class AdapterTrainer:
             self._optimizer.load_state_dict(state["optimizer"])
 
     def save(self, folder: Path) -> None:
-        """Write adapter and optimizer as `folder`, which appears complete or not at all."""
+        """Write adapter and optimizer to `folder` atomically."""
         partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -152,14 +136,14 @@ class AdapterTrainer:
             raise
 
     def sft_step(self, batch: SFTBatch) -> dict[str, float]:
-        """One optimizer step on the mean cross-entropy over the batch's labelled tokens."""
+        """Take one optimizer step on the mean cross-entropy over the batch's labelled tokens."""
         samples = [sample for tensors in batch.trajectory_tensors if (sample := _labelled_sample(tensors))]
         count = sum(len(sample.targets) for sample in samples)
         if not samples:
             return {"loss/train": 0.0, "loss/grad_norm": 0.0, "loss/learning_rate": batch.learning_rate}
         started = time.monotonic()
         total = 0.0
-        with self._network.explicit(self.adapter):
+        with self._network.training_adapter(self.adapter):
             for indices in micro_batches(samples, self._settings.micro_batch_tokens):
                 logprobs, _ = target_logprobs(
                     self._network,
@@ -183,12 +167,10 @@ class AdapterTrainer:
         packed: PackedTensors,
         config: types.TrainConfig,
         dev_config: dev.TrainConfig,
-        trunk_states: TrunkStates | None = None,
     ) -> dict[str, float]:
-        """One GRPO step (`art.loss.loss_fn`) on all packed trajectories: the mean over all trainable tokens.
+        """Take one GRPO step (`art.loss.loss_fn`) on the mean over all trainable tokens of all packed trajectories.
 
-        `trunk_states` is the engine's: rollouts have been through the lowest layers already. With a KL penalty the
-        mean divergence that it is measured against is taken per micro-batch.
+        With a KL penalty, the mean divergence that it is measured against is taken per micro-batch.
         """
         samples, targets = unpack(packed)
         count = sum(len(sample.targets) for sample in samples)
@@ -197,20 +179,19 @@ class AdapterTrainer:
         references = self._reference_logprobs([[samples[i] for i in batch] for batch in batches], config, dev_config)
         sums = dict.fromkeys(("train", "entropy", "kl_old_new", "ratio_mean", "kl_policy_ref"), 0.0)
         largest_ratio = 0.0
-        with self._network.explicit(self.adapter):
+        with self._network.training_adapter(self.adapter):
             for batch, reference in zip(batches, references, strict=True):
                 logprobs, entropies = target_logprobs(
                     self._network,
                     [samples[i] for i in batch],
                     self._grad_from,
-                    trunk_states,
                     record_tokens=self._network.recorded_tokens,
                 )
                 of_batch = _join([targets[i] for i in batch], self._network.device)
                 loss = _policy_loss(of_batch, logprobs, reference, dev_config)
                 (loss.policy_loss / count).backward()
                 if self._network.device.type == "cpu":
-                    give_back_memory()  # otherwise the heap frays from one micro-batch to the next, to half a gigabyte more
+                    release_memory()  # heap fragmentation would cost half a gigabyte
                 logprobs = logprobs.detach()
                 change = torch.where(of_batch.logprobs.isnan(), 0.0, logprobs - of_batch.logprobs)
                 ratio = change.exp()
@@ -237,7 +218,7 @@ class AdapterTrainer:
         return self.adapter.layers()[0]
 
     def _apply(self, learning_rate: float, mode: Mode) -> float:
-        """Clip, step and clear the gradients; a change of mode starts the optimizer afresh (as ART does)."""
+        """Clip, step and clear the gradients. A change of mode resets the optimizer (as in ART)."""
         if self._mode != mode:
             self._optimizer.state.clear()
             self._mode = mode
@@ -253,17 +234,17 @@ class AdapterTrainer:
     def _reference_logprobs(
         self, batches: list[list[Sample]], config: types.TrainConfig, dev_config: dev.TrainConfig
     ) -> list[torch.Tensor | None]:
-        """Log-probabilities under the KL reference: the adapter named in `dev_config`, else the base."""
+        """Return log-probabilities under the KL reference: the adapter named in `dev_config`, else the base."""
         if config.kl_penalty_coef <= 0:
             return [None] * len(batches)
         path = dev_config.get("kl_ref_adapter_path")
         reference = self._network.load_adapter(path) if path else None
-        with self._network.explicit(reference), torch.no_grad():
+        with self._network.training_adapter(reference), torch.no_grad():
             return [target_logprobs(self._network, batch)[0] for batch in batches]
 
 
 def unpack(packed: PackedTensors) -> tuple[list[Sample], list[PolicyTargets]]:
-    """Whole trajectories from ART's packed rows, in which those of a group share their prompt.
+    """Return whole trajectories from ART's packed rows, in which those of a group share their prompt.
 
     A token belongs to the prompt `parent_id` when its `group_id` equals it; padding has group -1. Prompt tokens are
     trained (where the mask says so) with the first trajectory that follows them only.
@@ -311,7 +292,7 @@ def unpack(packed: PackedTensors) -> tuple[list[Sample], list[PolicyTargets]]:
 def _policy_loss(
     targets: PolicyTargets, logprobs: torch.Tensor, reference: torch.Tensor | None, dev_config: dev.TrainConfig
 ) -> Loss:
-    """ART's loss, summed, on a row that consists of targets only (its tensors are shifted by one against outputs)."""
+    """Return ART's loss, summed, over a row of targets only. ART shifts its inputs by one against the outputs."""
     from art.loss import loss_fn
 
     def after_one(values: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from training.backends.torch.conversation import ChatFormat, ParsedReply
+from training.backends.torch.chat_format import ChatFormat, ParsedReply
 from training.errors import BadInput
 
 TOOLS = [

@@ -6,32 +6,32 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.backends.torch.drafts import Drafts
+from training.backends.torch.ngram_speculation import NgramSpeculation
 
 CALL = [5, 6, 7, 8, 9, 2]
 
 
-def learn(drafts: Drafts, prompt: list[int], reply: list[int]) -> None:
-    drafts.learn(np.array([*prompt, *reply]), len(prompt), len(prompt) + len(reply))
+def learn(table: NgramSpeculation, prompt: list[int], reply: list[int]) -> None:
+    table.learn(np.array([*prompt, *reply]), len(prompt), len(prompt) + len(reply))
 
 
 def test_a_call_is_guessed_after_two_that_were_alike_and_up_to_where_they_differ() -> None:
-    drafts = Drafts()
-    learn(drafts, [1, 1, 1], CALL)
-    assert drafts.after(np.array([1, 1, 1]), 12) == []
-    learn(drafts, [1, 1, 1], CALL)
-    assert drafts.after(np.array([4, 1, 1, 1]), 12) == CALL
-    assert drafts.after(np.array([1, 1, 1, 5]), 3) == CALL[1:4]
-    learn(drafts, [1, 1, 1], [5, 6, 7, 100, 9, 2])
-    assert drafts.after(np.array([1, 1, 1]), 12) == CALL[:3]
+    table = NgramSpeculation()
+    learn(table, [1, 1, 1], CALL)
+    assert table.propose(np.array([1, 1, 1]), 12) == []
+    learn(table, [1, 1, 1], CALL)
+    assert table.propose(np.array([4, 1, 1, 1]), 12) == CALL
+    assert table.propose(np.array([1, 1, 1, 5]), 3) == CALL[1:4]
+    learn(table, [1, 1, 1], [5, 6, 7, 100, 9, 2])
+    assert table.propose(np.array([1, 1, 1]), 12) == CALL[:3]
 
 
 def test_there_is_nothing_to_guess_after_fewer_than_three_tokens() -> None:
-    drafts = Drafts()
+    table = NgramSpeculation()
     for _ in range(2):
-        learn(drafts, [], [1, 2, 3, 4])
-    assert drafts.after(np.array([1, 2]), 12) == []
-    assert drafts.after(np.array([1, 2, 3]), 12) == [4]
+        learn(table, [], [1, 2, 3, 4])
+    assert table.propose(np.array([1, 2]), 12) == []
+    assert table.propose(np.array([1, 2, 3]), 12) == [4]
 
 
 @given(
@@ -42,14 +42,14 @@ def test_there_is_nothing_to_guess_after_fewer_than_three_tokens() -> None:
 def test_every_guess_came_twice_running_after_the_three_before_it(
     replies: list[list[int]], ids: list[int], most: int
 ) -> None:
-    drafts = Drafts()
+    table = NgramSpeculation()
     followed: dict[tuple[int, ...], list[int]] = {}
     for reply in replies:
-        learn(drafts, [9, 9], reply)
+        learn(table, [9, 9], reply)
         known = [9, 9, *reply]
         for i in range(3, len(known)):
             followed.setdefault(tuple(known[i - 3 : i]), []).append(known[i])
-    guessed = drafts.after(np.array(ids, dtype=np.int64), most)
+    guessed = table.propose(np.array(ids, dtype=np.int64), most)
     assert len(guessed) <= most
     extended = [*ids, *guessed]
     for i in range(len(ids), len(extended)):

@@ -21,9 +21,9 @@ from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings
+from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs, unpack
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
-from training.backends.torch.update import AdapterTrainer, target_logprobs, unpack
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=12), min_size=1, max_size=8)
 
@@ -236,7 +236,7 @@ def test_logprobs_and_entropies_equal_the_plain_computation(
 ) -> None:
     samples = [as_sample(ids, np.random.default_rng(i)) for i, ids in enumerate(family(3))]
     model = plain_model(model_dir, network, trainer, tmp_path)
-    with network.explicit(trainer.adapter), torch.no_grad():
+    with network.training_adapter(trainer.adapter), torch.no_grad():
         logprobs, entropies = target_logprobs(network, samples)
     with torch.no_grad():
         expected = torch.cat([plain_logprobs(model, sample) for sample in samples])
@@ -275,7 +275,7 @@ def test_a_long_conversation_is_recorded_in_part(network: PolicyNetwork, trainer
                 storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        with network.explicit(trainer.adapter), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with network.training_adapter(trainer.adapter), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             logprobs, _ = target_logprobs(network, [sample], trainer._grad_from, record_tokens=record_tokens)
             kept[record_tokens] = sum(storages.values())
             logprobs.sum().backward()
