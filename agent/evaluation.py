@@ -11,7 +11,7 @@ import art
 
 from agent.baselines import do_nothing, search_and_quote
 from agent.demonstrations import play_oracle
-from agent.judges import Judge
+from agent.judges import Judge, JudgeError
 from agent.metrics import Prediction
 from agent.prompted import PromptedModel
 from agent.rollout import AgentRun, answer_question
@@ -23,6 +23,8 @@ from training.task import Policy
 MOST_ATTEMPTS = 3
 """How often a question is asked at most when asking it fails."""
 
+WARM_START, START = "warm_start", "start"
+"""Names of the policy before the first GRPO step: after demonstrations, or that of the run which this one continued from."""
 BASELINES = ("search_and_quote", "oracle", "do_nothing")
 
 
@@ -74,7 +76,7 @@ class Evaluation:
             failed = [number for number, prediction in enumerate(predictions) if prediction.error is not None]
             again = await asyncio.gather(*(one(scenarios[number], False) for number in failed))
             for number, prediction in zip(failed, again, strict=True):
-                predictions[number] = prediction
+                predictions[number] = _with_cost_of(predictions[number], prediction)
         return predictions
 
     async def baseline(self, name: str, scenarios: Sequence[Scenario]) -> list[Prediction]:
@@ -113,14 +115,18 @@ class Evaluation:
             "gold_ids": list(scenario.message_ids),
         }
         started = time.monotonic()
+        run, verdict = None, None
         try:
             run = await act(scenario)
-            verdict = None
             if run.answer and scenario.labelled:
                 verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer)
         except Exception as error:  # whatever failed is this question's result, by name and message
+            spent = {"prompt_tokens": run.prompt_tokens, "cost": run.cost} if run else {}
+            if isinstance(error, JudgeError):
+                spent |= {"judge_tokens": error.prompt_tokens, "judge_cost": error.cost}
             return Prediction(
                 **known,
+                **spent,
                 answer=None,
                 source_ids=[],
                 correct=None,
@@ -147,3 +153,15 @@ class Evaluation:
             outcome=run.outcome,
             transcript=run.transcript(),
         )
+
+
+def _with_cost_of(failed: Prediction, prediction: Prediction) -> Prediction:
+    """Return the prediction with what a failed attempt at the same question cost as well."""
+    costs = {
+        name: _sum(getattr(failed, name), getattr(prediction, name)) for name in ("cost", "judge_cost", "judge_tokens")
+    }
+    return prediction.model_copy(update=costs)
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return second if first is None else first + (second or 0)

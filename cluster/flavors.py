@@ -8,14 +8,23 @@ their node fails, though its orchestrator is started again to go on.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
-from kubernetes.client import ApiClient, V1Job
+from kubernetes.client import ApiClient, V1CronJob, V1Job
+from kubernetes.client.exceptions import ApiException
 from urllib3 import Retry
 from zenml import log_metadata
 from zenml.enums import ExecutionStatus
 from zenml.integrations.kubernetes import kube_utils
-from zenml.integrations.kubernetes.constants import STEP_NAME_ANNOTATION_KEY, STEP_OPERATOR_ANNOTATION_KEY
+from zenml.integrations.kubernetes.constants import (
+    KUBERNETES_CRON_JOB_METADATA_KEY,
+    KUBERNETES_SECRET_TOKEN_KEY_NAME,
+    STEP_NAME_ANNOTATION_KEY,
+    STEP_OPERATOR_ANNOTATION_KEY,
+)
 from zenml.integrations.kubernetes.flavors import KubernetesOrchestratorFlavor, KubernetesStepOperatorFlavor
 from zenml.integrations.kubernetes.orchestrators import KubernetesOrchestrator
 from zenml.integrations.kubernetes.step_operators import KubernetesStepOperator
@@ -55,8 +64,31 @@ class ResilientOrchestrator(KubernetesOrchestrator):
         super().update_schedule(schedule, update)
 
     def delete_schedule(self, schedule: ScheduleResponse) -> None:
+        """Delete the CronJob, its finished jobs and the secret with their token.
+
+        Kubernetes would end a run that is under way together with its CronJob.
+
+        Raises:
+            RuntimeError: A run is under way.
+        """
         self._patient = False
+        namespace, cron_job = self.config.kubernetes_namespace, self._cron_job(schedule)
+        if cron_job and cron_job.status and cron_job.status.active:
+            raise RuntimeError(
+                "a run is under way and would end with it: pause the schedule and delete it when the run has ended, or end "
+                f"the run first: kubectl delete job {cron_job.status.active[0].name} -n {namespace}"
+            )
         super().delete_schedule(schedule)
+        for secret in _token_secrets(cron_job) if cron_job else ():
+            with _absence_ignored():
+                kube_utils.delete_secret(self._k8s_core_api, namespace, secret)
+
+    def _cron_job(self, schedule: ScheduleResponse) -> V1CronJob | None:
+        name = schedule.run_metadata.get(KUBERNETES_CRON_JOB_METADATA_KEY)
+        if name is not None:
+            with _absence_ignored():
+                return self._k8s_batch_api.read_namespaced_cron_job(name, self.config.kubernetes_namespace)
+        return None
 
 
 class ResilientStepOperator(KubernetesStepOperator):
@@ -144,6 +176,24 @@ class ResilientStepOperator(KubernetesStepOperator):
         self._said = why
         logger.warning("Step `%s`: %s", step_run.name, why or "its pod has started")
         log_metadata({PENDING: why}, step_id=step_run.id)
+
+
+@contextmanager
+def _absence_ignored() -> Iterator[None]:
+    """Ignore that the API server does not have the object."""
+    try:
+        yield
+    except ApiException as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+
+
+def _token_secrets(cron_job: V1CronJob) -> set[str]:
+    """Return the names of the secrets from which the jobs of a CronJob take ZenML's token."""
+    containers = cron_job.spec.job_template.spec.template.spec.containers
+    sources = [variable.value_from for container in containers for variable in container.env or []]
+    keys = [source.secret_key_ref for source in sources if source is not None and source.secret_key_ref is not None]
+    return {key.name for key in keys if key.key == KUBERNETES_SECRET_TOKEN_KEY_NAME}
 
 
 def _runs_step(job: V1Job) -> bool:

@@ -20,6 +20,9 @@ OWN_FLAVORS = {
     StackComponentType.ORCHESTRATOR: flavors.ResilientOrchestratorFlavor,
     StackComponentType.STEP_OPERATOR: flavors.ResilientStepOperatorFlavor,
 }
+START_WITHIN_SECONDS = 300
+"""How late a scheduled run may start. Without a limit, Kubernetes starts the last run that a pause or a long run prevented as soon as it
+can, and none at all when there were more than 100 of them."""
 NEEDED = ("kubernetes_context", "artifact_store", "container_registry")
 
 
@@ -75,6 +78,7 @@ def components_of(settings: StackSettings) -> list[Component]:
                 "pass_zenml_token_as_secret": True,
                 # Two runs of one schedule would train the same thing twice, on GPUs that the other waits for.
                 "concurrency_policy": "Forbid",
+                "starting_deadline_seconds": START_WITHIN_SECONDS,
                 "successful_jobs_history_limit": 3,
                 "failed_jobs_history_limit": 3,
             },

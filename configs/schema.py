@@ -73,6 +73,8 @@ class DataConfig(BaseModel):
     def _questions_belong_to_mails(self) -> Self:
         if self.emails == SYNTHETIC and (self.train_questions or self.test_questions):
             raise ValueError("train_questions: the synthetic company brings its own; set emails as well")
+        if self.emails == SYNTHETIC and self.unlabelled_questions:
+            raise ValueError("unlabelled_questions: the synthetic company's questions all have answers; set emails as well")
         return self
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +14,7 @@ from pipelines.resuming import all_runs
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME
 from steps.model_registry import find_checkpoint, production_version
-from training.checkpoint import ADAPTER_CONFIG, Checkpoint
+from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import find_runs
 from training.settings import FROM_PRODUCTION
@@ -35,22 +34,8 @@ def with_start(config: Config, *, scheduled: bool = False) -> Config:
     if start is None:
         say("continue_from=production: nothing is in production yet, so this run starts from the base model")
     else:
-        require_same_shape(find_checkpoint(start).checkpoint, config.lora_rank, config.lora_layers)
+        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
     return config.model_copy(update={"continue_from": start})
-
-
-def require_same_shape(checkpoint: Checkpoint, rank: int, layers: int | None) -> None:
-    """Raises BadInput unless a new adapter would have the rank and layers of this one."""
-    adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    adapted = adapter.get("layers_to_transform")
-    found = {"lora_rank": adapter["r"], "lora_layers": len(adapted) if adapted else None}
-    wanted = {"lora_rank": rank, "lora_layers": layers}
-    for name, value in found.items():
-        if wanted[name] != value and not (name == "lora_layers" and value is None):
-            shown = "null" if value is None else value
-            raise BadInput(
-                f"{name}={wanted[name]} does not fit the checkpoint to continue from, which has {shown}: set {name}={shown}"
-            )
 
 
 def _find_start(name: str) -> str | None:

@@ -96,9 +96,13 @@ def _lines(planned: Plan) -> list[str]:
     tokens = f"at most {planned.most_tokens:,}"
     if planned.tokens is not None:
         tokens = f"about {planned.tokens:,}, {tokens}"
+    steps = f"{planned.steps:,}"
+    if planned.epochs:
+        few = f"{planned.questions_for_fewer_steps:,}"
+        steps += f"; fewer if there are at most {few} questions to train on (epochs={planned.epochs})"
     lines = [
         f"warm start     {planned.demonstrations:,} demonstrations",
-        f"steps          {planned.steps:,}",
+        f"steps          {steps}",
         f"rollouts       at most {planned.rollouts:,}, and {planned.validation_rollouts:,} for validation",
         f"tokens         {tokens} sampled",
     ]

@@ -56,17 +56,14 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
     """
     [(experiment, folder)] = find_runs(all_runs(), [name])
     data = data_in_store(experiment.data, f"--resume {name}")
-    began_with = _data_settings(data) | experiment.config
-    config = load_config(
-        file, overrides, base={key: value for key, value in began_with.items() if key in Config.model_fields}
-    )
-    now_with = section(config, DataConfig).model_dump(mode="json") | section(config, TrainingConfig).model_dump(
-        mode="json"
-    )
-    changes = [
-        f"{key} {_shown(value)} -> {_shown(now_with[key]) if key in now_with else 'no setting any more'}"
-        for key, value in began_with.items()
-        if key not in now_with or now_with[key] != value
+    recorded = _data_settings(data) | experiment.config
+    known = {key: value for key, value in recorded.items() if key in Config.model_fields}
+    config = load_config(file, overrides, base=known)
+    # Settings, and parts of settings, that did not exist when the run began had their defaults.
+    began_with, now_with = _settings(load_config(None, [], base=known)), _settings(config)
+    changes = [f"{key} {_shown(recorded[key])} -> no setting any more" for key in recorded.keys() - now_with.keys()]
+    changes += [
+        f"{key} {_shown(value)} -> {_shown(now_with[key])}" for key, value in began_with.items() if now_with[key] != value
     ]
     if not changes:
         sources = scoring_sources(section(config, TrainingConfig))
@@ -101,6 +98,12 @@ def _data_settings(data: DataRun) -> dict[str, Any]:
     """What the mails and questions of a run were prepared with."""
     settings: dict[str, Any] = Client().get_artifact_version(data.database).step.config.parameters["config"]
     return settings
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Return the settings of the data and the training."""
+    parts = section(config, DataConfig), section(config, TrainingConfig)
+    return {key: value for part in parts for key, value in part.model_dump(mode="json").items()}
 
 
 def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:

@@ -47,6 +47,7 @@ from steps.artifact_names import (
 from steps.data.sources import current_source_version, prepared_version, source_version
 from steps.model_registry import find_checkpoint, production_version
 from steps.project import OUTPUTS, ROOT, RUNS, training_code
+from training.backends import require_effect
 from training.errors import BadInput
 from training.experiment import known_runs
 from training.scoring import require_scoring, scoring_sources
@@ -182,6 +183,7 @@ def require_training(config: Config) -> TrainingConfig:
     if here:  # elsewhere the key is a secret of the cluster
         training.require_judge()
     require_stop_rules(training)
+    require_effect(training)
     if training.backend == "serverless":
         from training.backends import require_backend
         from training.backends.serverless import remote_base_model

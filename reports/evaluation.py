@@ -76,7 +76,8 @@ def _policies(rows: Iterable[Row]) -> str:
         '<p class="note">The thin line is the 95% interval (Wilson). Runs that ended in an error are in no other column; '
         "with more than 2% of them (red row) a policy is not compared. "
         "Source recall: gold mails that were cited. Source precision: cited mails that are gold. Seconds: the median of a "
-        "question while many are asked at once. Base: the untouched model; warm start: after the demonstrations; trained: "
+        "question while many are asked at once. Base: the untouched model; warm start: after the demonstrations; start: the "
+        "checkpoint that the run continued from; trained: "
         "after reinforcement learning; search and quote: one search, and the sentence of its first hit that fits best; oracle: "
         "knows the gold mails; do nothing: what silence is worth.</p></section>"
     )

@@ -53,16 +53,18 @@ def closing_table(summary: dict[str, Any]) -> Table:
 
 
 def gain(summary: dict[str, Any]) -> str | None:
-    """Return what reinforcement learning added over the warm start, as one sentence; None without a warm start to compare with."""
-    rows, test = summary.get("policies", {}), summary.get("paired", {}).get("trained_vs_warm_start")
-    if test is None or not {"trained", "warm_start"} <= rows.keys():
+    """Return what reinforcement learning added to the policy before it, as one sentence; None without one to compare with."""
+    rows, paired = summary.get("policies", {}), summary.get("paired", {})
+    first = next((name for name in ("warm_start", "start") if name in rows), None)
+    test = paired.get(f"trained_vs_{first}")
+    if first is None or test is None or "trained" not in rows:
         return None
-    before, after = (rows[name]["accuracy"] for name in ("warm_start", "trained"))
+    before, after = (rows[name]["accuracy"] for name in (first, "trained"))
     if before is None or after is None:
         return None
     chance = "p < 0.0001" if test["p_value"] < 0.0001 else f"p = {test['p_value']:.4f}"
     return (
-        f"GRPO added {(after - before) * 100:+.1f} points to the warm start: {percent(before)} to {percent(after)} "
+        f"GRPO added {(after - before) * 100:+.1f} points to the {first.replace('_', ' ')}: {percent(before)} to {percent(after)} "
         f"({test['a_only']} questions gained, {test['b_only']} lost, {chance})"
     )
 

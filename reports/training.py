@@ -27,7 +27,7 @@ def training_html(
     """The page. A history row holds `step` and numbers; every numeric column but bookkeeping becomes a chart.
 
     Rows of another `phase` than the last row's (the warm start) are listed, not drawn, because their figures mean other things.
-    Only their validation is drawn: the curve begins there, and a line across the chart shows what imitation alone reached.
+    Only their validation is drawn: the curve begins there, and a line across the chart shows what the policy before the first step reached.
     `rollouts` are recorded ones to look at, `best_step` is the step whose policy is the result.
     """
     phase = history[-1].get("phase") if history else None
@@ -47,7 +47,7 @@ def training_html(
     ]
     data: dict[str, Any] = {"columns": curves, "geometry": [LEFT, WIDTH - RIGHT]}
     if rollouts:
-        questions = rollouts_by_question(rollouts, best_step)
+        questions = rollouts_by_question(rollouts, best_step, _first_policy(history))
         names = dict.fromkeys(name for question in questions for name in question["runs"])
         data |= {"of": "rollout", "policies": list(names), "compared": list(names), "questions": questions}
     scripts = ("training.js", "viewer.js") if rollouts else ("training.js",)
@@ -57,8 +57,16 @@ def training_html(
 def _imitation(column: str, before: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
     """The level that the policy had on held-out questions before its first GRPO step."""
     validated = points_of(column, before) if column in _HELD_OUT else []
-    name = "untouched base" if before and before[-1].get("phase") == "untouched" else "imitation alone"
-    return (name, validated[-1][1]) if validated else None
+    if not validated:
+        return None
+    name = _first_policy(before)
+    return "imitation alone" if name == "warm start" else name, validated[-1][1]
+
+
+def _first_policy(history: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the policy before the first GRPO step is called."""
+    phase = str(history[0].get("phase")) if history else ""
+    return {"untouched": "untouched base", "continued": "start"}.get(phase, "warm start")
 
 
 def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,7 +23,9 @@ def questions_section(title: str, of: str, every_kind: str) -> str:
 <noscript><p>The list of questions needs JavaScript.</p></noscript></section>"""
 
 
-def rollouts_by_question(rollouts: Sequence[Mapping[str, Any]], best_step: int) -> list[dict[str, Any]]:
+def rollouts_by_question(
+    rollouts: Sequence[Mapping[str, Any]], best_step: int, first_policy: str
+) -> list[dict[str, Any]]:
     """What the viewer shows of recorded rollouts: held-out questions with a policy beside another, then groups of steps."""
     questions: dict[tuple[Any, ...], dict[str, Any]] = {}
     for rollout in sorted(rollouts, key=lambda rollout: (rollout["split"] != "val", rollout["step"])):
@@ -40,13 +42,13 @@ def rollouts_by_question(rollouts: Sequence[Mapping[str, Any]], best_step: int) 
                 "runs": {},
             },
         )
-        name = _policy(rollout["step"], best_step) if held_out else f"rollout {len(question['runs']) + 1}"
+        name = _policy(rollout["step"], best_step, first_policy) if held_out else f"rollout {len(question['runs']) + 1}"
         question["runs"][name] = _run(rollout)
     return list(questions.values())
 
 
-def _policy(step: int, best_step: int) -> str:
-    name = f"after step {step}" if step else "warm start"
+def _policy(step: int, best_step: int, first_policy: str) -> str:
+    name = f"after step {step}" if step else first_policy
     return f"{name} (best)" if step == best_step else name
 
 

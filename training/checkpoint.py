@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import re
 import shutil
 import uuid
 from datetime import datetime
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import safe_open
 
 from training.errors import BadInput
 
@@ -19,6 +22,7 @@ MANIFEST = "manifest.json"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST)
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 class CheckpointManifest(BaseModel):
@@ -128,6 +132,22 @@ class Checkpoint:
             f"checkpoint {trained_on.name} (step {trained_on.step}) was trained on {trained_on.base_model}, "
             f"not on {base_model}: set base_model to {trained_on.base_model_source}"
         )
+
+    def require_shape(self, rank: int, layers: int | None) -> None:
+        """Raise BadInput unless a new adapter would have the rank and the layers of this one."""
+        adapter = json.loads((self.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        chosen = adapter.get("layers_to_transform")
+        # A number of layers that covers the whole model is recorded as all of them.
+        all_adapted = not chosen and layers is not None and layers >= self._adapted_layers()
+        found = {"lora_rank": adapter["r"], "lora_layers": layers if all_adapted else len(chosen) if chosen else None}
+        for (name, value), wanted in zip(found.items(), (rank, layers), strict=True):
+            if wanted != value:
+                wants, has = ("null" if number is None else number for number in (wanted, value))
+                raise BadInput(f"{name}={wants} does not fit the checkpoint to continue from, which has {has}: set {name}={has}")
+
+    def _adapted_layers(self) -> int:
+        with safe_open(self.path / ADAPTER_WEIGHTS, "numpy") as weights:
+            return len({found[1] for key in weights.keys() if (found := _LAYER.search(key))})  # noqa: SIM118
 
 
 def _require_files(folder: Path, names: tuple[str, ...]) -> None:

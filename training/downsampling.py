@@ -34,9 +34,13 @@ def max_variance_subset(rewards: Sequence[float], size: int) -> list[int]:
     return sorted(chosen(max(range(size + 1), key=spread)))
 
 
-def downsampled(group: art.TrajectoryGroup, size: int | None) -> art.TrajectoryGroup:
-    """The group with only the `size` trajectories whose rewards vary most; with all of them when `size` is `None`."""
+def downsampled(group: art.TrajectoryGroup, size: int | None, max_context: int) -> art.TrajectoryGroup:
+    """Return the group with only the `size` trajectories whose rewards vary most; with all of them when `size` is `None`.
+
+    Trajectories of more than `max_context` tokens are not chosen, because no update learns from them.
+    """
     if size is None or size >= len(group.trajectories):
         return group
-    positions = max_variance_subset([trajectory.reward for trajectory in group.trajectories], size)
-    return art.TrajectoryGroup([group.trajectories[position] for position in positions], metadata=group.metadata)
+    fitting = [t for t in group.trajectories if t.metrics.get("context_tokens", 0) <= max_context]
+    positions = max_variance_subset([trajectory.reward for trajectory in fitting], size)
+    return art.TrajectoryGroup([fitting[position] for position in positions], metadata=group.metadata)

@@ -43,6 +43,8 @@ MOST_ATTEMPTS = 2
 """How often a rollout is played at most when it fails."""
 MOST_ERRORS = 0.02
 """Share of the questions of a validation that may fail. With more, the others are not a fair sample: long ones fail first."""
+MOST_FAILED_ROLLOUTS = 0.5
+"""Share of the rollouts of a GRPO step that may fail. With more, the run ends: the policy would learn from what fails last."""
 
 
 class Slots:
@@ -207,7 +209,7 @@ class Gatherer:
         """Waits for the groups of step `step`, as long as one of its rollouts ends every `step_timeout` seconds.
 
         Raises:
-            BadInput: no rollout finished, or the judge could not score any group.
+            BadInput: more than `MOST_FAILED_ROLLOUTS` failed, or the judge could not score any group.
         """
         settings, under_way = self._settings, self._steps[step]
         self._progress.stage(f"step {step}: rollouts", len(under_way.tasks) * settings.rollouts_per_group)
@@ -222,7 +224,13 @@ class Gatherer:
         groups = [group.scored for group in results if group.scored is not None]
         failures = [failure for group in results for failure in group.failures]
         use = sum((group.judged_by for group in results), JudgeUse())
-        tell_failures(failures, f"step {step}", self._warn, none_finished=not groups and not use.problem)
+        played = len(results) * settings.rollouts_per_group
+        ends = ""
+        if not groups and not use.problem:
+            ends = "none finished"
+        elif len(failures) > MOST_FAILED_ROLLOUTS * played:
+            ends = f"more than {MOST_FAILED_ROLLOUTS:.0%} of {played}"
+        tell_failures(failures, f"step {step}", self._warn, ends_run=ends)
         if use.problem:
             problem = f"step {step}: {judge_name(settings)} gave no usable scores ({use.problem})"
             if not groups:
@@ -295,9 +303,12 @@ def reward_spread(group: art.TrajectoryGroup) -> float:
 
 
 def tell_failures(
-    failures: Sequence[BaseException], where: str, warn: Callable[[str], None], *, none_finished: bool
+    failures: Sequence[BaseException], where: str, warn: Callable[[str], None], *, ends_run: str = ""
 ) -> None:
-    """Failed rollouts are a warning, or the end of the run when no rollout finished or what failed is no rollout's affair."""
+    """Warn of failed rollouts.
+
+    With `ends_run`, the reason why there were too many, raise BadInput, or the first failure itself if it is a bug.
+    """
     if not failures:
         return
     for failure in failures:
@@ -306,9 +317,9 @@ def tell_failures(
     kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
     first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]
     told = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
-    if not none_finished:
+    if not ends_run:
         warn(told)
         return
     if isinstance(failures[0], TimeoutError | OSError | OpenAIError):
-        raise BadInput(f"{told}, none finished; the same command goes on after the last finished step") from failures[0]
+        raise BadInput(f"{told}, {ends_run}; the same command goes on after the last finished step") from failures[0]
     raise failures[0]

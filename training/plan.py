@@ -35,11 +35,15 @@ class Pace(BaseModel):
 class Plan(BaseModel):
     """Counts of a whole run, resumed or not. `None` where nothing is known to reckon with.
 
-    With `max_extra_groups` rollouts, judge requests and what follows from them are upper bounds.
+    With `max_extra_groups` or `epochs` rollouts, judge requests and what follows from them are upper bounds.
     """
 
     demonstrations: int
     steps: int
+    """At most; `epochs` may end the run earlier."""
+    epochs: int | None
+    questions_for_fewer_steps: int
+    """With at most this many questions to train on, `epochs` ends the run before `steps`."""
     rollouts: int
     validation_rollouts: int
     most_tokens: int
@@ -78,6 +82,8 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
     return Plan(
         demonstrations=demonstrations,
         steps=settings.max_steps,
+        epochs=settings.epochs,
+        questions_for_fewer_steps=(settings.max_steps - 1) * settings.groups_per_step // (settings.epochs or 1),
         rollouts=rollouts,
         validation_rollouts=validated,
         most_tokens=(rollouts + validated) * max_turns * max_tokens,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.backends import free_memory, gpu_memory, require_backend
+from training.backends import free_memory, gpu_memory, require_backend, require_effect
 from training.backends.base_model import ModelAccess, find_base_model
 from training.backends.memory import require_memory
 from training.errors import BadInput
@@ -40,6 +40,7 @@ def preflight_elsewhere(settings: TrainerSettings) -> Iterator[Check]:
     """What can be checked of a run whose machine is another one: the settings."""
     yield _checked("stop rules", lambda: require_stop_rules(settings) or "consistent")
     yield _checked("rewards", lambda: require_scoring(settings, keys=False) or " + ".join(_rewards(settings)))
+    yield _checked("backend", lambda: require_effect(settings) or settings.backend)
     later = "keys, GPU, memory, disk, base model and judge are checked in the pod that trains, before it begins"
     yield Check("elsewhere", True, later)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import art
 
-from training.backends import open_backend
+from training.backends import open_backend, vllm_lora_rank
 from training.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Task
@@ -18,7 +18,13 @@ from training.trainer import Trainer, TrainingRun
 def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
     """What ART is told about the model beside its name."""
     config = art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context})
-    if settings.backend == "local" and settings.max_steps_off_policy:
+    if settings.backend != "local":
+        return config
+    # ART's own ratio of alpha to rank. vLLM refuses adapters of a higher rank than it was started for.
+    rank = settings.lora_rank
+    config["peft_args"] = {"r": rank, "lora_alpha": 2 * rank, "random_state": settings.seed}
+    config["engine_args"] = {"max_lora_rank": vllm_lora_rank(rank)}
+    if settings.max_steps_off_policy:
         # On a GPU that does both, vLLM sleeps as long as an update takes, and nothing could be gathered meanwhile.
         config.update(trainer_gpu_ids=[0], inference_gpu_ids=[1])
     return config

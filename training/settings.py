@@ -176,7 +176,8 @@ class TrainerSettings(BaseModel):
     validation_metric: Literal["accuracy", "reward", "win_rate"] = Field(
         default="accuracy",
         description="what the best checkpoint, stop_plateau_steps and stop_target go by; win_rate needs no reference answers: "
-        "the RULER judge compares each rollout with that of the policy that the run starts from, in both orders",
+        "the RULER judge compares each rollout with that of the policy before the first GRPO step (after the warm start, if there "
+        "is one), in both orders",
     )
     stop_plateau_steps: int | None = Field(
         default=None, ge=1, le=100_000, description="stop after so many steps without a better validation; null: never"

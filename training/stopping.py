@@ -29,6 +29,12 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         raise BadInput("max_steps=0 with continue_from: nothing would be trained, since such a run has no warm start")
     if not settings.demonstrations and not settings.max_steps:
         raise BadInput("demonstrations=0 and max_steps=0: nothing would be trained")
+    if settings.epochs and (settings.max_extra_groups or settings.question_selection != "shuffled"):
+        other = "question_selection=learnability" if settings.question_selection != "shuffled" else "max_extra_groups"
+        raise BadInput(
+            f"epochs={settings.epochs} counts passes over all train questions, and with {other} there are none: set max_steps "
+            "and leave epochs out"
+        )
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
     margin = settings.stop_margin
     for name, value in (("stop_plateau_steps", plateau), ("stop_target", target), ("stop_margin", margin)):
@@ -101,7 +107,8 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
         if plateau is not None and last - best.step >= plateau:
             return f"validation {name} was never above the {value} of step {best.step} in {last - best.step} steps"
     if last >= settings.max_steps:
-        return f"max_steps={settings.max_steps} reached"
+        # The trainer lowers `max_steps` to the steps of `epochs`, or drops `epochs` when those are more.
+        return f"epochs={settings.epochs} done in {last} steps" if settings.epochs else f"max_steps={settings.max_steps} reached"
     return _budget_spent(rows, settings)
 
 

@@ -59,6 +59,9 @@ class _Traced(Progress):
     def stage(self, description: str, total: int) -> None:
         self._progress.stage(description, total)
 
+    def extend(self, parts: int) -> None:
+        self._progress.extend(parts)
+
     def advance(self) -> None:
         self._progress.advance()
 
@@ -70,6 +73,9 @@ class _Traced(Progress):
 
     def step(self, row: StepRecord) -> None:
         self._progress.step(row)
+
+    def note(self, sentence: str) -> None:
+        self._progress.note(sentence)
 
     def stopped(self, reason: str) -> None:
         self._progress.stopped(reason)

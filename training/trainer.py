@@ -12,7 +12,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,10 @@ class Trainer:
             scenarios, held_out = hold_out(scenarios, self.settings.validation_questions)
         if self.settings.epochs is not None:
             in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
-            self.settings = self.settings.model_copy(update={"max_steps": min(self.settings.max_steps, in_epochs)})
+            ends_earlier = in_epochs < self.settings.max_steps
+            if ends_earlier:
+                self.progress.note(f"epochs={self.settings.epochs}: {in_epochs} steps instead of max_steps={self.settings.max_steps}")
+            self.settings = self.settings.model_copy(update={"max_steps": in_epochs} if ends_earlier else {"epochs": None})
         selection = select_questions(self.task, scenarios, self.settings)
         with self._watch.call("start of the backend"):
             await self.model.register(self.backend)
@@ -255,8 +258,14 @@ class Trainer:
         # What `model.train_sft` does, with a word to the progress after each batch.
         with self._watch.call("warm start"):
             async for metrics in self.backend._train_sft(self.model, trajectories, config, {}):
+                _require_finite(metrics, "warm start", "warm_start_learning_rate")
                 losses.append(float(metrics.get("loss/train", math.nan)))
                 too_long = int(metrics.get("data/step_num_dropped_trajectories", 0)) // settings.warm_start_epochs
+                if too_long == len(demonstrations):
+                    raise BadInput(
+                        f"warm start: all demonstrations are longer than max_context={settings.max_context} tokens; raise it, or lower "
+                        "max_results or read_chars"
+                    )
                 self.progress.advance()
                 self._watch.moves()
         if too_long:
@@ -289,7 +298,9 @@ class Trainer:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [reward_spread(group) for group in groups]
         subset, least = self.settings.train_rollouts_per_group, self.settings.min_reward_std
-        trainable = [downsampled(group, subset) for group, std in zip(groups, spread, strict=True) if std > least]
+        varied = [group for group, std in zip(groups, spread, strict=True) if std > least]
+        chosen = [downsampled(group, subset, self.settings.max_context) for group in varied]
+        trainable = [group for group in chosen if len(group.trajectories) > 1 and reward_spread(group) > least]
         replayed = self._replay.recall(step) if trainable else []
         if trainable and not any(row.groups_trained for row in before):
             scale = self.settings.scale_rewards == "group"
@@ -305,6 +316,7 @@ class Trainer:
                     **update_arguments(self.settings),
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
+            _require_finite(update, f"step {step}", "learning_rate")
         self._replay.remember(step, trainable)
         self.progress.advance()
         checkpoint_step = await self.model.get_step()
@@ -391,7 +403,8 @@ class Trainer:
                 outcomes[number] = outcome
         groups = [outcome for outcome in outcomes if isinstance(outcome, art.TrajectoryGroup)]
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        tell_failures(failures, f"validation after step {row.step}", self._warn, none_finished=not groups)
+        ends = "" if groups else "none finished"
+        tell_failures(failures, f"validation after step {row.step}", self._warn, ends_run=ends)
         await self.model.log(groups, split="val", step=row.checkpoint_step)
         self.progress.rollouts(groups, split="val", step=row.step)
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -405,10 +418,14 @@ class Trainer:
         seconds = time.monotonic() - started
         comparable = uncompared <= MOST_ERRORS * len(scenarios)
         if not comparable:
-            self._warn(
-                f"validation after step {row.step} counts for nothing: {uncompared} of {len(scenarios)} questions failed, "
-                f"more than {MOST_ERRORS:.0%}"
-            )
+            problem = f"{uncompared} of {len(scenarios)} questions failed, more than {MOST_ERRORS:.0%}"
+            needed = "validation_metric=win_rate" if self._wins else f"stop_margin={self.settings.stop_margin}"
+            if row.step == 0 and (self._wins or self.settings.stop_margin is not None):
+                raise BadInput(
+                    f"validation before the first GRPO step: {problem}, so {needed} has nothing to compare with; find the cause "
+                    "in the warnings above and start the same command again"
+                )
+            self._warn(f"validation after step {row.step} counts for nothing: {problem}")
         return row.model_copy(
             update={
                 "seconds": row.seconds + seconds,
@@ -468,6 +485,16 @@ class Trainer:
         for folder in (self._model_dir / CHECKPOINTS).glob("[0-9]*"):
             if folder.name.isdigit() and int(folder.name) not in keep:
                 shutil.rmtree(folder)
+
+
+def _require_finite(metrics: Mapping[str, float], where: str, rate: str) -> None:
+    """Raise BadInput when an update has left weights that are no numbers: every later rollout would be noise."""
+    for name in ("loss/train", "loss/grad_norm"):
+        if not math.isfinite(value := float(metrics.get(name, 0.0))):
+            raise BadInput(
+                f"{where}: {name} is {value}, so the weights are useless and are not kept; lower {rate}, or run the same command "
+                "to try the update again"
+            )
 
 
 def _disk_is_full(error: BaseException | None) -> bool:

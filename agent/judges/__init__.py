@@ -22,7 +22,15 @@ class Verdict(BaseModel):
 
 
 class JudgeError(RuntimeError):
-    """The judge could not reach a verdict. The run is then an error, not a wrong answer."""
+    """The judge could not reach a verdict. The run is then an error, not a wrong answer.
+
+    `prompt_tokens` and `cost` are those of the attempts, as in `Verdict`.
+    """
+
+    def __init__(self, problem: str, *, prompt_tokens: int = 0, cost: float | None = None) -> None:
+        super().__init__(problem)
+        self.prompt_tokens = prompt_tokens
+        self.cost = cost
 
 
 class Judge(Protocol):

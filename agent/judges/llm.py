@@ -67,7 +67,7 @@ class LLMJudge:
                 await asyncio.sleep(attempt)
                 continue
             return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300], **spent.model_dump())
-        raise JudgeError(f"{self.model} gave no verdict in {self.attempts} attempts: {problem}")
+        raise JudgeError(f"{self.model} gave no verdict in {self.attempts} attempts: {problem}", **spent.model_dump())
 
     async def _ask(self, question: str, reference: str, answer: str) -> Any:
         import litellm  # seconds of import that only this judge needs

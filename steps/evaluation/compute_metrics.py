@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from zenml import get_step_context, log_metadata, step
+from zenml import get_step_context, link_artifact_to_model, log_metadata, step
 from zenml.enums import ModelStages
 from zenml.types import HTMLString
 
-from agent.evaluation import BASELINES
+from agent.evaluation import BASELINES, START, WARM_START
 from agent.metrics import Prediction, mcnemar, too_many_errors
 from agent.metrics import compute_metrics as metrics_of
 from agent.pass_at_k import pass_at_k
-from agent.promotion import decide_promotion
+from agent.promotion import Promotion, decide_promotion
 from configs.schema import EvaluationConfig
 from reports.console import say
 from reports.evaluation import evaluation_html
-from steps.artifact_names import METRICS, REPORT
+from steps.artifact_names import CHECKPOINT, METRICS, REPORT
 from steps.evaluation.ask_production import PRODUCTION
 from training.checkpoint import Checkpoint
 
@@ -39,10 +39,28 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
         "baselines": {name: row for name, row in rows.items() if name in BASELINES},
         "paired": {
             f"trained_vs_{other}": mcnemar(by_policy["trained"], by_policy[other]).model_dump(mode="json")
-            for other in (PRODUCTION, "warm_start", "base")
+            for other in (PRODUCTION, WARM_START, START, "base")
             if other in by_policy and not any(too_many_errors(by_policy[name]) for name in ("trained", other))
         },
     }
+
+
+def _other_checkpoint(evaluated: Checkpoint) -> str | None:
+    """Return why the model version does not stand for the evaluated checkpoint; a version without a checkpoint gets this one.
+
+    `--checkpoint` may name any checkpoint, also another one of the run that the model version is called after.
+    """
+    context = get_step_context()
+    own = context.model.get_artifact(CHECKPOINT)
+    if own is None:
+        link_artifact_to_model(context.step_run.inputs["checkpoint"][0], context.model)
+        return None
+    if own.run_metadata["checksum"] == evaluated.manifest.adapter_checksum:
+        return None
+    return (
+        f"the evaluated checkpoint is not the one that version {context.model.version} stands for (step "
+        f"{own.run_metadata['step']}), so that would go to production instead"
+    )
 
 
 # Never cached: it costs nothing, and what it says of the stage has to be what it does to it.
@@ -72,6 +90,8 @@ def compute_metrics(
         min_gain=config.min_gain,
         significance=config.promotion_significance,
     )
+    if promotion.promoted and (other := _other_checkpoint(checkpoint)):
+        promotion = Promotion(promoted=False, reason=other)
     for name, row in summary["policies"].items():
         if not row["comparable"]:
             say(f"{name}: {row['errors']} of {row['errors'] + row['n']} questions ended in an error: no result", alarm=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 from zenml import step
 from zenml.config.cache_policy import CachePolicy
 
-from agent.evaluation import BASELINES, Evaluation, select_questions
+from agent.evaluation import BASELINES, START, WARM_START, Evaluation, select_questions
 from agent.judges.settings import open_judge
 from agent.metrics import Prediction
 from agent.task import EmailSearchTask
@@ -33,13 +33,15 @@ from training.task import Policy
 def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[str, Path]:
     """The adapters to evaluate, by policy name.
 
-    A run without a warm start has no such row. A run whose best checkpoint is its warm start has only that one: it is asked once.
+    The policy before the first GRPO step is the warm start, or in a run that continued from another one the `start`. A run from the
+    base model has no such row. A run whose best checkpoint is that policy has only that one: it is asked once.
     """
     if warm_start is None or warm_start.manifest.step > 0:
         return {"trained": trained.path}
+    before = START if warm_start.manifest.config.get("continue_from") else WARM_START
     if warm_start.manifest.adapter_checksum == trained.manifest.adapter_checksum:
-        return {"warm_start": warm_start.path}
-    return {"warm_start": warm_start.path, "trained": trained.path}
+        return {before: warm_start.path}
+    return {before: warm_start.path, "trained": trained.path}
 
 
 @step(
@@ -85,9 +87,10 @@ def run_inference(
             with counter(f"questions answered by {prompted.model}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(prompted.model, prompted, questions, advance=advance.one)
         if "trained" not in adapters:
-            say("trained is the warm start, the best checkpoint of its run: asked once")
-            warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
-            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in warm]
+            [before] = adapters
+            say(f"trained is the {before.replace('_', ' ')}, the best checkpoint of its run: asked once")
+            asked = [prediction for prediction in predictions if prediction.policy == before]
+            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in asked]
         if config.base_examples:
             task = EmailSearchTask(database, scenarios, evaluation.judge, settings)
             examples = task.demonstrations(task.train_scenarios(), config.base_examples)

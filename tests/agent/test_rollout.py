@@ -12,6 +12,7 @@ from scripted_policy import OWNER, ScriptedPolicy, call_text
 import agent.evaluation
 from agent.demonstrations import demonstration
 from agent.evaluation import Evaluation
+from agent.judges import JudgeError, Verdict
 from agent.judges.exact import ExactJudge
 from agent.metrics import Prediction
 from agent.rollout import AgentRun, answer_question
@@ -152,6 +153,33 @@ def test_a_question_that_fails_is_asked_again_and_too_many_failures_are_no_resul
     assert [(prediction.error, prediction.correct) for prediction in ask()] == [(None, True)]
     fails = 3
     assert [prediction.error for prediction in ask()] == ["TimeoutError"]
+
+
+def test_a_judge_without_a_verdict_is_paid_for_too(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    class Failing(ExactJudge):
+        failures = 2
+
+        async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+            self.failures -= 1
+            if self.failures >= 0:
+                raise JudgeError("no verdict", prompt_tokens=3000, cost=0.25)
+            return await super().judge(question, reference, answer)
+
+    judge = Failing()
+    evaluation = Evaluation(database, judge, AgentSettings(), max_concurrent=2)
+
+    def ask() -> Prediction:
+        scripted.replies = [SEARCH, READ, ANSWER] * 3
+        [prediction] = asyncio.run(evaluation.policy("trained", scripted.policy, [two_mail_question]))
+        return prediction
+
+    judged = ask()
+    assert (judged.correct, judged.judge_tokens, judged.judge_cost) == (True, 6000, 0.5)
+    judge.failures = 3
+    failed = ask()
+    assert (failed.error, failed.judge_tokens, failed.judge_cost) == ("JudgeError", 9000, 0.75)
 
 
 def test_the_oracle_follows_the_bridge_from_mail_to_mail(database: MailDatabase, two_mail_question: Scenario) -> None:

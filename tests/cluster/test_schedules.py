@@ -80,6 +80,8 @@ def test_the_cronjob_that_zenml_submits(cluster: ApiServer, scheduled: str) -> N
     require_valid(job)
     spec = job["spec"]
     assert (spec["schedule"], spec["concurrencyPolicy"]) == ("0 2 * * *", "Forbid")
+    # Without it Kubernetes makes up for runs that a pause or a long run prevented, and gives up after 100 of them.
+    assert spec["startingDeadlineSeconds"] == 300
     assert (spec["successfulJobsHistoryLimit"], spec["failedJobsHistoryLimit"]) == (3, 3)
     pod = spec["jobTemplate"]["spec"]["template"]["spec"]
     assert pod["serviceAccountName"] == "email-agent"
@@ -133,6 +135,24 @@ def test_paused_resumed_and_deleted(
     assert not cluster.of_kind("cronjobs") and not schedules.all_schedules()
     create()  # the name is free again
     assert [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
+
+
+def test_a_schedule_whose_run_is_under_way_is_not_deleted(cluster: ApiServer, scheduled: str) -> None:
+    cron_job(cluster)["status"] = {"active": [{"kind": "Job", "name": "retraining-1"}]}
+    with pytest.raises(BadInput, match="a run is under way .*: kubectl delete job retraining-1 -n zenml"):
+        schedules.delete(scheduled)
+    assert cron_job(cluster) and [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
+
+
+def test_the_token_goes_with_its_schedule(cluster: ApiServer, scheduled: str) -> None:
+    job = cron_job(cluster)
+    for name in ("zenml-token-1", "zenml-token-of-another-schedule"):
+        cluster.put(f"/api/v1/namespaces/zenml/secrets/{name}")
+    token = {"secretKeyRef": {"name": "zenml-token-1", "key": "zenml_api_token"}}
+    [container] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    container["env"].append({"name": "ZENML_STORE_API_TOKEN", "valueFrom": token})
+    schedules.delete(scheduled)
+    assert [secret["metadata"]["name"] for secret in cluster.of_kind("secrets")] == ["zenml-token-of-another-schedule"]
 
 
 def test_one_retraining_has_one_schedule(cluster: ApiServer, scheduled: str) -> None:

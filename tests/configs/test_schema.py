@@ -83,6 +83,7 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("alert_share=1.5", ["alert_share", "<= 1"]),
         ("max_steps", ["key=value"]),
         ("train_questions=somewhere", ["train_questions", "synthetic"]),
+        ("unlabelled_questions=true", ["unlabelled_questions", "synthetic company's questions all have answers"]),
         ("questions_per_inboxes=3", ["unknown key", "'questions_per_inbox'"]),
         ("question_min_realism=2", ["question_min_realism", "<= 1"]),
         ("max_cost=0", ["max_cost", "> 0"]),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import boto3
 import pytest
+from checkout import Checkout
 from kubernetes import client as k8s
 from kubernetes import config as kubeconfig
 from live_stack import Cluster, Stack
@@ -73,3 +74,11 @@ def stack(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         client.activate_stack(settings.stack_name)
         yield Stack(cluster, client, bucket, folder)
         configuration.set_default_store()
+
+
+@pytest.fixture(scope="session")
+def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout whose ZenML is the stack's."""
+    made = Checkout.create(tmp_path_factory.mktemp("cluster") / "project")
+    (made.folder / "models").unlink()
+    return Checkout(made.folder, made.environment | {"ZENML_CONFIG_PATH": os.environ["ZENML_CONFIG_PATH"]})

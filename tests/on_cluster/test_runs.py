@@ -6,22 +6,21 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
 import yaml
 from checkout import ROOT, Checkout
+from cluster_runs import cluster_config, eventually
 from host_pods import IMAGE, pod_settings
 from live_stack import Stack
 from zenml.integrations import kubernetes
 from zenml.models import StepRunResponse
 
-from cluster.flavors import FLAVOR, PENDING
+from cluster.flavors import PENDING
 from pipelines.inference import DEPLOYMENT, inference_pipeline
 from steps.artifact_names import MODEL_NAME
 from training.history import HISTORY_FILE
@@ -45,45 +44,6 @@ SMALL = {
 TEMPLATE = Path(kubernetes.__file__).parent / "templates" / "kubernetes" / "deployment.yaml.j2"
 PORT = DEPLOYMENT.uvicorn_port
 JSON = {"Content-Type": "application/json"}
-Found = TypeVar("Found")
-
-
-def eventually(look: Callable[[], Found], process: subprocess.Popen[str], seconds: float = 1500) -> Found:
-    """What `look` finds as soon as it is true. Fails when `process` ends or the time is over before."""
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, look
-        time.sleep(0.5)
-    return found
-
-
-def cluster_config(checkout: Checkout, product: str, *folders: Path, **values: Any) -> str:
-    """`values` with the ZenML settings of the product's configuration, less what needs a GPU, a registry or a large model.
-
-    `folders` are mounted in the orchestrator's pods and in no others.
-    """
-    of_product = yaml.safe_load((ROOT / "configs" / product).read_text())
-    config = values | {key: of_product[key] for key in ("settings", "step_settings")}
-    docker = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
-    pods, gpu = pod_settings(checkout.folder, *folders), {"nvidia.com/gpu": "1"}
-    config["settings"]["docker"] = docker
-    # The orchestrator's pod would import each step's code once more, only to see whether the step was ever run.
-    config["settings"][f"orchestrator.{FLAVOR}"] |= {
-        "pod_settings": pods,
-        "orchestrator_pod_settings": pods,
-        "prevent_orchestrator_pod_caching": True,
-        "job_monitoring_interval": 1,
-    }
-    for step in config["step_settings"].values():
-        step["settings"]["docker"] = docker
-        step["settings"][f"step_operator.{FLAVOR}"]["pod_settings"] = {
-            **pod_settings(checkout.folder),
-            "resources": {"requests": {"memory": "400Mi", **gpu}, "limits": gpu},
-        }
-    file = checkout.folder / product
-    file.write_text(yaml.safe_dump(config))
-    return str(file)
 
 
 def train_steps(stack: Stack) -> list[StepRunResponse]:
@@ -111,14 +71,6 @@ def kill_pods(*names: str) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
         except OSError:
             continue
-
-
-@pytest.fixture(scope="module")
-def project(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout whose ZenML is the stack's."""
-    made = Checkout.create(tmp_path_factory.mktemp("cluster") / "project")
-    (made.folder / "models").unlink()
-    return Checkout(made.folder, made.environment | {"ZENML_CONFIG_PATH": os.environ["ZENML_CONFIG_PATH"]})
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,9 @@ def test_what_cannot_be_continued_is_refused_before_anything_runs(tmp_path: Path
         BadInput, match="lora_rank=16 does not fit the checkpoint to continue from, which has 2: set lora_rank=2"
     ):
         start_of(str(checkpoint.path), rank=16)
+    with pytest.raises(BadInput, match="lora_layers=2 does not fit .*, which has null: set lora_layers=null"):
+        checkpoint.require_shape(2, layers=2)
+    checkpoint.require_shape(2, layers=4)  # all layers of the base
     with pytest.raises(BadInput, match="there is no run 'first'"):
         start_of("first")
     with pytest.raises(BadInput, match="adapter_config.json"):

@@ -88,6 +88,16 @@ def test_settings_that_there_were_not_then_or_are_not_now(runs: Path) -> None:
     del experiment.config["stall_seconds"]
     experiment.save(runs / experiment.run)
     assert find_resumable("older", None, []).config.stall_seconds == TrainingConfig().stall_seconds
+    assert "stall_seconds 300.0 -> 7.0" in refusal("older", "stall_seconds=7")
+
+
+def test_parts_of_a_setting_that_there_were_not_then_had_their_defaults(runs: Path) -> None:
+    experiment = begun(runs, "old")
+    for setting, part in (("torch", "draft_tokens"), ("health", "disk_bytes"), ("verifiable_weights", "few_turns")):
+        del experiment.config[setting][part]
+    experiment.save(runs / experiment.run)
+    assert find_resumable("old", None, []).config.torch.draft_tokens == TrainingConfig().torch.draft_tokens
+    assert "torch {" in refusal("old", "torch.draft_tokens=3")
 
 
 def test_another_content_behind_the_same_setting_is_a_change(runs: Path, tmp_path: Path) -> None:

@@ -51,6 +51,8 @@ def test_the_gain_of_reinforcement_learning_is_said_in_points() -> None:
     assert said == "GRPO added +18.0 points to the warm start: 74.0% to 92.0% (40 questions gained, 4 lost, p < 0.0001)"
     rows["trained"]["accuracy"], test["p_value"] = 0.73, 0.5
     assert "added -1.0 points" in (gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) or "")
+    continued = {"policies": {"start": rows["warm_start"], "trained": rows["trained"]}, "paired": {"trained_vs_start": test}}
+    assert "GRPO added -1.0 points to the start: " in (gain(continued) or "")
     assert gain({"policies": {"trained": ROW}, "paired": {}}) is None
 
 

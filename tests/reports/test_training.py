@@ -115,6 +115,8 @@ def test_the_held_out_curve_begins_with_the_warm_start_and_is_compared_with_it()
     untouched = {"step": 0, "phase": "untouched", "checkpoint_step": 0, "seconds": 1.0, "validation_accuracy": 0.25}
     text = training_html([untouched, *steps])
     assert "untouched base" in text and "imitation alone" not in text
+    text = training_html([{**untouched, "phase": "continued"}, *steps])
+    assert ">start</text>" in text and "imitation alone" not in text
 
 
 def test_a_row_of_the_trainer_is_shown_whole() -> None:

@@ -25,8 +25,12 @@ def answers(policy: str, right: int, n: int = 12) -> list[Prediction]:
 def stages(monkeypatch: pytest.MonkeyPatch) -> list[ModelStages]:
     """The stages that the evaluated model version was put in."""
     put: list[ModelStages] = []
-    model = SimpleNamespace(set_stage=lambda stage, force: put.append(stage))
-    monkeypatch.setattr(module, "get_step_context", lambda: SimpleNamespace(model=model))
+    own = SimpleNamespace(run_metadata={"checksum": "of r1", "step": 3})
+    model = SimpleNamespace(
+        set_stage=lambda stage, force: put.append(stage), get_artifact=lambda name: own, version="r1"
+    )
+    step_run = SimpleNamespace(inputs={"checkpoint": ["the evaluated artifact"]})
+    monkeypatch.setattr(module, "get_step_context", lambda: SimpleNamespace(model=model, step_run=step_run))
     monkeypatch.setattr(module, "log_metadata", lambda *_, **__: None)
     return put
 
@@ -40,7 +44,8 @@ def close(
 
 
 def evaluated(alerts: tuple[str, ...] = ()) -> SimpleNamespace:
-    return SimpleNamespace(manifest=SimpleNamespace(alerts=alerts, name="r1", step=3, base_model="tiny"))
+    manifest = SimpleNamespace(alerts=alerts, name="r1", step=3, base_model="tiny", adapter_checksum="of r1")
+    return SimpleNamespace(manifest=manifest)
 
 
 def test_the_first_version_goes_to_production(stages: list[ModelStages]) -> None:
@@ -84,3 +89,19 @@ def test_limits_come_from_the_configuration(stages: list[ModelStages]) -> None:
     assert not close(6, None, min_gain=0.6)[0]["promotion"]["promoted"]
     assert not close(10, 11, promotion_significance=1.0)[0]["promotion"]["promoted"]
     assert stages == []
+
+
+def test_only_the_checkpoint_of_a_version_takes_it_to_production(
+    stages: list[ModelStages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = module.get_step_context().model
+    linked: list[object] = []
+    monkeypatch.setattr(module, "link_artifact_to_model", lambda artifact, model: linked.append(artifact))
+    other = SimpleNamespace(run_metadata={"checksum": "of another step", "step": 6})
+    monkeypatch.setattr(model, "get_artifact", lambda name: other)
+    promotion = close(12, None)[0]["promotion"]
+    assert not stages and not promotion["promoted"] and not linked
+    assert "not the one that version r1 stands for (step 6)" in promotion["reason"]
+    monkeypatch.setattr(model, "get_artifact", lambda name: None)
+    assert close(12, None)[0]["promotion"]["promoted"]
+    assert stages == [ModelStages.PRODUCTION] and linked == ["the evaluated artifact"]

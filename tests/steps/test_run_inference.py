@@ -9,8 +9,9 @@ from typing import Any
 from steps.evaluation.run_inference import adapters_to_ask
 
 
-def checkpoint(step: int, checksum: str) -> Any:
-    return SimpleNamespace(path=Path(checksum), manifest=SimpleNamespace(step=step, adapter_checksum=checksum))
+def checkpoint(step: int, checksum: str, **config: Any) -> Any:
+    manifest = SimpleNamespace(step=step, adapter_checksum=checksum, config=config)
+    return SimpleNamespace(path=Path(checksum), manifest=manifest)
 
 
 def test_a_warm_start_is_a_row_only_where_there_was_one() -> None:
@@ -19,3 +20,9 @@ def test_a_warm_start_is_a_row_only_where_there_was_one() -> None:
     assert list(adapters_to_ask(trained, None)) == ["trained"]
     assert list(adapters_to_ask(trained, trained)) == ["trained"], "a run without demonstrations has no warm start"
     assert list(adapters_to_ask(checkpoint(0, "b"), warm_start)) == ["warm_start"], "the best checkpoint is the warm start"
+
+
+def test_the_checkpoint_that_a_run_continued_from_is_no_warm_start() -> None:
+    trained, start = checkpoint(6, "a", continue_from="id"), checkpoint(0, "b", continue_from="id")
+    assert list(adapters_to_ask(trained, start)) == ["start", "trained"]
+    assert list(adapters_to_ask(checkpoint(0, "b", continue_from="id"), start)) == ["start"]

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tiny_checkpoint import tiny_checkpoint
 
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
@@ -15,6 +16,7 @@ from agent.reward_weights import RewardWeights
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
 from steps.training.train_agent import _nothing_learnt
+from training.errors import BadInput
 from training.history import StepRecord
 from training.trainer import TrainingRun
 
@@ -48,6 +50,17 @@ def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.
     assert isinstance(task_of(TrainingConfig(), monkeypatch).judge, ExactJudge)
     judge = task_of(TrainingConfig(judge="llm", judge_model="openai/own"), monkeypatch).judge
     assert isinstance(judge, LLMJudge) and judge.model == "openai/own"
+
+
+def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule knows only then which version is in production."""
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    base = {"source": str(tmp_path / "base-1"), "checksum": checkpoint.manifest.base_model_checksum}
+    files = SimpleNamespace(id=checkpoint.manifest.base_model, checksum=base["checksum"], path=base["source"])
+    monkeypatch.setattr(module, "base_model_files", lambda *_, **__: files)
+    monkeypatch.setattr(module, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
+    with pytest.raises(BadInput, match="^lora_rank=16 does not fit the checkpoint to continue from, which has 2"):
+        module.train_agent.entrypoint(TrainingConfig(lora_rank=16), "r1", base, None, [], start="an id")
 
 
 def test_a_run_without_a_checkpoint_says_why() -> None:

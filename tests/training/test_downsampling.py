@@ -60,6 +60,18 @@ def test_a_step_plays_all_rollouts_and_is_updated_on_the_chosen_ones(tmp_path: P
             assert row.reward == pytest.approx(0.425), "figures are of all rollouts"
 
 
+def test_what_is_too_long_to_learn_from_is_not_chosen(tmp_path: Path) -> None:
+    class Long(Graded):
+        async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+            group = await super().score(group)
+            group.trajectories[3].metrics["context_tokens"] = 129
+            return group
+
+    rules = settings(max_steps=1, train_rollouts_per_group=2, max_context=128)
+    _, backend = run_with(Keeping, tmp_path, rules, Long())
+    assert backend.trained == [[[0.0, 0.5]] * 3]
+
+
 @pytest.mark.parametrize("size", [6, 7])
 def test_a_subset_that_is_no_subset_is_refused(size: int) -> None:
     with pytest.raises(

@@ -319,6 +319,23 @@ def test_a_warning_is_in_the_row_of_the_step_whose_rollouts_failed(tmp_path: Pat
     assert [(row.rollout_errors, row.groups_dropped) for row in told.rows] == [(0, 0), (0, 0), (4, 1), (0, 0)]
 
 
+@pytest.mark.parametrize(("broken", "ends"), [(1, False), (2, True)])
+def test_a_step_whose_rollouts_mostly_fail_ends_the_run(broken: int, ends: bool, tmp_path: Path) -> None:
+    asked = questions(tmp_path / "plain", max_steps=2)
+
+    async def play(_: Policy, scenario: int) -> None:
+        if scenario in asked[1][:broken]:
+            raise OSError("the connection was reset")
+
+    if ends:
+        with pytest.raises(BadInput, match=r"^step 2: 8 rollouts failed .* more than 50% of 12; the same command goes on"):
+            run(tmp_path / "run", ahead(0, max_steps=2), Scripted(play=play))
+    else:
+        run(tmp_path / "run", ahead(0, max_steps=2), Scripted(play=play))
+    rows = read_history(tmp_path / "run" / "tests/models/toy" / HISTORY_FILE)
+    assert [row.step for row in rows] == ([0, 1] if ends else [0, 1, 2])
+
+
 def test_the_time_that_an_update_takes_is_not_the_rollouts(tmp_path: Path) -> None:
     asked = questions(tmp_path / "plain", max_steps=2)
     updated = asyncio.Event()

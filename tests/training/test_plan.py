@@ -35,6 +35,8 @@ def test_counts_of_a_run() -> None:
     assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
     asking_on = rules.model_copy(update={"max_extra_groups": 2})
     assert plan(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
+    twice = plan(rules.model_copy(update={"epochs": 2}), max_turns=6, max_tokens=96, pace=None)
+    assert (twice.epochs, twice.questions_for_fewer_steps) == (2, 22), "44 questions are 11 steps of 4, 46 are 12"
 
 
 def test_steps_ahead_are_none_unless_asked_for_and_never_more_than_there_are() -> None:

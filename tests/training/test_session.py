@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,26 @@ def test_vllm_has_a_gpu_of_its_own_when_rollouts_and_updates_overlap(backend: st
     config = model_config(TrainerSettings(backend=backend, max_steps_off_policy=ahead, max_context=4096))
     validate_dedicated_config(config)
     assert is_dedicated_mode(config) == two_gpus and config["init_args"] == {"max_seq_length": 4096}
+
+
+def test_rank_and_seed_reach_the_local_backend() -> None:
+    config = model_config(TrainerSettings(backend="local", lora_rank=24, seed=7))
+    assert config["peft_args"] == {"r": 24, "lora_alpha": 48, "random_state": 7}
+    assert config["engine_args"] == {"max_lora_rank": 32}, "vLLM takes some ranks only"
+
+
+@pytest.mark.parametrize(
+    ("backend", "ignored", "named"),
+    [
+        ("torch", {"serverless_url": "http://127.0.0.1"}, "serverless_url=http://127.0.0.1: .* set it to null"),
+        ("local", {"lora_layers": 12}, "lora_layers=12: .* set it to null"),
+        ("local", {"torch": {"threads": 2}}, "torch.threads=2: .* set it to null"),
+        ("serverless", {"lora_rank": 8}, "lora_rank=8: .* set it to 16"),
+    ],
+)
+def test_a_setting_that_the_backend_would_ignore_is_refused(backend: str, ignored: dict[str, Any], named: str) -> None:
+    with pytest.raises(BadInput, match=f"^{named}$"):
+        require_backend(TrainerSettings.model_validate({"backend": backend, "demonstrations": 0, **ignored}))
 
 
 def test_that_needs_a_second_gpu_and_knows_no_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:

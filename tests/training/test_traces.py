@@ -19,7 +19,8 @@ from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.progress import Progress
-from training.traces import traced
+from training.traces import _Traced, traced
+from training.tracking import _Tracked
 from training.trainer import Trainer
 
 EXPERIMENT = Experiment(
@@ -152,3 +153,10 @@ def test_without_a_project_nothing_is_traced_and_a_refusal_is_said(
     with traced(told, EXPERIMENT) as progress:
         assert progress is told
     assert weave_server.calls == []
+
+
+@pytest.mark.parametrize("wrapper", [_Traced, _Tracked])
+def test_who_listens_in_keeps_nothing_from_the_console(wrapper: type[Progress]) -> None:
+    """A method that a wrapper lacks is the base class's, which tells nobody."""
+    methods = {name for name in vars(Progress) if not name.startswith("_")}
+    assert methods <= vars(wrapper).keys()

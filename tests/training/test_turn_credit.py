@@ -94,8 +94,23 @@ def test_the_update_carries_it_token_by_token(scale: bool, tmp_path: Path) -> No
     assert all(torch.equal(again[first], credited[first]) for first in again), "whatever the order of packing"
 
 
+def test_a_rollout_with_the_mean_reward_is_learnt_from_by_its_turns(tmp_path: Path) -> None:
+    """Its whole advantage is 0, so ART would leave it out; its last turn is worse than another one in the same state."""
+    group = [rollout(0, ["mail 1"], 1.0), rollout(1, ["mail 2"], 0.0), rollout(2, ["mail 1"], 0.5)]
+    base = save_tiny_model(tmp_path / "base", "llama")
+    model = art.TrainableModel(name="toy", project="tests", base_model=str(base), base_path=str(tmp_path / "art"))
+    sampled = {}
+    for credit in (0.0, 0.5):
+        backend = TorchBackend(path=str(tmp_path / "art"), settings=TorchSettings(turn_credit=credit))
+        packed = backend._get_packed_tensors(model, [art.TrajectoryGroup(group)], 0.0, False, False, False, None, 1024)
+        by_first = {int(s.ids[s.targets[0]]): t.advantages for s, t in zip(*unpack(packed), strict=True)}
+        sampled[credit] = by_first
+    assert sampled[0.0].keys() == {20, 30} and sampled[0.5].keys() == {20, 30, 40}
+    assert sampled[0.5][40][-1] < 0 < sampled[0.5][20][-1]
+
+
 def test_the_setting_reaches_the_torch_backend_and_no_other(tmp_path: Path) -> None:
     backend = open_backend(TrainerSettings(turn_credit=0.5), tmp_path)
     assert backend._settings.turn_credit == 0.5  # type: ignore[attr-defined]
-    with pytest.raises(BadInput, match=r"^turn_credit=0.5: only backend=torch has it; set it to 0$"):
+    with pytest.raises(BadInput, match=r"^turn_credit=0.5: backend=serverless would ignore it; set it to 0$"):
         require_backend(TrainerSettings(backend="serverless", turn_credit=0.5))

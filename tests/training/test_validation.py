@@ -6,13 +6,14 @@ import asyncio
 import inspect
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import art
 import pytest
 from art.local import LocalBackend
 from art.serverless.backend import ServerlessBackend
-from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, settings, train
+from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, run_with, settings, train
 
 from training.backends import require_backend, update_arguments
 from training.errors import BadInput
@@ -154,6 +155,27 @@ def test_a_validation_that_lost_questions_chooses_no_checkpoint(tmp_path: Path) 
     assert run.checkpoint_of == 6, "the last checkpoint, as in a run without validation"
 
 
+@pytest.mark.parametrize(
+    ("rules", "named"),
+    [
+        ({"stop_margin": 0.1}, "stop_margin=0.1"),
+        ({"validation_metric": "win_rate", "ruler_api_base": "http://127.0.0.1:9"}, "validation_metric=win_rate"),
+    ],
+)
+def test_a_start_that_cannot_be_validated_ends_a_run_that_compares_with_it(
+    tmp_path: Path, rules: dict[str, Any], named: str
+) -> None:
+    class Flaky(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            if policy.temperature == 0 and policy.model == "toy@1" and scenario % 4 == 0:
+                raise TimeoutError
+            return await super().rollout(policy, scenario)
+
+    told = f"^validation before the first GRPO step: . of 10 questions failed, more than 2%, so {named} has nothing"
+    with pytest.raises(BadInput, match=told):
+        train(tmp_path, settings(validate_every=3, **rules), Flaky())
+
+
 def test_the_settings_of_the_loss_reach_the_backend(tmp_path: Path) -> None:
     rules = settings(
         max_steps=1, policy_loss="ppo", clip_low=0.1, clip_high=0.3, kl_penalty=0.05, advantage_balance=0.2, scale_rewards="batch"
@@ -167,14 +189,47 @@ def test_the_settings_of_the_loss_reach_the_backend(tmp_path: Path) -> None:
     assert set(backend.arguments) <= set(known)
     remote = update_arguments(rules.model_copy(update={"backend": "serverless", "kl_penalty": 0.0}))
     assert remote["ppo"] is True and set(remote) <= set(inspect.signature(ServerlessBackend.train).parameters)
-    with pytest.raises(BadInput, match="kl_penalty=0.05: backend=serverless has none"):
+    with pytest.raises(BadInput, match="kl_penalty=0.05: backend=serverless would ignore it; set it to 0"):
         require_backend(rules.model_copy(update={"backend": "serverless"}))
+
+
+@pytest.mark.parametrize("too_long", [2, 5])
+def test_demonstrations_that_are_too_long_are_named(tmp_path: Path, too_long: int) -> None:
+    class Short(CountingBackend):
+        async def _train_sft(self, *arguments: Any) -> Any:
+            async for metrics in super()._train_sft(*arguments):
+                yield {**metrics, "data/step_num_dropped_trajectories": 2.0 * too_long}
+
+    rules, told = settings(max_steps=1, warm_start_epochs=2), Told()
+    if too_long == 5:
+        with pytest.raises(BadInput, match="^warm start: all demonstrations are longer than max_context=2048 tokens"):
+            run_with(Short, tmp_path, rules, ToyTask())
+        return
+    run, _ = run_with(Short, tmp_path, rules, ToyTask(), told)
+    assert told.warnings == run.history[0].warnings and "2 of 5 demonstrations are longer than" in told.warnings[0]
+
+
+def test_weights_that_are_no_numbers_end_the_run_and_are_not_kept(tmp_path: Path) -> None:
+    class Exploding(CountingBackend):
+        broken = True
+
+        async def train(self, model: Any, groups: Any, **named: Any) -> SimpleNamespace:
+            await super().train(model, groups, **named)
+            return SimpleNamespace(metrics={"loss/train": 0.1, "loss/grad_norm": float("nan") if self.broken else 1.0})
+
+    with pytest.raises(BadInput, match=r"^step 1: loss/grad_norm is nan, .* lower learning_rate"):
+        run_with(Exploding, tmp_path, settings(max_steps=1), ToyTask())
+    Exploding.broken = False
+    run, backend = run_with(Exploding, tmp_path, settings(max_steps=1), ToyTask())
+    assert [row.checkpoint_step for row in run.history] == [1, 2] and backend.model.step() == 2
 
 
 def test_epochs_end_a_run_before_max_steps(tmp_path: Path) -> None:
     task = ToyTask()
     run = train(tmp_path, settings(max_steps=100, groups_per_step=8, rollouts_per_group=2, epochs=1), task)
-    assert run.stopped == "max_steps=5 reached" and len({scenario for _, _, scenario in task.asked}) == 40
+    longer = settings(max_steps=2, groups_per_step=8, rollouts_per_group=2, epochs=1)
+    assert train(tmp_path / "longer", longer, ToyTask()).stopped == "max_steps=2 reached"
+    assert run.stopped == "epochs=1 done in 5 steps" and len({scenario for _, _, scenario in task.asked}) == 40
 
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 12, 12), (0.5, 1, 11), (0.0, 0, 0)])

@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from training.settings import TrainerSettings
 
 
+_VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def vllm_lora_rank(rank: int) -> int:
+    """Return the least `max_lora_rank` that vLLM takes for adapters of this rank."""
+    return next((allowed for allowed in _VLLM_LORA_RANKS if allowed >= rank), rank)
+
+
 def require_backend(settings: TrainerSettings) -> str:
     """What the configured backend would compute on, in words. Raises `BadInput` when it cannot work on this machine."""
     import os
 
-    if settings.backend != "torch" and settings.turn_credit:
-        raise BadInput(f"turn_credit={settings.turn_credit:g}: only backend=torch has it; set it to 0")
-    if settings.backend == "serverless" and settings.kl_penalty:
-        raise BadInput(f"kl_penalty={settings.kl_penalty:g}: backend=serverless has none; set it to 0")
+    require_effect(settings)
     if settings.backend == "serverless":
         if not os.environ.get("WANDB_API_KEY"):
             raise BadInput("backend=serverless needs WANDB_API_KEY in the environment or in .env")
@@ -40,6 +45,25 @@ def require_backend(settings: TrainerSettings) -> str:
     if settings.backend == "local":
         raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch runs without")
     return f"CPU, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+
+
+def require_effect(settings: TrainerSettings) -> None:
+    """Raise BadInput for a setting that the configured backend would ignore."""
+    backend, default = settings.backend, type(settings).model_fields
+    ignored = {
+        "torch": {"serverless_url"},
+        "local": {"serverless_url", "turn_credit", "lora_layers", "torch"},
+        "serverless": {"turn_credit", "kl_penalty", "lora_layers", "torch", "lora_rank"},
+    }
+    for name in sorted(ignored[backend]):
+        value, unset = getattr(settings, name), default[name].get_default(call_default_factory=True)
+        if value == unset:
+            continue
+        if name == "torch":
+            changed = next(part for part, there in value if there != getattr(unset, part))
+            name, value, unset = f"torch.{changed}", getattr(value, changed), getattr(unset, changed)
+        shown = "null" if unset is None else f"{unset:g}" if isinstance(unset, float) else unset
+        raise BadInput(f"{name}={value}: backend={backend} would ignore it; set it to {shown}")
 
 
 def update_arguments(settings: TrainerSettings) -> dict[str, Any]:

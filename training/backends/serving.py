@@ -15,6 +15,7 @@ from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from training.backends import vllm_lora_rank
 from training.backends.torch import PolicyServer, TorchSettings
 from training.checkpoint import ADAPTER_CONFIG
 from training.errors import BadInput
@@ -23,8 +24,6 @@ BASE = "base"
 _START_SECONDS = 1200.0
 """ART's own limit for a start of vLLM, which reads the weights and captures CUDA graphs."""
 _STOP_SECONDS = 30.0
-_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes as --max-lora-rank."""
 
 
 def open_policy_server(
@@ -138,8 +137,8 @@ def serve_arguments(model_dir: Path, adapters: Mapping[str, Path], port: int, ma
         words += ["--max-model-len", str(max_context)]
     if adapters:
         ranks = [json.loads((path / ADAPTER_CONFIG).read_text(encoding="utf-8"))["r"] for path in adapters.values()]
-        most = next((rank for rank in _LORA_RANKS if rank >= max(ranks)), max(ranks))
-        words += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", str(most), "--lora-modules"]
+        most = str(vllm_lora_rank(max(ranks)))
+        words += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", most, "--lora-modules"]
         words += [f"{name}={path}" for name, path in adapters.items()]
     return words
 

@@ -70,9 +70,10 @@ def test_it_asks_again_after_an_unusable_reply(model: FakeModel) -> None:
 
 def test_three_unusable_replies_are_an_error_and_not_a_wrong_answer(model: FakeModel) -> None:
     model.replies = ["yes", "{", '{"accept": "perhaps"}', '{"accept": true}']
-    with pytest.raises(JudgeError, match="no verdict in 3 attempts"):
+    with pytest.raises(JudgeError, match="no verdict in 3 attempts") as caught:
         ask(model)
     assert len(model.requests) == 3
+    assert caught.value.prompt_tokens == 3000 and caught.value.cost == pytest.approx(3 * (1000 * 2e-6 + 100 * 8e-6))
 
 
 def test_a_failing_provider_is_an_error_too(model: FakeModel) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -122,11 +122,15 @@ class TorchBackend(LocalBackend):
                 trajectory_groups,
                 allow_training_without_logprobs,
                 scale_rewards,
+                drop_zero_advantage_trajectories=not self._settings.turn_credit,
                 chat_template_kwargs=(model._internal_config or {}).get("chat_template_kwargs"),
                 chat_template_tool_schema_format=self._chat_template_tool_schema_format(model._internal_config or {}),
             )
             if len(result.token_ids) <= (packed_sequence_length or limit)
         ]
+        of_turns = _turn_advantages(trajectory_groups, scale_rewards) if self._settings.turn_credit else {}
+        if of_turns:
+            results = [result for result in results if result.advantage or any(of_turns[id(result.trajectory)])]
         if not any(sum(result.assistant_mask) for result in results):
             return None
         if self._settings.turn_credit:
@@ -141,7 +145,7 @@ class TorchBackend(LocalBackend):
         if not allow_training_without_logprobs and bool(packed["logprobs"].isnan().all()):
             return None
         if self._settings.turn_credit:
-            _credit_turns(packed, results, trajectory_groups, self._settings.turn_credit, scale_rewards, advantage_balance)
+            _credit_turns(packed, results, of_turns, self._settings.turn_credit, advantage_balance)
         if plot_tensors:
             plot_packed_tensors(packed, get_model_dir(model=model, art_path=self._path))
         return packed
@@ -209,22 +213,8 @@ def _labelled_ids(chat: ChatFormat, trajectory: Trajectory) -> tuple[list[int], 
     return ids, labels
 
 
-def _number_tokens(results: Sequence[TokenizedResult]) -> None:
-    """Make `input_pos` tell which token of which result a packed token is: packing shuffles, and keeps one advantage per result."""
-    stride = _stride(results)
-    for number, result in enumerate(results):
-        result.input_pos = [number * stride + position for position in result.input_pos]
-
-
-def _credit_turns(
-    packed: PackedTensors,
-    results: Sequence[TokenizedResult],
-    groups: Sequence[TrajectoryGroup],
-    credit: float,
-    scale: bool,
-    balance: float,
-) -> None:
-    """Add `credit` times the advantages of turns to those of their trajectories, normalised as ART's packing does.
+def _turn_advantages(groups: Sequence[TrajectoryGroup], scale: bool) -> dict[int, list[float]]:
+    """Return the advantages of the turns of each trajectory, by its `id`.
 
     Raises:
         BadInput: a rollout consists of several conversations.
@@ -235,6 +225,24 @@ def _credit_turns(
             raise BadInput("turn_credit needs rollouts that are one conversation each: set it to 0")
         advantages = turn_advantages(group.trajectories, scale=scale)
         of_turns.update((id(t), turns) for t, turns in zip(group.trajectories, advantages, strict=True))
+    return of_turns
+
+
+def _number_tokens(results: Sequence[TokenizedResult]) -> None:
+    """Make `input_pos` tell which token of which result a packed token is: packing shuffles, and keeps one advantage per result."""
+    stride = _stride(results)
+    for number, result in enumerate(results):
+        result.input_pos = [number * stride + position for position in result.input_pos]
+
+
+def _credit_turns(
+    packed: PackedTensors,
+    results: Sequence[TokenizedResult],
+    of_turns: Mapping[int, Sequence[float]],
+    credit: float,
+    balance: float,
+) -> None:
+    """Add `credit` times the advantages of turns to those of their trajectories, normalised as ART's packing does."""
     stride = _stride(results)
     table = torch.zeros(len(results), stride)
     for row, result in zip(table, results, strict=True):
