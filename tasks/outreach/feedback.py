@@ -53,8 +53,9 @@ class Feedback(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     sends: int
-    opens: int
-    replies: int
+    opens: float
+    replies: float
+    """Whole numbers where e-mails were sent, expected ones where they are estimated."""
     expected: float | None = None
 
     @property

@@ -114,6 +114,7 @@ class OutreachTask:
         email: Email | None = None
         first_fact: str | None = None
         first_logprob = 0.0
+        options: tuple[str, ...] = ()
         outcome = "max_turns"
         async with openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2) as client:
             while counts["turns"] < self.settings.max_turns and email is None:
@@ -143,6 +144,7 @@ class OutreachTask:
                 counts["invalid_calls"] += result.invalid
                 if len(tools.read) == 1 and read == 0:
                     first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice))
+                    options = tools.options
                 email = result.email
                 if email is None and counts["turns"] < self.settings.max_turns:
                     observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
@@ -181,6 +183,7 @@ class OutreachTask:
                 "citations": json.dumps(email.citations if email else []),
                 "facts": json.dumps(check.stated if check else []),
                 "first_fact": first_fact,
+                "options": json.dumps(options),
                 CALL_SEQUENCE: json.dumps(signatures),
             },
         )

@@ -39,7 +39,7 @@ class ToolResult(NamedTuple):
 
 
 class OutreachTools:
-    """The tools of one episode. `read` are the facts that it has read so far, in order."""
+    """The tools of one episode. `read` are the facts that it has read so far, in order, `options` the facts that were listed last."""
 
     def __init__(
         self, graph: KnowledgeGraph, scores: NodeScores, scenario: Scenario, max_neighbours: int, seed: str
@@ -51,6 +51,7 @@ class OutreachTools:
         self._max_neighbours = max_neighbours
         self._seed = seed
         self.read: list[Node] = []
+        self.options: tuple[str, ...] = ()
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         if name in (CONNECTED, CONTEXT):
@@ -73,7 +74,9 @@ class OutreachTools:
         return [self._graph.node(id) for id in self._scores.ranked(ids, self._seed)[: self._max_neighbours]]
 
     def _connected(self, node_id: str) -> ToolResult:
-        return ToolResult("\n".join(f"{node.id} {node.type}: {node.name}" for node in self.listed(node_id)) or "None.")
+        listed = self.listed(node_id)
+        self.options = tuple(node.id for node in listed if node.type in FACT_TYPES) or self.options
+        return ToolResult("\n".join(f"{node.id} {node.type}: {node.name}" for node in listed) or "None.")
 
     def _context(self, node_id: str) -> ToolResult:
         node = self._graph.node(node_id)
