@@ -73,8 +73,12 @@ class EventStore:
             raise BadInput(f"event {event!r} is unknown; allowed are {', '.join(get_args(Event))}")
         with self._connected() as connection:
             if connection.execute("SELECT 1 FROM messages WHERE id = ?", (message_id,)).fetchone() is None:
-                raise UnknownMessage(f"no run has written a message {message_id!r}; message ids are in the e-mails of an iteration")
-            added = connection.execute("INSERT OR IGNORE INTO events (message, event) VALUES (?, ?)", (message_id, event))
+                raise UnknownMessage(
+                    f"no run has written a message {message_id!r}; message ids are in the e-mails of an iteration"
+                )
+            added = connection.execute(
+                "INSERT OR IGNORE INTO events (message, event) VALUES (?, ?)", (message_id, event)
+            )
             return added.rowcount == 1
 
     def counts(self) -> dict[str, int]:

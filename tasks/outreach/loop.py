@@ -114,7 +114,9 @@ class IterationMetrics(BaseModel):
 class LearnLoop(Progress):
     """Passes on what a training run tells, and keeps the graph's scores, the e-mails and the figures of every iteration."""
 
-    def __init__(self, folder: Path, task: OutreachTask, store: EventStore, outbox: Outbox, progress: Progress, iterations: int) -> None:
+    def __init__(
+        self, folder: Path, task: OutreachTask, store: EventStore, outbox: Outbox, progress: Progress, iterations: int
+    ) -> None:
         self.folder = folder
         self._task = task
         self._store = store
@@ -161,7 +163,11 @@ class LearnLoop(Progress):
     def emails(self, iteration: int, name: str = EMAILS) -> list[WrittenEmail]:
         """The e-mails of an iteration; none where it wrote none."""
         file = self._of(iteration) / name
-        return [WrittenEmail.model_validate(entry) for entry in json.loads(file.read_text(encoding="utf-8"))] if file.exists() else []
+        return (
+            [WrittenEmail.model_validate(entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
+            if file.exists()
+            else []
+        )
 
     def metrics(self) -> list[IterationMetrics]:
         """The figures of every finished iteration."""
@@ -171,7 +177,9 @@ class LearnLoop(Progress):
     def scores_after(self, iteration: int) -> NodeScores:
         """The graph's scores after an iteration; before the first one all are 1.0."""
         file = self._of(iteration) / SCORES
-        return read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph, self._task.settings.node_decay)
+        return (
+            read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph, self._task.settings.node_decay)
+        )
 
     def top_half_after(self, iteration: int) -> TopHalfScores:
         """The scores of the specification's rule after an iteration."""
@@ -227,7 +235,10 @@ class LearnLoop(Progress):
         folder.mkdir(parents=True, exist_ok=True)
         scores = self.scores_after(row.step).scores
         write_text(self.folder / SCORES, json.dumps(scores))
-        shown = [email.model_dump(include={"message_id", "scenario", "subject", "body", "citations"}) for email in validation or emails]
+        shown = [
+            email.model_dump(include={"message_id", "scenario", "subject", "body", "citations"})
+            for email in validation or emails
+        ]
         notice = {"run": self.folder.name, "metrics": metrics.model_dump(), "node_scores": scores, "emails": shown}
         self._outbox.put(f"{self.folder.name}-{row.step:04d}", notice)
         write_text(folder / METRICS, metrics.model_dump_json())

@@ -50,7 +50,9 @@ def estimate(choices: Sequence[LoggedChoice], targets: Sequence[Mapping[str, flo
     """
     if not choices:
         return None
-    weights = [target.get(choice.fact, 0.0) / choice.probability for choice, target in zip(choices, targets, strict=True)]
+    weights = [
+        target.get(choice.fact, 0.0) / choice.probability for choice, target in zip(choices, targets, strict=True)
+    ]
     q = _mean_reply_rates(choices)
     overall = fmean(choice.reply_rate for choice in choices)
     expected = [sum(p * q.get(fact, overall) for fact, p in target.items()) for target in targets]

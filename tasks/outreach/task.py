@@ -113,7 +113,7 @@ class OutreachTask:
         counts = {"turns": 0, "sampled_tokens": 0, "context_tokens": 0, "invalid_calls": 0}
         email: Email | None = None
         first_fact: str | None = None
-        first_logprob = 0.0
+        first_logprob: float | None = None
         options: tuple[str, ...] = ()
         outcome = "max_turns"
         async with openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2) as client:
@@ -143,7 +143,7 @@ class OutreachTask:
                 result: ToolResult = tools.call(name, arguments)
                 counts["invalid_calls"] += result.invalid
                 if len(tools.read) == 1 and read == 0:
-                    first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice))
+                    first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice)) if _logprobs(choice) else None
                     options = tools.options
                 email = result.email
                 if email is None and counts["turns"] < self.settings.max_turns:
@@ -168,7 +168,7 @@ class OutreachTask:
                 "open_rate": back.open_rate,
                 "open_weight": self.settings.open_weight,
                 **({"expected_reply_rate": back.expected} if back.expected is not None else {}),
-                **({"first_fact_logprob": first_logprob} if first_fact else {}),
+                **({"first_fact_logprob": first_logprob} if first_logprob is not None else {}),
                 "suspect_cites_everything": bool(check and check.cites_everything),
                 "suspect_addresses_judge": bool(check and check.addresses_judge),
                 "suspect_repeated_calls": len(set(signatures)) < len(signatures),

@@ -34,9 +34,13 @@ def require_webhook(url: str, *, private: bool) -> None:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"webhook_url={url}: expected http://... or https://...")
     if not os.environ.get(SECRET):
-        raise BadInput(f"webhook_url is set and {SECRET} is not: set it in the environment or in .env, notices are signed with it")
+        raise BadInput(
+            f"webhook_url is set and {SECRET} is not: set it in the environment or in .env, notices are signed with it"
+        )
     if not private and (address := _private_address(parts.hostname)):
-        raise BadInput(f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is meant")
+        raise BadInput(
+            f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is meant"
+        )
 
 
 def _private_address(host: str) -> str | None:
@@ -54,7 +58,9 @@ def signature(body: bytes, secret: str) -> str:
 class Outbox:
     """Notices that wait in a folder, and a thread that delivers them in order."""
 
-    def __init__(self, folder: Path, url: str | None, *, private: bool = False, first_pause: float = _FIRST_PAUSE) -> None:
+    def __init__(
+        self, folder: Path, url: str | None, *, private: bool = False, first_pause: float = _FIRST_PAUSE
+    ) -> None:
         """Without `url` nothing is kept and nothing is sent."""
         self._folder = folder
         self._url = url
