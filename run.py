@@ -35,6 +35,7 @@ _ONLY_FOR = {
     "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
+    "serve": ("learn-loop",),
     "summary": ("eval", "all"),
     "to": ("export",),
     "unpromoted": ("deploy",),
@@ -68,6 +69,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
     add("--merged", action="store_true", help="export: the base model with the adapter merged into it, instead of the adapter")
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
+    add("--serve", action="store_true", help="learn-loop: the HTTP service that starts loops, until it is stopped")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack, learn-loop: check everything and say what would be done")
@@ -164,6 +166,11 @@ def execute(arguments: argparse.Namespace) -> None:
         run_compare(arguments.runs)
         return
     if arguments.pipeline == "learn-loop":
+        if arguments.serve:
+            from pipelines.learn_loop_service import serve_learn_loops
+
+            serve_learn_loops(arguments.config, arguments.set)
+            return
         from pipelines.learning import run_learn_loop
 
         run_learn_loop(arguments.config, arguments.set, cache=not arguments.no_cache, dry_run=arguments.dry_run)

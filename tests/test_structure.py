@@ -20,7 +20,7 @@ ROOMS = {
     "cluster": {"training"},
     "configs": {"agent", "cluster", "tasks", "training"},
     "materializers": {"environment", "training"},
-    "serving": {"agent", "environment", "training", "materializers", "steps"},
+    "serving": {"agent", "environment", "training", "materializers", "steps", "tasks"},
     "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "tasks", "training"},
     "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "tasks", "training"},
 }
@@ -88,7 +88,7 @@ def test_help_answers_before_anything_heavy_is_imported() -> None:
     code = "import sys, run\ntry:\n    run.main(['--help'])\nexcept SystemExit:\n    print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     options = ["pipeline", "config", "no-cache", "checkpoint", "name", "set", "summary", "dry-run", "schedule", "resume"]
-    options += ["from", "to", "merged"]
+    options += ["from", "to", "merged", "serve"]
     for option in (*options, "schedule-list", "schedule-pause", "schedule-resume", "schedule-delete"):
         assert f"--{option} " in shown or f"--{option}\n" in shown
     for library in ("'zenml'", "'torch'", "'pydantic'", "'art'"):
