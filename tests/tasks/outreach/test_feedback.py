@@ -5,28 +5,12 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
+from good_email import good
 
-from tasks.outreach.email import EmailCheck
 from tasks.outreach.feedback import BEST_REPLY_RATE, MEAN_REPLY_RATE, SimulatedProspects
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 24, 24)
-
-
-def good(*facts: str) -> EmailCheck:
-    return EmailCheck(
-        stated=facts,
-        citations=len(facts),
-        unread_citations=0,
-        unstated_citations=0,
-        uncited_claims=0,
-        invented_numbers=0,
-        wrong_recipient=False,
-        greets=True,
-        asks=True,
-        words=20,
-        addresses_judge=False,
-    )
 
 
 def test_one_random_fact_gets_the_published_mean_and_the_best_one_what_the_best_campaigns_get() -> None:
