@@ -85,6 +85,7 @@ class Outbox:
         """Queue a notice. One that is known by this name, delivered or not, is not queued again."""
         if not self._url or (self._folder / f"{name}.sent").exists() or (self._folder / f"{name}.json").exists():
             return
+        self._folder.mkdir(parents=True, exist_ok=True)
         beside = self._folder / f".{name}"
         beside.write_text(json.dumps({"id": name, **notice}), encoding="utf-8")
         os.replace(beside, self._folder / f"{name}.json")
