@@ -39,6 +39,7 @@ class LearnLoopRuns:
         self._command = command
         self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._cancelled: set[str] = set()
         self._closing = False
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -86,6 +87,7 @@ class LearnLoopRuns:
         with self._lock:
             if self.status(run_id)["state"] not in UNFINISHED:
                 return
+            self._cancelled.add(run_id)  # the loop itself may still write that it runs, or fails
             self._save(run_id, state="cancelled")
             process = self._processes.get(run_id)
         if process is not None:
@@ -103,6 +105,8 @@ class LearnLoopRuns:
             raise KeyError(run_id) from None
         if state["state"] == "finished" and run_id in self._processes:
             state["state"] = "running"  # the held-out evaluation is still to come
+        if run_id in self._cancelled:
+            state["state"] = "cancelled"
         metrics = [
             json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"iterations/*/{METRICS}"))
         ]
@@ -157,12 +161,13 @@ class LearnLoopRuns:
         code = process.wait()
         with self._lock:
             del self._processes[run_id]
-            requested = json.loads((self._folder / run_id / STATE).read_text(encoding="utf-8"))["state"]
-            if self._closing:
+            if run_id in self._cancelled:
+                self._save(run_id, state="cancelled", error=None)
+            elif self._closing:
                 self._save(run_id, state="queued")
             elif code == 0:
                 self._save(run_id, state="finished")
-            elif requested != "cancelled":
+            else:
                 self._save(run_id, state="failed", error=self._last_line(run_id) or f"exit code {code}")
             self._start_next()
 

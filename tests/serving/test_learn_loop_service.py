@@ -26,12 +26,14 @@ from training.errors import BadInput
 
 KEY = "a key of this service"
 LOOP = """
-import json, pathlib, sys, time
+import json, pathlib, signal, sys, time
 state, release = pathlib.Path(sys.argv[1], "state.json"), pathlib.Path(sys.argv[2])
 known = json.loads(state.read_text())
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(state.write_text(json.dumps(known | {"state": "failed"}))))
 while not release.exists():
     time.sleep(0.01)
 if release.read_text() == "fail":
+    state.write_text(json.dumps(known | {"state": "failed"}))
     sys.exit("error: the graph is gone")
 state.write_text(json.dumps(known | {"state": "finished", "iteration": 3}))
 """
