@@ -16,7 +16,7 @@ ROOMS = {
     "reports": set(),
     "tasks": {"training"},
     "agent": {"environment", "training"},
-    "benchmarks": {"agent", "environment", "training"},
+    "benchmarks": {"agent", "environment", "tasks", "training"},
     "cluster": {"training"},
     "configs": {"agent", "cluster", "tasks", "training"},
     "materializers": {"environment", "training"},
