@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from tasks.outreach.loop import METRICS, STATE, write_json
 from training.errors import BadInput
 
 REQUEST, LOG = "request.json", "service.log"
+LIFELINE = Path(__file__).with_name("lifeline.py")
 UNFINISHED = ("queued", "running")
 
 
@@ -54,12 +56,15 @@ class LearnLoopRuns:
         """End all processes; their loops go on when the service is opened again."""
         with self._lock:
             self._closing = True
-            processes = list(self._processes.values())
-        for process in processes:
+            processes = dict(self._processes)
+        for process in processes.values():
             _terminate(process)
-        for process in processes:
+        for run_id, process in processes.items():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=60)
+            with self._lock:
+                if run_id not in self._cancelled:
+                    self._save(run_id, state="queued", error=None)  # it may have written that it was cancelled
 
     def submit(self, settings: Mapping[str, Any], *, wait: bool) -> str:
         """Start a loop, or have it wait for those on the same graph; returns its id.
@@ -147,8 +152,8 @@ class LearnLoopRuns:
             at_work.add(request["graph"])
             with (self._folder / run_id / LOG).open("ab") as log:
                 process = subprocess.Popen(
-                    self._command(run_id, request["settings"]),
-                    stdin=subprocess.DEVNULL,
+                    [sys.executable, str(LIFELINE), *self._command(run_id, request["settings"])],
+                    stdin=subprocess.PIPE,  # nothing is written: it ends with this process, however that ends
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -164,7 +169,7 @@ class LearnLoopRuns:
             if run_id in self._cancelled:
                 self._save(run_id, state="cancelled", error=None)
             elif self._closing:
-                self._save(run_id, state="queued")
+                self._save(run_id, state="queued", error=None)
             elif code == 0:
                 self._save(run_id, state="finished")
             else:

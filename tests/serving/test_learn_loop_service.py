@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from scripted_service import served
 
 from serving.access import Keys, Origins
 from serving.learn_loop_app import learn_loop_app
-from serving.learn_loop_runs import LearnLoopRuns
+from serving.learn_loop_runs import LIFELINE, LearnLoopRuns
 from tasks.outreach.events import EventStore
 from training.errors import BadInput
 
@@ -122,6 +123,16 @@ def test_loops_go_on_when_the_service_comes_back(service: Service) -> None:
         service.release.write_text("")
         for run_id in (running, waiting):
             wait_for(client, run_id, lambda found: found["state"] == "finished")
+
+
+def test_a_loop_ends_with_the_service_however_that_ends(tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text("{}")
+    command = [sys.executable, str(LIFELINE), sys.executable, "-c", LOOP, str(tmp_path), str(tmp_path / "never")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.stdin.close()
+    assert process.wait() != 0
 
 
 def test_feedback_counts_once(client: TestClient, service: Service) -> None:
