@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.outreach.loop import METRICS, STATE, write_json
+from tasks.outreach.results import METRICS, STATE, write_json
 from training.errors import BadInput
 
 REQUEST, LOG = "request.json", "service.log"

@@ -17,7 +17,8 @@ from steps.learn_loop.world import EVENTS, graph_of, open_task
 from steps.project import LEARN_LOOPS, MODELS, code_of, git_revision, training_code
 from steps.published_model import base_model_files
 from tasks.outreach.events import EventStore
-from tasks.outreach.loop import VALIDATION, LearnLoop
+from tasks.outreach.loop import LearnLoop
+from tasks.outreach.results import VALIDATION
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.webhook import Outbox
 from training.backends.serverless import remote_base_model

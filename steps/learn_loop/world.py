@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from configs.schema import LearnLoopConfig
 from steps.project import LEARN_LOOPS
@@ -17,8 +18,10 @@ from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario, read_scenarios
 from tasks.outreach.settings import SYNTHETIC_GRAPH, OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
-from tasks.outreach.task import OutreachTask
 from training.errors import BadInput
+
+if TYPE_CHECKING:
+    from tasks.outreach.task import OutreachTask
 
 EVENTS = LEARN_LOOPS / "feedback.sqlite"
 """Messages of all runs, and what happened to them."""
@@ -57,6 +60,8 @@ def open_task(
     config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario], scores: NodeScores | None = None
 ) -> OutreachTask:
     """The task as configured, with fresh scores unless some are given."""
+    from tasks.outreach.task import OutreachTask  # art takes seconds to import, and bad input is told before
+
     settings = OutreachSettings.model_validate(config.model_dump(include=set(OutreachSettings.model_fields)))
     if config.feedback == "recorded":
         feedback = RecordedFeedback(EventStore(EVENTS))

@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import art
 from pydantic import BaseModel, ConfigDict
@@ -28,6 +26,18 @@ from pydantic import BaseModel, ConfigDict
 from tasks.outreach.events import EventStore, RecordedFeedback
 from tasks.outreach.node_scores import NodeScores, SentEmail, TopHalfScores, read_scores
 from tasks.outreach.off_policy import Estimate, LoggedChoice, by_scores, estimate
+from tasks.outreach.results import (
+    BASELINE,
+    EMAILS,
+    FINAL,
+    METRICS,
+    SCORES,
+    STATE,
+    TOP_HALF,
+    VALIDATION,
+    write_json,
+    write_text,
+)
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
 from training.history import HISTORY_FILE, StepRecord, read_history
@@ -36,9 +46,6 @@ from training.session import run_training
 from training.settings import TrainerSettings
 from training.trainer import TrainingRun
 
-STATE, METRICS, SCORES, TOP_HALF = "state.json", "metrics.json", "node_scores.json", "top_half.json"
-EMAILS, VALIDATION = "emails.json", "validation.json"
-BASELINE, FINAL = "baseline_emails.json", "final_emails.json"
 _GOODBYE_SECONDS = 20.0
 """How long the end of a run waits for the webhook's receiver. What is left is delivered when the run is started again."""
 
@@ -279,15 +286,3 @@ class LearnLoop(Progress):
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, all or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    os.replace(beside, path)

@@ -16,8 +16,9 @@ from toy_run import CountingBackend, Killed
 from tasks.outreach import loop as loop_module
 from tasks.outreach.events import EventStore
 from tasks.outreach.feedback import SimulatedProspects
-from tasks.outreach.loop import BASELINE, EMAILS, FINAL, STATE, LearnLoop
+from tasks.outreach.loop import LearnLoop
 from tasks.outreach.node_scores import NodeScores, SentEmail
+from tasks.outreach.results import BASELINE, EMAILS, FINAL, STATE
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
@@ -172,7 +173,7 @@ def test_a_kill_anywhere_repeats_no_finished_iteration(
         elif where == "webhook":
             dying.setattr(Outbox, "put", die_in_iteration_2(Outbox.put))
         elif where == "emails":
-            dying.setattr(loop_module, "write_text", die_in_iteration_2(loop_module.write_text))
+            dying.setattr(loop_module, "write_json", die_in_iteration_2(loop_module.write_json))
         elif where == "validation":
             dying.setattr(Trainer, "_validate", die_in_iteration_2(Trainer._validate))
         else:
