@@ -25,6 +25,7 @@ from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
+from training.history import checkpoint_folder
 from training.preflight import require_ready
 from training.scoring import scoring_sources
 from training.settings import TrainerSettings
@@ -47,8 +48,8 @@ def learn_outreach(
 ]:
     """Runs the learn loop, or goes on where a killed run of this id stopped.
 
-    The checkpoint is the best validated one. `NODE_SCORES` holds the scores of its iteration (`after`), the posterior behind them
-    and the scores of the top-half rule. `EMAILS` holds what was written to the same prospects before and after.
+    The checkpoint is that of the last iteration: choosing the best one would need more e-mails than are written to compare.
+    `NODE_SCORES` holds the scores after it, the posterior behind them and the scores of the top-half rule. `EMAILS` holds what was written to the same prospects before and after.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
@@ -86,7 +87,9 @@ def learn_outreach(
             finished = loop.metrics()
             loop.save_state(stopped, finished[-1].iteration if finished else 0, f"{type(error).__name__}: {error}")
             raise
-    if run.checkpoint is None:
+    last = run.history[-1]
+    adapter = checkpoint_folder(run.folder, last.checkpoint_step)
+    if not last.checkpoint_step:
         raise BadInput(f"nothing was learnt ({run.stopped}): set demonstrations above 0 or raise rollouts_per_group")
     if undelivered := outbox.undelivered():
         say(f"webhook: {len(undelivered)} notices are not delivered yet: the same command tries again", alarm=True)
@@ -99,21 +102,22 @@ def learn_outreach(
         "created": datetime.now(UTC),
     }
     alerts = tuple(sorted({alert.name for row in run.history for alert in row.alerts}))
-    trained = Checkpoint.from_adapter(run.checkpoint, name=run_id, step=run.checkpoint_of, alerts=alerts, **described)
+    trained = Checkpoint.from_adapter(adapter, name=run_id, step=last.step, alerts=alerts, **described)
     warm_start = trained
     if run.warm_start:
         warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_id}-warm-start", step=0, **described)
     iterations = [metrics.model_dump() for metrics in loop.metrics()]
-    scores = loop.scores_after(run.checkpoint_of)
-    last = run.history[-1].step
-    log_metadata({"learn_loop": {"run": run_id, "iterations": last, "folder": str(folder), "stopped": run.stopped}})
-    emails = {"before": 0, "after": last} | {
+    scores = loop.scores_after(last.step)
+    log_metadata(
+        {"learn_loop": {"run": run_id, "iterations": last.step, "folder": str(folder), "stopped": run.stopped}}
+    )
+    emails = {"before": 0, "after": last.step} | {
         name: [email.model_dump() for email in loop.emails(iteration, VALIDATION)]
-        for name, iteration in (("baseline", 0), ("final", last))
+        for name, iteration in (("baseline", 0), ("final", last.step))
     }
     ranked = {
         "posterior": scores.model_dump(),
         "after": scores.scores,
-        "top_half": loop.top_half_after(run.checkpoint_of).scores,
+        "top_half": loop.top_half_after(last.step).scores,
     }
     return trained, warm_start, iterations, ranked, emails

@@ -147,7 +147,9 @@ class DiesOnStep(Progress):
             raise Killed
 
 
-@pytest.mark.parametrize("where", ["rollout", "emails", "messages", "update", "validation", "webhook", "after"])
+@pytest.mark.parametrize(
+    "where", ["rollout", "state", "scores", "messages", "update", "validation", "webhook", "after"]
+)
 def test_a_kill_anywhere_repeats_no_finished_iteration(
     model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -172,8 +174,9 @@ def test_a_kill_anywhere_repeats_no_finished_iteration(
             dying.setattr(EventStore, "add_messages", die_in_iteration_2(EventStore.add_messages))
         elif where == "webhook":
             dying.setattr(Outbox, "put", die_in_iteration_2(Outbox.put))
-        elif where == "emails":
-            dying.setattr(loop_module, "write_json", die_in_iteration_2(loop_module.write_json))
+        elif where in ("state", "scores"):
+            name = {"state": "write_json", "scores": "write_text"}[where]
+            dying.setattr(loop_module, name, die_in_iteration_2(getattr(loop_module, name)))
         elif where == "validation":
             dying.setattr(Trainer, "_validate", die_in_iteration_2(Trainer._validate))
         else:
