@@ -49,7 +49,8 @@ def learn_outreach(
     """Runs the learn loop, or goes on where a killed run of this id stopped.
 
     The checkpoint is that of the last iteration: choosing the best one would need more e-mails than are written to compare.
-    `NODE_SCORES` holds the scores after it, the posterior behind them and the scores of the top-half rule. `EMAILS` holds what was written to the same prospects before and after.
+    `NODE_SCORES` holds the scores after it, the posterior behind them and the scores of the top-half rule. `EMAILS` holds what was
+    written to the same prospects before and after.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
