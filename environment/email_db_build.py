@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel
+from sqlite_utils import Database
 
 from environment.errors import BadInput
 from environment.mail_text import (
@@ -31,7 +32,14 @@ from environment.models import DroppedMail, Email
 
 SCHEMA_VERSION = 4
 _SCHEMA = Path(__file__).with_name("schema.sql")
-_INDEXES = Path(__file__).with_name("indexes.sql")
+# Created once all rows are written: row by row, Message-IDs in random order would touch a page of the index each.
+_INDEXES = (
+    ("alias", "message_id"),
+    ("alias", "copy_id"),
+    ("reply", "copy_id"),
+    ("delivery", "address_id"),
+    ("thread", "thread_id"),
+)
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header identifies our files
 
 _MAILS_PER_BATCH = 12_500
@@ -305,8 +313,6 @@ class _Builder:
         """Finish the indexes and write the metadata. Return the checksum of the content."""
         self._wait_for_indexer()
         run = self._connection.execute
-        for statement in _INDEXES.read_text().split(";"):  # not as a script, which would end the transaction
-            run(statement)
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
@@ -314,6 +320,9 @@ class _Builder:
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
         self._connection.executemany("INSERT INTO metadata VALUES (?, ?)", metadata.items())
         run("COMMIT")
+        database = Database(self._connection)
+        for table, column in _INDEXES:
+            database.table(table).create_index([column])
         return checksum
 
 

@@ -1,4 +1,4 @@
--- The tables of a mail database. The builder creates the indexes of indexes.sql when all rows are written.
+-- The tables of a mail database. The builder creates the indexes when all rows are written.
 -- A database is never changed: another build is another file.
 
 CREATE TABLE metadata (

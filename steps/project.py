@@ -11,6 +11,7 @@ MODELS = ROOT / "models"
 DATA = ROOT / "data"
 OUTPUTS = ROOT / "outputs"
 RUNS = OUTPUTS / "runs"
+LEARN_LOOPS = OUTPUTS / "learn_loop"
 QUESTION_REPLIES = OUTPUTS / "question_replies"
 
 

@@ -14,14 +14,15 @@ ROOMS = {
     "environment": set(),
     "training": set(),
     "reports": set(),
+    "tasks": {"training"},
     "agent": {"environment", "training"},
-    "benchmarks": {"agent", "environment", "training"},
+    "benchmarks": {"agent", "environment", "tasks", "training"},
     "cluster": {"training"},
-    "configs": {"agent", "cluster", "training"},
+    "configs": {"agent", "cluster", "tasks", "training"},
     "materializers": {"environment", "training"},
-    "serving": {"agent", "environment", "training", "materializers", "steps"},
-    "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "training"},
-    "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "training"},
+    "serving": {"agent", "environment", "training", "materializers", "steps", "tasks"},
+    "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "tasks", "training"},
+    "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "tasks", "training"},
 }
 """Room -> rooms of ours that it may import."""
 
@@ -29,7 +30,7 @@ LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends", "benchmarks/backend", "benchmarks/gpu_check"},
     "art": {
-        *("agent", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
+        *("agent", "tasks", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
         *("benchmarks/judge_agreement.py", "benchmarks/ruler.py"),
     },
     "langchain_core": {"agent"},
@@ -101,7 +102,7 @@ def test_help_answers_before_anything_heavy_is_imported() -> None:
     code = "import sys, run\ntry:\n    run.main(['--help'])\nexcept SystemExit:\n    print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     options = ["pipeline", "config", "no-cache", "checkpoint", "name", "set", "summary", "dry-run", "schedule", "resume"]
-    options += ["from", "to", "merged"]
+    options += ["from", "to", "merged", "serve"]
     for option in (*options, "schedule-list", "schedule-pause", "schedule-resume", "schedule-delete"):
         assert f"--{option} " in shown or f"--{option}\n" in shown
     for library in ("'zenml'", "'torch'", "'pydantic'", "'art'"):

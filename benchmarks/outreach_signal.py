@@ -1,0 +1,136 @@
+"""Can the facts that get replies be learnt from so few e-mails? The learn loop with a softmax policy in the place of a language model.
+
+The policy has a weight per fact, per role and fact, and per place in the list; a policy gradient with group-normalised advantages
+updates them. It knows the format, so its rates are an upper bound of what to expect from a model that still has to learn that.
+
+    python -m benchmarks.outreach_signal [--seeds 8] [--iterations 8] [--prospects 4] [--emails 6] [--sends 200] [--rate 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+from collections import defaultdict
+
+from tasks.outreach.feedback import BEST_REPLY_RATE, SimulatedProspects
+from tasks.outreach.node_scores import NodeScores, SentEmail, TopHalfScores, rank_correlation
+from tasks.outreach.scenarios import Scenario
+from tasks.outreach.settings import OutreachSettings
+from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+
+DEFAULTS = OutreachSettings()
+
+
+class SoftmaxPolicy:
+    """Chooses one of the listed facts."""
+
+    def __init__(self) -> None:
+        self.weights: defaultdict[object, float] = defaultdict(float)
+
+    @staticmethod
+    def _features(role: str, fact: str, place: int) -> tuple[tuple[object, float], ...]:
+        return ((fact, 1.0), ((role, fact), 0.5), (place, 1.0))
+
+    def probabilities(self, role: str, listed: list[str]) -> list[float]:
+        logits = [sum(self.weights[k] for k, _ in self._features(role, fact, n)) for n, fact in enumerate(listed)]
+        exponentials = [math.exp(logit - max(logits)) for logit in logits]
+        return [value / sum(exponentials) for value in exponentials]
+
+    def learn(self, role: str, listed: list[str], chosen: int, step: float) -> None:
+        for place, (fact, probability) in enumerate(zip(listed, self.probabilities(role, listed), strict=True)):
+            for key, share in self._features(role, fact, place):
+                self.weights[key] += step * share * ((place == chosen) - probability)
+
+
+def run(
+    seed: int, arguments: argparse.Namespace, *, policy: bool, scores: bool, random_replies: bool
+) -> dict[str, float]:
+    """One learn loop; returns the figures before and after on held-out prospects."""
+    graph = synthetic_graph(seed)
+    scenarios = synthetic_scenarios(seed, DEFAULTS.train_prospects, DEFAULTS.test_prospects)
+    simulation = SimulatedProspects(graph, scenarios, seed, random_replies=random_replies)
+    train, test = ([s for s in scenarios if s.split == split] for split in ("train", "test"))
+    chance, writer = random.Random(f"signal-{seed}"), SoftmaxPolicy()
+    known, top_half = NodeScores.fresh(graph, DEFAULTS.node_decay), TopHalfScores.fresh(graph, DEFAULTS.node_decay)
+    fresh = known
+
+    def listed(scenario: Scenario, of: NodeScores) -> list[str]:
+        facts = [fact.id for fact in graph.facts_of(scenario.seeds[0])]
+        return of.ranked(facts, str(chance.random()))[: DEFAULTS.max_neighbours]
+
+    def held_out() -> float:
+        rates = []
+        for scenario in test:
+            for _ in range(20):
+                facts = listed(scenario, known if scores else fresh)
+                chosen = writer.probabilities(scenario.prospect.role, facts)
+                expected = (simulation.reply_probability(scenario.prospect, [fact], 1.0) for fact in facts)
+                rates.append(sum(p * rate for p, rate in zip(chosen, expected, strict=True)))
+        return statistics.fmean(rates)
+
+    before = held_out()
+    for iteration in range(arguments.iterations):
+        sent, played = [], []
+        for number in range(arguments.prospects):
+            scenario = train[(iteration * arguments.prospects + number) % len(train)]
+            group = []
+            for _ in range(arguments.emails):
+                facts = listed(scenario, known if scores else fresh)
+                [choice] = chance.choices(range(len(facts)), writer.probabilities(scenario.prospect.role, facts))
+                expected = simulation.reply_probability(scenario.prospect, [facts[choice]], 1.0)
+                replies = sum(chance.random() < expected for _ in range(arguments.sends))
+                reward = 0.3 + 0.7 * min(1.0, replies / arguments.sends / BEST_REPLY_RATE)
+                sent.append(SentEmail(scenario=scenario.id, facts=(facts[choice],), reward=reward))
+                group.append((scenario.prospect.role, facts, choice, reward))
+            mean, spread = (
+                measure([reward for *_, reward in group]) for measure in (statistics.fmean, statistics.pstdev)
+            )
+            played += [
+                (role, facts, choice, (reward - mean) / spread) for role, facts, choice, reward in group if spread
+            ]
+        for role, facts, choice, advantage in played if policy else ():
+            writer.learn(role, facts, choice, arguments.rate * advantage / arguments.emails)
+        known, top_half = known.updated(sent), top_half.updated(sent)
+    facts = [fact.id for fact in graph.facts]
+    truth = [simulation.mean_interest(fact) for fact in facts]
+    return {
+        "before": before,
+        "after": (after := held_out()),
+        "ratio": after / before,
+        "rank correlation": rank_correlation([known.score(fact) for fact in facts], truth),
+        "by top half": rank_correlation([top_half.scores[fact] for fact in facts], truth),
+        "most noise": max(abs(known.score(fact) - 1) / known.deviation(fact) for fact in facts),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (
+        ("seeds", 8),
+        ("iterations", 8),
+        ("prospects", 4),
+        ("emails", 6),
+        ("sends", DEFAULTS.sends_per_email),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--rate", type=float, default=2.0, help="step size of the policy")
+    arguments = parser.parse_args()
+    rows = {
+        "policy and scores": {"policy": True, "scores": True, "random_replies": False},
+        "policy only": {"policy": True, "scores": False, "random_replies": False},
+        "scores only": {"policy": False, "scores": True, "random_replies": False},
+        "random replies": {"policy": True, "scores": True, "random_replies": True},
+    }
+    for name, row in rows.items():
+        found = [run(seed, arguments, **row) for seed in range(arguments.seeds)]
+        shown = []
+        for column in found[0]:
+            values = [figures[column] for figures in found]
+            shown.append(f"{column} {statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+        print(f"{name}: {', '.join(shown)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

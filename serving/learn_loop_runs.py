@@ -1,0 +1,186 @@
+"""Learn loops as processes: at most one per graph, started, watched, cancelled, and taken up again when the service comes back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.outreach.results import METRICS, STATE, write_json
+from training.errors import BadInput
+
+REQUEST, LOG = "request.json", "service.log"
+LIFELINE = Path(__file__).with_name("lifeline.py")
+UNFINISHED = ("queued", "running")
+
+
+class Busy(BadInput):
+    """Another loop works on the same graph."""
+
+
+class LearnLoopRuns:
+    """The loops below a folder. What is asked of them survives the service: each has its request in its folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        check: Callable[[Mapping[str, Any]], str],
+        command: Callable[[str, Mapping[str, Any]], list[str]],
+    ) -> None:
+        """`check` raises `BadInput` for settings that cannot be used, and says which graph they are about; `command` runs them."""
+        self._folder = folder
+        self._check = check
+        self._command = command
+        self._lock = threading.Lock()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._cancelled: set[str] = set()
+        self._closing = False
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self) -> None:
+        """Take up the loops that were unfinished when the service ended, the oldest first."""
+        with self._lock:
+            for run_id in self._unfinished():
+                self._save(run_id, state="queued")
+            self._start_next()
+
+    def close(self) -> None:
+        """End all processes; their loops go on when the service is opened again."""
+        with self._lock:
+            self._closing = True
+            processes = dict(self._processes)
+        for process in processes.values():
+            _terminate(process)
+        for run_id, process in processes.items():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=60)
+            with self._lock:
+                if run_id not in self._cancelled:
+                    self._save(run_id, state="queued", error=None)  # it may have written that it was cancelled
+
+    def submit(self, settings: Mapping[str, Any], *, wait: bool) -> str:
+        """Start a loop, or have it wait for those on the same graph; returns its id.
+
+        Raises:
+            BadInput: the settings cannot be used.
+            Busy: another loop works on the graph, and this one is not to wait.
+        """
+        graph = self._check(settings)
+        with self._lock:
+            busy = [run_id for run_id in self._unfinished() if self._request(run_id)["graph"] == graph]
+            if busy and not wait:
+                raise Busy(f"learn loop {busy[0]} works on this graph: cancel it, or send wait=true to begin after it")
+            run_id = uuid.uuid4().hex[:12]
+            write_json(
+                self._folder / run_id / REQUEST,
+                {"settings": dict(settings), "graph": graph, "order": self._next_order()},
+            )
+            self._save(run_id, state="queued", iteration=0, error=None)
+            self._start_next()
+        return run_id
+
+    def cancel(self, run_id: str) -> None:
+        """Stop a loop; what is finished stays. Raises `KeyError` for an unknown one."""
+        with self._lock:
+            if self.status(run_id)["state"] not in UNFINISHED:
+                return
+            self._cancelled.add(run_id)  # the loop itself may still write that it runs, or fails
+            self._save(run_id, state="cancelled")
+            process = self._processes.get(run_id)
+        if process is not None:
+            _terminate(process)
+        else:
+            with self._lock:
+                self._start_next()
+
+    def status(self, run_id: str) -> dict[str, Any]:
+        """State, iteration, metrics of the finished iterations and undelivered notices. Raises `KeyError` for an unknown loop."""
+        folder = self._folder / run_id
+        try:
+            state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise KeyError(run_id) from None
+        if state["state"] == "finished" and run_id in self._processes:
+            state["state"] = "running"  # the held-out evaluation is still to come
+        if run_id in self._cancelled:
+            state["state"] = "cancelled"
+        metrics = [
+            json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob(f"iterations/*/{METRICS}"))
+        ]
+        waiting = sorted(file.stem for file in (folder / "webhook").glob("*.json"))
+        return {**state, "undelivered": waiting, "metrics": metrics, "results_path": str(folder)}
+
+    def _request(self, run_id: str) -> dict[str, Any]:
+        return json.loads((self._folder / run_id / REQUEST).read_text(encoding="utf-8"))
+
+    def _unfinished(self) -> list[str]:
+        known = [file.parent.name for file in self._folder.glob(f"*/{REQUEST}")]
+        found = [
+            run_id
+            for run_id in known
+            if (self._folder / run_id / STATE).exists() and self.status(run_id)["state"] in UNFINISHED
+        ]
+        return sorted(found, key=lambda run_id: self._request(run_id)["order"])
+
+    def _next_order(self) -> int:
+        return 1 + max(
+            (self._request(file.parent.name)["order"] for file in self._folder.glob(f"*/{REQUEST}")), default=0
+        )
+
+    def _save(self, run_id: str, **changes: Any) -> None:
+        file = self._folder / run_id / STATE
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        write_json(file, known | changes)
+
+    def _start_next(self) -> None:
+        """Start every loop whose graph no other one works on. The lock is held."""
+        if self._closing:
+            return
+        at_work = {self._request(run_id)["graph"] for run_id in self._processes}
+        for run_id in self._unfinished():
+            request = self._request(run_id)
+            if run_id in self._processes or request["graph"] in at_work:
+                continue
+            at_work.add(request["graph"])
+            with (self._folder / run_id / LOG).open("ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, str(LIFELINE), *self._command(run_id, request["settings"])],
+                    stdin=subprocess.PIPE,  # nothing is written: it ends with this process, however that ends
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self._processes[run_id] = process
+            self._save(run_id, state="running")
+            threading.Thread(target=self._watch, args=(run_id, process), name=f"loop-{run_id}", daemon=True).start()
+
+    def _watch(self, run_id: str, process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        with self._lock:
+            del self._processes[run_id]
+            if run_id in self._cancelled:
+                self._save(run_id, state="cancelled", error=None)
+            elif self._closing:
+                self._save(run_id, state="queued", error=None)
+            elif code == 0:
+                self._save(run_id, state="finished")
+            else:
+                self._save(run_id, state="failed", error=self._last_line(run_id) or f"exit code {code}")
+            self._start_next()
+
+    def _last_line(self, run_id: str) -> str:
+        lines = (self._folder / run_id / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)

@@ -1,0 +1,31 @@
+"""Run the command in the arguments, and end it with SIGTERM when standard input ends: when whoever started this is gone.
+
+Started in a session of its own, of which the command becomes a part. Needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+
+def main(command: list[str]) -> int:
+    """Return the command's exit code."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    # The command ends on it; this program waits for that.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def end_with_input() -> None:
+        sys.stdin.buffer.read()
+        os.killpg(0, signal.SIGTERM)
+
+    threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()
+    return process.wait()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,87 @@
+"""E-mails to the held-out prospects, with the policy and the scores before and after, and the page of the run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from zenml import step
+from zenml.config.cache_policy import CachePolicy
+from zenml.types import HTMLString
+
+from configs.schema import LearnLoopConfig
+from reports.console import say
+from reports.learn_loop import learn_loop_html
+from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
+from steps.interruption import run_cancellable
+from steps.learn_loop.world import graph_of, open_task
+from steps.project import code_of
+from steps.published_model import base_model_files
+from tasks.outreach.evaluation import BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT, compare, write_to_all
+from tasks.outreach.feedback import SimulatedProspects
+from tasks.outreach.loop import WrittenEmail
+from tasks.outreach.node_scores import NodeScores, rank_correlation
+from tasks.outreach.scenarios import Scenario
+from training.backends.serving import open_policy_server
+from training.checkpoint import Checkpoint
+from training.task import Policy
+
+_BEFORE, _AFTER = "warm_start", "trained"
+
+
+@step(cache_policy=CachePolicy(file_dependencies=code_of("tasks/outreach", "training", "steps/learn_loop", "reports")))
+def evaluate_outreach(
+    config: LearnLoopConfig,
+    run_id: str,
+    base: dict[str, str],
+    graph: str,
+    scenarios: list[Scenario],
+    checkpoint: Checkpoint,
+    warm_start: Checkpoint,
+    iterations: list[dict[str, Any]],
+    node_scores: dict[str, Any],
+    emails: dict[str, Any],
+) -> tuple[Annotated[dict[str, Any], LEARN_LOOP_EVALUATION], Annotated[HTMLString, LEARN_LOOP_PAGE]]:
+    """Every row writes `test_samples` e-mails to each held-out prospect, sampled as in training."""
+    known = graph_of(graph)
+    learnt = NodeScores.model_validate(node_scores["posterior"])
+    fresh = NodeScores.fresh(known, learnt.decay)
+    files = base_model_files(base["source"], base["checksum"], progress=say)
+
+    async def write(base_url: str) -> dict[str, list[WrittenEmail]]:
+        rows = {
+            BASELINE: (_BEFORE, fresh),
+            GRAPH_ONLY: (_BEFORE, learnt),
+            GRPO_ONLY: (_AFTER, fresh),
+            LEARNT: (_AFTER, learnt),
+        }
+        written = {}
+        for row, (model, scores) in rows.items():
+            policy = Policy(
+                base_url=base_url, model=model, temperature=config.temperature, max_tokens=config.max_tokens
+            )
+            task = open_task(config, known, scenarios, scores)
+            written[row] = await write_to_all(task, policy, config.test_samples, config.max_concurrent)
+        return written
+
+    adapters = {_BEFORE: warm_start.path, _AFTER: checkpoint.path}
+    with open_policy_server(files.path, adapters, checkpoint.manifest.config) as server:
+        evaluation = compare(run_cancellable(write(server.base_url)), config.seed)
+    if config.feedback == "simulated":
+        simulation = SimulatedProspects(known, scenarios, config.graph_seed)
+        facts = [fact.id for fact in known.facts]
+        truth = [simulation.mean_interest(fact) for fact in facts]
+        evaluation["rank_correlation"] = {
+            rule: rank_correlation([node_scores[key][fact] for fact in facts], truth)
+            for rule, key in (("advantage", "after"), ("top_half", "top_half"))
+        }
+    page = learn_loop_html(
+        run_id,
+        iterations=iterations,
+        evaluation=evaluation,
+        nodes=[node.model_dump() for node in known.nodes],
+        edges=[edge.model_dump() for edge in known.edges],
+        scores={"before": fresh.scores, "after": node_scores["after"]},
+        emails=emails,
+        simulated=config.feedback == "simulated",
+    )
+    return evaluation, HTMLString(page)

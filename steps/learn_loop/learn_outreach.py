@@ -1,0 +1,124 @@
+"""Warm start on the format, then iterations of writing, feedback, GRPO and new node scores."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from zenml import get_step_context, log_metadata, step
+from zenml.config.cache_policy import CachePolicy
+
+from configs.schema import LearnLoopConfig
+from materializers.checkpoint import CheckpointMaterializer
+from reports.console import TrainingConsole, say
+from steps.artifact_names import CHECKPOINT, EMAILS, ITERATIONS, KNOWLEDGE_GRAPH, NODE_SCORES, PROSPECTS, WARM_START
+from steps.interruption import run_cancellable
+from steps.learn_loop.world import EVENTS, graph_of, open_task
+from steps.project import LEARN_LOOPS, MODELS, code_of, git_revision, training_code
+from steps.published_model import base_model_files
+from tasks.outreach.events import EventStore
+from tasks.outreach.loop import LearnLoop
+from tasks.outreach.results import VALIDATION
+from tasks.outreach.scenarios import Scenario
+from tasks.outreach.webhook import Outbox
+from training.backends.serverless import remote_base_model
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.history import checkpoint_folder
+from training.preflight import require_ready
+from training.scoring import scoring_sources
+from training.settings import TrainerSettings
+from training.traces import traced
+from training.tracking import tracked
+
+
+@step(
+    output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer},
+    cache_policy=CachePolicy(file_dependencies=code_of("tasks/outreach", "training", "steps/learn_loop")),
+)
+def learn_outreach(
+    config: LearnLoopConfig, run_id: str, base: dict[str, str], graph: str, scenarios: list[Scenario]
+) -> tuple[
+    Annotated[Checkpoint, CHECKPOINT],
+    Annotated[Checkpoint, WARM_START],
+    Annotated[list[dict[str, Any]], ITERATIONS],
+    Annotated[dict[str, Any], NODE_SCORES],
+    Annotated[dict[str, Any], EMAILS],
+]:
+    """Runs the learn loop, or goes on where a killed run of this id stopped.
+
+    The checkpoint is that of the last iteration: choosing the best one would need more e-mails than are written to compare.
+    `NODE_SCORES` holds the scores after it, the posterior behind them and the scores of the top-half rule. `EMAILS` holds what was
+    written to the same prospects before and after.
+    """
+    files = base_model_files(base["source"], base["checksum"], progress=say)
+    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    trained_base = str(files.path) if settings.backend != "serverless" else remote_base_model(base["source"])
+    folder = LEARN_LOOPS / run_id
+    require_ready(settings, trained_base, models=MODELS, runs=LEARN_LOOPS)
+    task = open_task(config, graph_of(graph), scenarios)
+    inputs = get_step_context().step_run.inputs
+    experiment = Experiment(
+        name=config.experiment or run_id,
+        run=run_id,
+        config=config.model_dump(mode="json"),
+        git_revision=git_revision(),
+        code=training_code(),
+        data={KNOWLEDGE_GRAPH: str(inputs["graph"][0].id), PROSPECTS: str(inputs["scenarios"][0].id)},
+        sources=scoring_sources(settings),
+        seeds={"seed": config.seed, "graph_seed": config.graph_seed},
+        base_model=files.id,
+        base_model_checksum=files.checksum,
+        created=datetime.now(UTC),
+    ).resuming(folder)
+    experiment.save(folder)
+    outbox = Outbox(folder / "webhook", config.webhook_url, private=config.webhook_private)
+    with (
+        TrainingConsole(settings.max_steps) as console,
+        tracked(console, experiment, folder) as told,
+        traced(told, experiment) as progress,
+        outbox,
+    ):
+        loop = LearnLoop(folder, task, EventStore(EVENTS), outbox, progress, settings.max_steps)
+        try:
+            run = run_cancellable(loop.run(base_model=trained_base, settings=settings, max_tokens=config.max_tokens))
+        except BaseException as error:
+            stopped = "cancelled" if isinstance(error, KeyboardInterrupt) else "failed"
+            finished = loop.metrics()
+            loop.save_state(stopped, finished[-1].iteration if finished else 0, f"{type(error).__name__}: {error}")
+            raise
+    last = run.history[-1]
+    adapter = checkpoint_folder(run.folder, last.checkpoint_step)
+    if not last.checkpoint_step:
+        raise BadInput(f"nothing was learnt ({run.stopped}): set demonstrations above 0 or raise rollouts_per_group")
+    if undelivered := outbox.undelivered():
+        say(f"webhook: {len(undelivered)} notices are not delivered yet: the same command tries again", alarm=True)
+    described = {
+        "base_model": files.id,
+        "base_model_checksum": files.checksum,
+        "base_model_source": base["source"],
+        "config": experiment.config,
+        "data": experiment.data,
+        "created": datetime.now(UTC),
+    }
+    alerts = tuple(sorted({alert.name for row in run.history for alert in row.alerts}))
+    trained = Checkpoint.from_adapter(adapter, name=run_id, step=last.step, alerts=alerts, **described)
+    warm_start = trained
+    if run.warm_start:
+        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_id}-warm-start", step=0, **described)
+    iterations = [metrics.model_dump() for metrics in loop.metrics()]
+    scores = loop.scores_after(last.step)
+    log_metadata(
+        {"learn_loop": {"run": run_id, "iterations": last.step, "folder": str(folder), "stopped": run.stopped}}
+    )
+    emails = {"before": 0, "after": last.step} | {
+        name: [email.model_dump() for email in loop.emails(iteration, VALIDATION)]
+        for name, iteration in (("baseline", 0), ("final", last.step))
+    }
+    ranked = {
+        "posterior": scores.model_dump(),
+        "after": scores.scores,
+        "top_half": loop.top_half_after(last.step).scores,
+    }
+    return trained, warm_start, iterations, ranked, emails

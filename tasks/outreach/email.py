@@ -1,0 +1,135 @@
+"""A finished e-mail, and what can be verified about it without asking anybody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.outreach.graph import Node
+from tasks.outreach.scenarios import Prospect
+
+MOST_CITATIONS = 3
+"""More is citing everything: the reader cannot tell what the e-mail is about."""
+FEWEST_WORDS, MOST_WORDS = 10, 80
+_STATED = 0.7
+"""Share of a fact's words that a body has to contain to state it, and of a sentence's words that facts must cover."""
+
+_WORD = re.compile(r"\w+(?:[.,]\d+)*")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?=\w)[^.!?\n]*)*[.!?]?")
+_GREETING = re.compile(r"^\s*(?:hi|hello|dear)\s+(\w+)\s*,?", re.IGNORECASE)
+_MARK = re.compile(r"\[[\w.,\s-]+\]")
+_TO_JUDGE = re.compile(
+    r"\b(?:rubric|judge|grader|graded?|reward|score[sd]?|evaluator|evaluation|ignore (?:all|previous|the)|instructions?|as an ai)\b",
+    re.IGNORECASE,
+)
+
+
+class Email(BaseModel):
+    """What `finalize_email` hands in. `citations` are ids of facts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    subject: str
+    body: str
+    citations: tuple[str, ...]
+
+
+class EmailCheck(BaseModel):
+    """What is wrong with an e-mail, counted, and what it says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stated: tuple[str, ...]
+    """Facts that were read, are cited and are said in the body: what a reader gets to know."""
+    citations: int
+    unread_citations: int = Field(ge=0)
+    """Cited without having been read, or unknown."""
+    unstated_citations: int
+    """Cited and read, but the body does not say it."""
+    uncited_claims: int
+    """Sentences that no cited fact covers."""
+    invented_numbers: int
+    """Numbers that are in no fact that was read and not known of the prospect."""
+    wrong_recipient: bool
+    """Greets somebody else."""
+    greets: bool
+    asks: bool
+    """Ends with a question."""
+    words: int
+    addresses_judge: bool
+
+    @property
+    def cites_everything(self) -> bool:
+        return self.citations > MOST_CITATIONS
+
+    @property
+    def has_good_length(self) -> bool:
+        return FEWEST_WORDS <= self.words <= MOST_WORDS
+
+    @property
+    def quality(self) -> float:
+        """The text's quality between 0 and 1: greeting, question, length, no claim out of thin air."""
+        signs = (
+            self.greets and not self.wrong_recipient,
+            self.asks,
+            self.has_good_length,
+            not (self.uncited_claims or self.invented_numbers),
+        )
+        return sum(signs) / len(signs)
+
+
+def words_of(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(_MARK.sub(" ", text))]
+
+
+def check_email(email: Email, prospect: Prospect, read: Sequence[Node], known: Collection[str] = ()) -> EmailCheck:
+    """Check an e-mail against the facts that were `read`. `known` are further texts that it may repeat, such as the product's name."""
+    facts = {node.id: node for node in read}
+    cited = list(dict.fromkeys(email.citations))
+    body = set(words_of(email.body))
+    stated = tuple(id for id in cited if id in facts and _share(words_of(facts[id].text), body) >= _STATED)
+    greeting = _GREETING.match(email.body)
+    # Names and roles are no claims.
+    known_words = set(words_of(" ".join([prospect.name, prospect.role, prospect.company, prospect.industry, *known])))
+    supported = known_words | {word for id in stated for word in words_of(facts[id].text)}
+    sentences = [sentence.strip() for sentence in _SENTENCE.findall(_GREETING.sub("", _MARK.sub(" ", email.body)))]
+    claims = [sentence for sentence in sentences if len(words_of(sentence)) >= 3 and not sentence.endswith("?")]
+    allowed_numbers = {n for node in read for n in _NUMBER.findall(node.text)} | {str(prospect.employees)}
+    written = f"{email.subject}\n{email.body}"
+    return EmailCheck(
+        stated=stated,
+        citations=len(cited),
+        unread_citations=sum(id not in facts for id in cited),
+        unstated_citations=sum(id in facts and id not in stated for id in cited),
+        uncited_claims=sum(_share(words_of(sentence), supported) < _STATED for sentence in claims),
+        invented_numbers=len(set(_NUMBER.findall(_MARK.sub(" ", written))) - allowed_numbers),
+        wrong_recipient=bool(greeting) and greeting.group(1).lower() not in words_of(prospect.name),
+        greets=bool(greeting),
+        asks=email.body.rstrip().endswith("?"),
+        words=len(words_of(email.body)),
+        addresses_judge=bool(_TO_JUDGE.search(written)),
+    )
+
+
+def _share(words: Sequence[str], among: Collection[str]) -> float:
+    return sum(word in among for word in words) / len(words) if words else 1.0
+
+
+def verifiable_reward(check: EmailCheck | None) -> float:
+    """Return what can be verified about an e-mail, between 0 and 1: half for its claims, half for its form.
+
+    No e-mail, one that addresses its judge and one that cites more than `MOST_CITATIONS` facts earn 0.
+    """
+    if check is None or check.addresses_judge or check.cites_everything:
+        return 0.0
+    grounded = (
+        bool(check.stated),
+        not (check.unread_citations or check.unstated_citations),
+        not check.uncited_claims,
+        not check.invented_numbers,
+    )
+    form = (check.greets, not check.wrong_recipient, check.asks, check.has_good_length)
+    return (sum(grounded) / len(grounded) + sum(form) / len(form)) / 2

@@ -1,0 +1,93 @@
+"""Held-out prospects: what the policy and the graph's scores of the last iteration get, compared with those of iteration 0."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import art
+
+from tasks.outreach.loop import WrittenEmail
+from tasks.outreach.task import OutreachTask
+from training.task import Policy
+
+BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT = "iteration 0", "scores only", "policy only", "policy and scores"
+"""Which of policy and scores are those after the last iteration."""
+_RESAMPLES = 10_000
+
+
+async def write_to_all(task: OutreachTask, policy: Policy, samples: int, max_concurrent: int) -> list[WrittenEmail]:
+    """Write `samples` e-mails to every held-out prospect."""
+    slots = asyncio.Semaphore(max_concurrent)
+    scenarios = [scenario for scenario in task.scenarios if scenario.split == "test" for _ in range(samples)]
+
+    async def one(number: int) -> art.Trajectory:
+        async with slots:
+            return await task.rollout(policy, scenarios[number])
+
+    return [WrittenEmail.of(trajectory) for trajectory in await asyncio.gather(*map(one, range(len(scenarios))))]
+
+
+def compare(emails: Mapping[str, Sequence[WrittenEmail]], seed: int = 0) -> dict[str, Any]:
+    """Reply rates of every row, and each against the baseline: difference and ratio with 95% bootstrap intervals over prospects.
+
+    A prospect's rate is the mean over its e-mails, of the simulation's probability where it is known. A rollout without an e-mail gets
+    no reply and counts as 0. The p-value is that of a paired sign-flip test, one-sided.
+    """
+    rates = {row: _by_prospect(written) for row, written in emails.items()}
+    prospects = sorted(rates[BASELINE])
+    base = [rates[BASELINE][prospect] for prospect in prospects]
+    rows = {}
+    for row, written in emails.items():
+        values = [rates[row][prospect] for prospect in prospects]
+        rows[row] = {
+            "reply_rate": fmean(values),
+            "sampled_reply_rate": fmean(email.reply_rate for email in written),
+            "finished": fmean(float(email.body is not None) for email in written),
+            "finished_reply_rate": _finished(written),
+            "quality": fmean(email.quality for email in written),
+            **(_against(base, values, seed) if row != BASELINE else {}),
+        }
+    known = all(email.expected is not None for written in emails.values() for email in written)
+    return {"prospects": len(prospects), "expected": known, "rows": rows}
+
+
+def _rate(email: WrittenEmail) -> float:
+    return email.reply_rate if email.expected is None else email.expected
+
+
+def _by_prospect(emails: Sequence[WrittenEmail]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for email in emails:
+        found.setdefault(email.scenario, []).append(_rate(email))
+    return {prospect: fmean(rates) for prospect, rates in found.items()}
+
+
+def _finished(emails: Sequence[WrittenEmail]) -> float | None:
+    rates = [_rate(email) for email in emails if email.body is not None]
+    return fmean(rates) if rates else None
+
+
+def _against(base: Sequence[float], values: Sequence[float], seed: int) -> dict[str, Any]:
+    chance = random.Random(f"bootstrap-{seed}")
+    differences = [value - before for value, before in zip(values, base, strict=True)]
+    drawn = [[chance.randrange(len(base)) for _ in base] for _ in range(_RESAMPLES)]
+    means = [(fmean(values[n] for n in sample), fmean(base[n] for n in sample)) for sample in drawn]
+    ratios = [after / before for after, before in means if before > 0]
+    observed = fmean(differences)
+    flipped = [fmean(chance.choice((-1, 1)) * d for d in differences) >= observed for _ in range(_RESAMPLES)]
+    return {
+        "difference": observed,
+        "difference_interval": _interval([after - before for after, before in means]),
+        "ratio": fmean(values) / fmean(base) if fmean(base) > 0 else None,
+        "ratio_interval": _interval(ratios) if ratios else None,
+        "p": (1 + sum(flipped)) / (1 + len(flipped)),
+    }
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(values)
+    return ordered[int(0.025 * len(ordered))], ordered[int(0.975 * (len(ordered) - 1))]

@@ -1,0 +1,288 @@
+"""The learn loop: what an outreach run adds to a training run, iteration by iteration.
+
+An iteration is a GRPO step of the trainer. The trainer tells this module of its rollouts before the step counts as finished and of the
+finished step afterwards, so that a folder per iteration holds
+
+* `emails.json`: what the iteration learnt from; `validation.json`: what the updated policy wrote to the same few prospects every time;
+* `node_scores.json`: the graph's scores after the iteration, with which the next one begins; `top_half.json`: those of the
+  specification's rule, to compare with;
+* `metrics.json`: figures; it is written last.
+
+An iteration that was cut off runs again from the scores of the one before it and replaces what it left. The trainer's history says
+which iterations are finished: what it has and `metrics.json` lacks is made up for when the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import art
+from pydantic import BaseModel, ConfigDict
+
+from tasks.outreach.events import EventStore, RecordedFeedback
+from tasks.outreach.node_scores import NodeScores, SentEmail, TopHalfScores, read_scores
+from tasks.outreach.off_policy import Estimate, LoggedChoice, by_scores, estimate
+from tasks.outreach.results import (
+    BASELINE,
+    EMAILS,
+    FINAL,
+    METRICS,
+    SCORES,
+    STATE,
+    TOP_HALF,
+    VALIDATION,
+    write_json,
+    write_text,
+)
+from tasks.outreach.task import OutreachTask
+from tasks.outreach.webhook import Outbox
+from training.history import HISTORY_FILE, StepRecord, read_history
+from training.progress import Progress
+from training.session import run_training
+from training.settings import TrainerSettings
+from training.trainer import TrainingRun
+
+_GOODBYE_SECONDS = 20.0
+"""How long the end of a run waits for the webhook's receiver. What is left is delivered when the run is started again."""
+
+
+class WrittenEmail(BaseModel):
+    """An e-mail of a rollout and what came back. `expected` is the probability of a reply where the simulation knows it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    message_id: str
+    scenario: str
+    outcome: str
+    subject: str | None
+    body: str | None
+    citations: tuple[str, ...]
+    facts: tuple[str, ...]
+    reward: float
+    reply_rate: float
+    open_rate: float
+    expected: float | None
+    quality: float
+    options: tuple[str, ...]
+    first_fact: str | None
+    probability: float | None
+    """With which the policy chose its first fact."""
+
+    @classmethod
+    def of(cls, trajectory: art.Trajectory) -> WrittenEmail:
+        told, measured = trajectory.metadata, trajectory.metrics
+        logprob = measured.get("first_fact_logprob")
+        return cls(
+            message_id=str(told["message_id"]),
+            scenario=str(told["scenario_id"]),
+            outcome=str(told["outcome"]),
+            subject=told["subject"],
+            body=told["body"],
+            citations=json.loads(str(told["citations"])),
+            facts=json.loads(str(told["facts"])),
+            reward=trajectory.reward,
+            reply_rate=float(measured["reply_rate"]),
+            open_rate=float(measured["open_rate"]),
+            expected=measured.get("expected_reply_rate"),
+            quality=float(measured["quality"]),
+            options=json.loads(str(told["options"])),
+            first_fact=told["first_fact"],
+            probability=math.exp(float(logprob)) if logprob is not None else None,
+        )
+
+
+class IterationMetrics(BaseModel):
+    """Figures of an iteration. `expected_*` are the simulation's probabilities, None where feedback is recorded."""
+
+    model_config = ConfigDict(frozen=True)
+
+    iteration: int
+    emails: int
+    reward_mean: float | None
+    reward_median: float | None
+    reward_min: float | None
+    reward_max: float | None
+    reply_rate: float | None
+    expected_reply_rate: float | None
+    finished: float | None
+    """Share of the rollouts that sent an e-mail."""
+    validation_reply_rate: float | None
+    validation_expected: float | None
+    by_scores: Estimate | None
+    """What following the new scores would have got for this iteration's prospects, estimated from its e-mails."""
+    seconds: float
+    alerts: list[str]
+
+
+class LearnLoop(Progress):
+    """Passes on what a training run tells, and keeps the graph's scores, the e-mails and the figures of every iteration."""
+
+    def __init__(
+        self, folder: Path, task: OutreachTask, store: EventStore, outbox: Outbox, progress: Progress, iterations: int
+    ) -> None:
+        self.folder = folder
+        self._task = task
+        self._store = store
+        self._outbox = outbox
+        self._progress = progress
+        self._iterations = iterations
+
+    async def run(self, *, base_model: str, settings: TrainerSettings, max_tokens: int) -> TrainingRun:
+        """Run to the last iteration, going on after the last finished one if there is one.
+
+        Raises:
+            BadInput: as `run_training`.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        finished = self._finished_rows()
+        for row in finished:
+            if not (self._of(row.step) / METRICS).exists():
+                self._finish(row)
+        self._task.scores = self.scores_after(finished[-1].step if finished else 0)
+        self.save_state("running", finished[-1].step if finished else 0)
+        run = await run_training(
+            self._task,
+            base_model=base_model,
+            settings=settings,
+            max_tokens=max_tokens,
+            run_folder=self.folder / "training",
+            progress=self,
+        )
+        last = run.history[-1].step
+        for source, target in ((0, BASELINE), (last, FINAL)):
+            written = self.emails(source, VALIDATION) or self.emails(source, EMAILS)
+            write_json(self.folder / target, [email.model_dump() for email in written])
+        self._outbox.flush(_GOODBYE_SECONDS)
+        self.save_state("finished", last)
+        return run
+
+    def _finished_rows(self) -> list[StepRecord]:
+        histories = sorted((self.folder / "training").rglob(HISTORY_FILE))
+        return read_history(histories[0]) if histories else []
+
+    def _of(self, iteration: int) -> Path:
+        return self.folder / "iterations" / f"{iteration:04d}"
+
+    def emails(self, iteration: int, name: str = EMAILS) -> list[WrittenEmail]:
+        """The e-mails of an iteration; none where it wrote none."""
+        file = self._of(iteration) / name
+        return (
+            [WrittenEmail.model_validate(entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
+            if file.exists()
+            else []
+        )
+
+    def metrics(self) -> list[IterationMetrics]:
+        """The figures of every finished iteration."""
+        files = sorted((self.folder / "iterations").glob(f"*/{METRICS}"))
+        return [IterationMetrics.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
+
+    def scores_after(self, iteration: int) -> NodeScores:
+        """The graph's scores after an iteration; before the first one all are 1.0."""
+        file = self._of(iteration) / SCORES
+        return (
+            read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph, self._task.settings.node_decay)
+        )
+
+    def top_half_after(self, iteration: int) -> TopHalfScores:
+        """The scores of the specification's rule after an iteration."""
+        file = self._of(iteration) / TOP_HALF
+        if not file.exists():
+            return TopHalfScores.fresh(self._task.graph, self._task.settings.node_decay)
+        return TopHalfScores.model_validate_json(file.read_text(encoding="utf-8"))
+
+    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
+        written = [WrittenEmail.of(trajectory) for group in groups for trajectory in group.trajectories]
+        folder = self._of(step)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / METRICS).unlink(missing_ok=True)  # the iteration runs again
+        write_json(folder / (EMAILS if split == "train" else VALIDATION), [email.model_dump() for email in written])
+        if split == "train":
+            sent = [SentEmail(scenario=email.scenario, facts=email.facts, reward=email.reward) for email in written]
+            before = self.scores_after(step - 1)
+            scores = before.updated(sent) if self._task.settings.learn_nodes else before
+            write_text(folder / SCORES, scores.model_dump_json())
+            write_text(folder / TOP_HALF, self.top_half_after(step - 1).updated(sent).model_dump_json())
+            self._task.scores = scores
+            finished = [(email.message_id, email.scenario, email.facts) for email in written if email.body is not None]
+            self._store.add_messages(self.folder.name, step, finished)
+        self._progress.rollouts(groups, split=split, step=step)
+
+    def step(self, row: StepRecord) -> None:
+        self._finish(row)
+        if isinstance(self._task.feedback, RecordedFeedback):
+            self._task.feedback.refresh()
+        self._progress.step(row)
+
+    def _finish(self, row: StepRecord) -> None:
+        """What follows from a finished iteration. Doing it twice changes nothing."""
+        emails, validation = self.emails(row.step), self.emails(row.step, VALIDATION)
+        rewards = [email.reward for email in emails]
+        metrics = IterationMetrics(
+            iteration=row.step,
+            emails=len(emails),
+            reward_mean=statistics.fmean(rewards) if rewards else None,
+            reward_median=statistics.median(rewards) if rewards else None,
+            reward_min=min(rewards, default=None),
+            reward_max=max(rewards, default=None),
+            reply_rate=_mean([email.reply_rate for email in emails]),
+            expected_reply_rate=_mean([email.expected for email in emails]),
+            finished=_mean([float(email.body is not None) for email in emails]),
+            validation_reply_rate=_mean([email.reply_rate for email in validation]),
+            validation_expected=_mean([email.expected for email in validation]),
+            by_scores=self._by_scores(emails, self.scores_after(row.step)),
+            seconds=row.seconds,
+            alerts=[alert.name for alert in row.alerts],
+        )
+        folder = self._of(row.step)
+        folder.mkdir(parents=True, exist_ok=True)
+        scores = self.scores_after(row.step).scores
+        write_text(self.folder / SCORES, json.dumps(scores))
+        shown = [
+            email.model_dump(include={"message_id", "scenario", "subject", "body", "citations"})
+            for email in validation or emails
+        ]
+        notice = {"run": self.folder.name, "metrics": metrics.model_dump(), "node_scores": scores, "emails": shown}
+        self._outbox.put(f"{self.folder.name}-{row.step:04d}", notice)
+        write_text(folder / METRICS, metrics.model_dump_json())
+        self.save_state("running", row.step)
+
+    def _by_scores(self, emails: Sequence[WrittenEmail], scores: NodeScores) -> Estimate | None:
+        choices = [
+            LoggedChoice(options=e.options, fact=e.first_fact, probability=e.probability, reply_rate=e.reply_rate)
+            for e in emails
+            if e.first_fact in e.options and e.first_fact and e.probability
+        ]
+        return estimate(choices, [by_scores(choice.options, scores) for choice in choices])
+
+    def save_state(self, state: str, iteration: int, error: str | None = None) -> None:
+        """Say how far the run is, for whoever looks from outside."""
+        told = {"state": state, "iteration": iteration, "iterations": self._iterations, "error": error}
+        write_json(self.folder / STATE, {**told, "undelivered": self._outbox.undelivered()})
+
+    def stage(self, description: str, total: int) -> None:
+        self._progress.stage(description, total)
+
+    def extend(self, parts: int) -> None:
+        self._progress.extend(parts)
+
+    def advance(self) -> None:
+        self._progress.advance()
+
+    def note(self, sentence: str) -> None:
+        self._progress.note(sentence)
+
+    def stopped(self, reason: str) -> None:
+        self._progress.stopped(reason)
+
+    def warning(self, sentence: str) -> None:
+        self._progress.warning(sentence)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

@@ -1,0 +1,51 @@
+"""What an outreach run can be told, besides the trainer's settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SYNTHETIC_GRAPH = "synthetic"
+
+
+class OutreachSettings(BaseModel):
+    """Graph, prospects, feedback, node scores and evaluation of a learn loop."""
+
+    model_config = ConfigDict(frozen=True)
+
+    graph: str = Field(
+        default=SYNTHETIC_GRAPH,
+        description="'synthetic', a JSON Lines file, or a folder with nodes.csv and edges.csv (docs/outreach.md)",
+    )
+    prospects: str | None = Field(
+        default=None, description="JSON Lines file of scenarios; null: synthetic ones for the synthetic graph"
+    )
+    train_prospects: int = Field(default=24, ge=2, le=10_000, description="synthetic prospects to train on")
+    test_prospects: int = Field(
+        default=24, ge=2, le=10_000, description="synthetic prospects held out, in other industries"
+    )
+    graph_seed: int = Field(default=0, ge=0, description="synthetic graph, prospects and their hidden interests")
+
+    max_turns: int = Field(default=6, ge=2, le=50, description="model replies per e-mail")
+    max_neighbours: int = Field(
+        default=6, ge=1, le=100, description="nodes that get_connected_nodes lists, best scored first"
+    )
+    reply_timeout: float = Field(
+        default=600.0, gt=0, le=3600, description="seconds that the policy server may take for a reply"
+    )
+
+    feedback: Literal["simulated", "recorded"] = Field(
+        default="simulated", description="replies of simulated prospects, or the events that POST /feedback recorded"
+    )
+    sends_per_email: int = Field(
+        default=200, ge=1, le=100_000, description="simulated recipients of an e-mail; fewer make reply rates noisier"
+    )
+    open_weight: float = Field(
+        default=0.0, ge=0, le=1, description="what an open rate of 1 adds to the feedback reward"
+    )
+
+    node_decay: float = Field(
+        default=0.97, gt=0, le=1, description="share of a node's evidence that is kept per iteration"
+    )
+    learn_nodes: bool = Field(default=True, description="update the graph's scores; false: they stay at 1.0")

@@ -1,0 +1,135 @@
+"""Tells a receiver of every finished iteration: signed, at least once, in order, without ever stopping the loop.
+
+Each notice is a file in the outbox before its iteration is announced, and stays there until the receiver has answered with 2xx. The
+signature is `sha256=` and the HMAC-SHA256 of the body with the secret, in the header `X-Learn-Loop-Signature`. A notice may come twice:
+its `id` is the same then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import socket
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from training.errors import BadInput
+
+SECRET = "LEARN_LOOP_WEBHOOK_SECRET"
+SIGNATURE = "X-Learn-Loop-Signature"
+_TIMEOUT = 10.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+
+
+def require_webhook(url: str, *, private: bool) -> None:
+    """Raises `BadInput` when no notice may be sent to this URL. Addresses that are not public need `private`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"webhook_url={url}: expected http://... or https://...")
+    if not os.environ.get(SECRET):
+        raise BadInput(
+            f"webhook_url is set and {SECRET} is not: set it in the environment or in .env, notices are signed with it"
+        )
+    if not private and (address := _private_address(parts.hostname)):
+        raise BadInput(
+            f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is meant"
+        )
+
+
+def _private_address(host: str) -> str | None:
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return None  # the receiver may come up later
+    return next((str(address) for address in sorted(found) if not ipaddress.ip_address(address).is_global), None)
+
+
+def signature(body: bytes, secret: str) -> str:
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+class Outbox:
+    """Notices that wait in a folder, and a thread that delivers them in order."""
+
+    def __init__(
+        self, folder: Path, url: str | None, *, private: bool = False, first_pause: float = _FIRST_PAUSE
+    ) -> None:
+        """Without `url` nothing is kept and nothing is sent."""
+        self._folder = folder
+        self._url = url
+        self._private = private
+        self._pause = first_pause
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._deliver, name="webhook", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._url:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=_TIMEOUT + 1)
+
+    def put(self, name: str, notice: dict[str, Any]) -> None:
+        """Queue a notice. One that is known by this name, delivered or not, is not queued again."""
+        if not self._url or (self._folder / f"{name}.sent").exists() or (self._folder / f"{name}.json").exists():
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        beside = self._folder / f".{name}"
+        beside.write_text(json.dumps({"id": name, **notice}), encoding="utf-8")
+        os.replace(beside, self._folder / f"{name}.json")
+        self._wake.set()
+
+    def undelivered(self) -> list[str]:
+        return sorted(file.stem for file in self._folder.glob("*.json"))
+
+    def flush(self, seconds: float) -> list[str]:
+        """Wait at most so long for all notices to be delivered; return those that are not."""
+        deadline = time.monotonic() + seconds
+        while self._url and self.undelivered() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.undelivered()
+
+    def _deliver(self) -> None:
+        pause = self._pause
+        while not self._stop.is_set():
+            waiting = sorted(self._folder.glob("*.json"))
+            if not waiting:
+                self._wake.wait(timeout=_LONGEST_PAUSE)
+                self._wake.clear()
+            elif self._send(waiting[0].read_bytes()):
+                os.replace(waiting[0], waiting[0].with_suffix(".sent"))
+                pause = self._pause
+            else:
+                self._stop.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _send(self, body: bytes) -> bool:
+        assert self._url is not None
+        headers = {"Content-Type": "application/json", SIGNATURE: signature(body, os.environ[SECRET])}
+        try:
+            # Checked again for every notice: what a name stands for may have changed.
+            require_webhook(self._url, private=self._private)
+            opener = urllib.request.build_opener(_NoRedirects)
+            with opener.open(urllib.request.Request(self._url, body, headers), timeout=_TIMEOUT) as response:
+                return 200 <= response.status < 300
+        except (OSError, ValueError):  # refused, timed out, 4xx or 5xx, not HTTP: the receiver is asked again
+            return False
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect could lead to an address that is not allowed."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None

@@ -1,0 +1,199 @@
+"""The learn loop with a scripted model: rollouts, iterations, and what a kill leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outreach_model import OutreachModel, called, without_backend
+from toy_run import CountingBackend, Killed
+
+from tasks.outreach import loop as loop_module
+from tasks.outreach.events import EventStore
+from tasks.outreach.feedback import SimulatedProspects
+from tasks.outreach.loop import LearnLoop
+from tasks.outreach.node_scores import NodeScores, SentEmail
+from tasks.outreach.results import BASELINE, EMAILS, FINAL, STATE
+from tasks.outreach.settings import OutreachSettings
+from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from tasks.outreach.task import OutreachTask
+from tasks.outreach.tools import CONTEXT, FINALIZE, PROPOSE, OutreachTools
+from tasks.outreach.webhook import Outbox
+from training.progress import Progress
+from training.settings import TrainerSettings
+from training.trainer import Trainer
+
+GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
+RULES = TrainerSettings(
+    max_steps=3,
+    groups_per_step=2,
+    rollouts_per_group=4,
+    demonstrations=4,
+    validate_every=1,
+    validation_questions=2,
+    validation_metric="reward",
+    scoring="blend",
+    blend_weights={"verifiable": 0.3, "custom": 0.7},
+    reward_function="tasks.outreach.feedback:feedback_reward",
+    health_seconds=0,
+)
+
+
+@pytest.fixture
+def model() -> Iterator[OutreachModel]:
+    with OutreachModel.serving() as server:
+        yield server
+
+
+def open_task(**settings: Any) -> OutreachTask:
+    rules = OutreachSettings(**settings)
+    simulation = SimulatedProspects(GRAPH, SCENARIOS, 0)
+    return OutreachTask(GRAPH, SCENARIOS, simulation, rules, NodeScores.fresh(GRAPH, rules.node_decay))
+
+
+def open_loop(
+    folder: Path, task: OutreachTask | None = None, url: str | None = None, progress: Progress | None = None
+) -> LearnLoop:
+    store = EventStore(folder / "feedback.sqlite")
+    outbox = Outbox(folder / "run" / "webhook", url)
+    return LearnLoop(folder / "run", task or open_task(), store, outbox, progress or Progress(), RULES.max_steps)
+
+
+def run(loop: LearnLoop) -> Any:
+    return asyncio.run(loop.run(base_model="none", settings=RULES, max_tokens=96))
+
+
+def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel) -> None:
+    task = open_task()
+    rollout = asyncio.run(task.rollout(model.policy, SCENARIOS[0]))
+    [fact] = json.loads(rollout.metadata["facts"])
+    expected = task.feedback.reply_probability(SCENARIOS[0].prospect, [fact], 1.0)
+    assert rollout.metrics["expected_reply_rate"] == pytest.approx(expected)
+    assert rollout.metrics["task_reward"] == 1.0 and rollout.metrics["turns"] == 3
+    assert rollout.metadata["first_fact"] in json.loads(rollout.metadata["options"])
+    assert f"Hi {SCENARIOS[0].prospect.first_name}" in rollout.metadata["body"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        ({"role": "assistant", "content": "I would rather not."}, "malformed_call"),
+        (called("get_connected_nodes", {"node_id": "x"}), "max_turns"),
+    ],
+)
+def test_a_rollout_without_an_email_gets_no_reply(model: OutreachModel, reply: dict[str, Any], outcome: str) -> None:
+    model.answer = lambda request: reply  # type: ignore[method-assign]
+    rollout = asyncio.run(open_task().rollout(model.policy, SCENARIOS[0]))
+    assert rollout.metadata["outcome"] == outcome and rollout.metadata["body"] is None
+    assert (rollout.metrics["reply_rate"], rollout.metrics["expected_reply_rate"], rollout.metrics["task_reward"]) == (
+        0,
+        0,
+        0,
+    )
+
+
+def test_the_tools_never_raise_and_say_what_a_draft_lacks() -> None:
+    tools = OutreachTools(GRAPH, NodeScores.fresh(GRAPH, 1.0), SCENARIOS[0], 6, "seed")
+    for name, arguments in (
+        ("no_tool", {}),
+        (CONTEXT, {}),
+        (CONTEXT, {"node_id": "f99"}),
+        (FINALIZE, {"subject": "x"}),
+    ):
+        result = tools.call(name, arguments)
+        assert result.invalid and result.text and result.email is None
+    assert tools.call(CONTEXT, {"node_id": "p1"}).text.startswith("p1 is a product, not a fact")
+    drafted = tools.call(PROPOSE, {"subject": "Hi", "body": "Buy now.", "citations": ["f1"]}).text
+    assert "greet" in drafted and "state and cite a fact" in drafted and "end with a question" in drafted
+
+
+def test_demonstrations_show_the_format_with_facts_at_random() -> None:
+    shown = open_task().demonstrations(SCENARIOS[:12], 60)
+    last = [json.loads(t.messages_and_choices[-1]["content"].split("\n")[1])["arguments"] for t in shown]
+    cited = Counter(fact for arguments in last for fact in arguments["citations"])
+    assert len(cited) > 12 and max(cited.values()) < 15
+    assert {len(arguments["citations"]) for arguments in last} == {1, 2}
+
+
+def test_a_run_leaves_a_folder_per_iteration(
+    model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
+    loop = open_loop(tmp_path)
+    run(loop)
+    assert [metrics.iteration for metrics in loop.metrics()] == [0, 1, 2, 3]
+    assert [len(loop.emails(iteration, EMAILS)) for iteration in range(4)] == [0, 8, 8, 8]
+    before = NodeScores.fresh(GRAPH, 0.97)
+    for iteration in (1, 2, 3):
+        emails = loop.emails(iteration)
+        sent = [SentEmail(scenario=email.scenario, facts=email.facts, reward=email.reward) for email in emails]
+        before = before.updated(sent)
+        assert loop.scores_after(iteration) == before
+    metrics = loop.metrics()[1]
+    assert metrics.reward_min <= metrics.reward_median <= metrics.reward_max
+    assert json.loads((loop.folder / STATE).read_text())["state"] == "finished"
+    baseline, final = (json.loads((loop.folder / name).read_text()) for name in (BASELINE, FINAL))
+    assert [email["scenario"] for email in baseline] == [email["scenario"] for email in final] and len(baseline) == 2
+
+
+class DiesOnStep(Progress):
+    def step(self, row: Any) -> None:
+        if row.step == 2:
+            raise Killed
+
+
+@pytest.mark.parametrize(
+    "where", ["rollout", "state", "scores", "messages", "update", "validation", "webhook", "after"]
+)
+def test_a_kill_anywhere_repeats_no_finished_iteration(
+    model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setenv("LEARN_LOOP_WEBHOOK_SECRET", "secret")
+    backend: Any = without_backend(model.url)
+    task, progress = open_task(), Progress()
+
+    def die_in_iteration_2(real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if (tmp_path / "run" / "iterations" / "0001" / "metrics.json").exists():
+                raise Killed
+            return real(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as dying:
+        if where == "rollout":
+            dying.setattr(task, "rollout", die_in_iteration_2(task.rollout))
+        elif where == "update":
+            dying.setattr(CountingBackend, "train", die_in_iteration_2(CountingBackend.train))
+        elif where == "messages":
+            dying.setattr(EventStore, "add_messages", die_in_iteration_2(EventStore.add_messages))
+        elif where == "webhook":
+            dying.setattr(Outbox, "put", die_in_iteration_2(Outbox.put))
+        elif where in ("state", "scores"):
+            name = {"state": "write_json", "scores": "write_text"}[where]
+            dying.setattr(loop_module, name, die_in_iteration_2(getattr(loop_module, name)))
+        elif where == "validation":
+            dying.setattr(Trainer, "_validate", die_in_iteration_2(Trainer._validate))
+        else:
+            progress = DiesOnStep()
+        dying.setattr(loop_module, "run_training", backend)
+        with pytest.raises(Killed):
+            run(open_loop(tmp_path, task, "http://127.0.0.1:1/", progress))
+    first = open_loop(tmp_path)
+    kept = [email.message_id for email in first.emails(1)]
+    monkeypatch.setattr(loop_module, "run_training", backend)
+    monkeypatch.setattr(loop_module, "_GOODBYE_SECONDS", 0)
+    again = open_loop(tmp_path, url="http://127.0.0.1:1/")
+    run(again)
+    assert [metrics.iteration for metrics in again.metrics()] == [0, 1, 2, 3]
+    assert [email.message_id for email in again.emails(1)] == kept
+    notices = sorted(file.stem for file in (again.folder / "webhook").glob("*.json"))
+    assert notices == [f"run-{iteration:04d}" for iteration in range(4)]
+    with again._store._connected() as connection:
+        counts = connection.execute("SELECT iteration, count(*) FROM messages GROUP BY iteration").fetchall()
+    assert counts == [(1, 8), (2, 8), (3, 8)]

@@ -1,0 +1,99 @@
+"""Notices: signed, delivered at least once and in order, and never to where they must not go."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.outreach.webhook import SECRET, SIGNATURE, Outbox, require_webhook, signature
+from training.errors import BadInput
+
+
+class Receiver(ThreadingHTTPServer):
+    """Refuses as often as `refusals` says, then accepts."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.refusals = 0
+        self.received: list[tuple[dict[str, Any], bool]] = []
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.refusals:
+            self.server.refusals -= 1
+            self.send_response(503)
+        else:
+            self.server.received.append((json.loads(body), self.headers[SIGNATURE] == signature(body, "secret")))
+            self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Keeps the test output quiet."""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setenv(SECRET, "secret")
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_refused_notices_are_retried_in_order_and_delivered_signed(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.refusals = 3
+    with Outbox(tmp_path, receiver.url, private=True, first_pause=0.01) as outbox:
+        for number in range(3):
+            outbox.put(f"{number}", {"iteration": number})
+        assert outbox.flush(30) == []
+        outbox.put("1", {"iteration": 1})  # told already
+        assert outbox.flush(0) == []
+    assert [(notice["id"], genuine) for notice, genuine in receiver.received] == [("0", True), ("1", True), ("2", True)]
+
+
+def test_what_a_dead_receiver_missed_is_listed_and_delivered_when_the_run_goes_on(
+    receiver: Receiver, tmp_path: Path
+) -> None:
+    with Outbox(tmp_path, "http://127.0.0.1:1/", private=True, first_pause=0.01) as outbox:
+        outbox.put("0", {})
+        assert outbox.flush(0.2) == ["0"]
+    with Outbox(tmp_path, receiver.url, private=True, first_pause=0.01) as outbox:
+        assert outbox.flush(30) == []
+    assert [notice["id"] for notice, _ in receiver.received] == ["0"]
+
+
+@pytest.mark.parametrize("url", ["ftp://example.com/", "example.com", "http://", "file:///etc/passwd"])
+def test_other_urls_are_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv(SECRET, "secret")
+    with pytest.raises(BadInput, match="expected http"):
+        require_webhook(url, private=True)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1/", "http://localhost:80/", "http://10.1.2.3/", "http://[::1]/", "http://169.254.169.254/"]
+)
+def test_private_addresses_need_to_be_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str) -> None:
+    monkeypatch.setenv(SECRET, "secret")
+    with pytest.raises(BadInput, match="private address"):
+        require_webhook(url, private=False)
+    require_webhook(url, private=True)
+
+
+def test_a_webhook_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET, raising=False)
+    with pytest.raises(BadInput, match=f"{SECRET} is not"):
+        require_webhook("https://example.com", private=True)
