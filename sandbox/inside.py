@@ -294,14 +294,19 @@ class Init:
         watched = os.pidfd_open(self.repl)
         looked = begun
         try:
-            send(self.link, {"op": request["op"], "code": request["code"]})
+            number = os.urandom(8).hex()
+            send(self.link, {"op": request["op"], "code": request["code"], "number": number})
             while True:
                 ready, _, _ = select.select([self.link, self.output, watched], [], [], POLL)
                 if self.output in ready:
                     self._drain(kept, once=True)
                 if self.link in ready:
                     reply = receive(self.link, 1 << 16)
-                    return (reply, None) if reply is not None else (None, self._why_gone())
+                    if reply is None:
+                        return None, self._why_gone()
+                    if reply.get("number") != number:
+                        raise ValueError("reply to no request")
+                    return reply, None
                 if watched in ready:
                     return None, self._why_gone()
                 now = time.monotonic()
@@ -506,9 +511,10 @@ def _become_repl(link: socket.socket, sink: int, limits: dict[str, typing.Any]) 
     sys.modules["__main__"] = module
     while (request := receive(link)) is not None:
         if request["op"] == "evaluate":
-            send(link, _evaluate(request["code"], module.__dict__))
+            reply = _evaluate(request["code"], module.__dict__)
         else:
-            send(link, {"ok": _run_cell(request["code"], module.__dict__)})
+            reply = {"ok": _run_cell(request["code"], module.__dict__)}
+        send(link, {**reply, "number": request["number"]})
 
 
 def _run_cell(code: str, names: dict[str, typing.Any]) -> bool:

@@ -1,0 +1,1 @@
+"""Further tasks for the trainer, one package each."""

@@ -1,0 +1,177 @@
+"""Repairing code as a task for the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+
+import art
+import openai
+
+from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.repl import Actor, CodingRun, PolicyActor, ScriptedActor, estimated_tokens, opening_messages, oracle_cells, play
+from tasks.coding.rewards import Result, reward_function
+from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.scenarios import CodingScenario
+from tasks.coding.settings import CodingSettings
+from training.errors import BadInput
+from training.task import CALL_SEQUENCE, Policy
+
+EXAMPLE_PASSES = "the example passes"
+"""What `fix` prints in the prelude when the repair is right."""
+
+
+class CodingTask:
+    """Bugs to repair in a sandbox; implements `training.task.Task`.
+
+    The base URL is that of the sandbox service; `max_tokens` are sampled per cell.
+
+    Raises:
+        BadInput: there is no such reward function, or a prompt does not fit into `max_context_tokens`.
+    """
+
+    name = "coding"
+
+    def __init__(
+        self,
+        scenarios: Sequence[CodingScenario],
+        settings: CodingSettings,
+        sandbox_url: str,
+        *,
+        max_tokens: int,
+        system_prompt: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.scenarios, self.settings, self.sandbox_url = list(scenarios), settings, sandbox_url
+        self.max_tokens, self.system_prompt, self.seed = max_tokens, system_prompt, seed
+        self._reward = reward_function(settings.coding_reward)
+        require_room(self.scenarios, settings, max_tokens=max_tokens, system_prompt=system_prompt)
+
+    def train_scenarios(self) -> list[CodingScenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "train"]
+
+    def test_scenarios(self) -> list[CodingScenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "test"]
+
+    def kind(self, scenario: CodingScenario) -> str:
+        return scenario.kind
+
+    def demonstrations(self, scenarios: Sequence[CodingScenario], limit: int) -> list[art.Trajectory]:
+        """Reference patches as episodes, of randomly selected scenarios."""
+        chosen = list(scenarios)
+        random.Random(f"demonstrations-{self.seed}").shuffle(chosen)
+        return [self._demonstration(scenario) for scenario in chosen[:limit]]
+
+    def _demonstration(self, scenario: CodingScenario) -> art.Trajectory:
+        repair, finish = oracle_cells(scenario)
+        turns = [
+            *opening_messages(scenario, self.system_prompt),
+            {"role": "assistant", "content": repair},
+            {"role": "user", "content": EXAMPLE_PASSES},
+            {"role": "assistant", "content": finish},
+        ]
+        return art.Trajectory(
+            messages_and_choices=turns, reward=1.0, metadata={"scenario_id": scenario.id, "kind": scenario.kind}
+        )
+
+    async def rollout(self, policy: Policy, scenario: CodingScenario) -> art.Trajectory:
+        run = await self.run(policy, scenario)
+        reward = self._reward(
+            Result(
+                passed=sum(run.passed),
+                checks=len(run.passed),
+                steps=run.steps,
+                finished=run.outcome == "finished",
+                step_cost=self.settings.step_cost,
+            )
+        )
+        return art.Trajectory(
+            messages_and_choices=run.record,
+            reward=0.0,
+            metrics={
+                "correct": run.correct,
+                "verifiable_reward": reward,
+                "passed_share": sum(run.passed) / len(run.passed),
+                "turns": run.steps,
+                "finished": run.outcome == "finished",
+                "suspect_touched_other_files": bool(set(run.patch["changed"]) - {scenario.path} or run.patch["deleted"]),
+                "sampled_tokens": run.sampled_tokens,
+                "context_tokens": run.context_tokens,
+                "seconds": run.seconds,
+            },
+            metadata={
+                "scenario_id": scenario.id,
+                "question": scenario.problem,
+                "kind": scenario.kind,
+                "outcome": run.outcome,
+                "answer": run.patch["changed"].get(scenario.path),
+                "reference": scenario.repaired.strip(),
+                "tests": f"{sum(run.passed)} of {len(run.passed)}",
+                "shortened_outputs": run.shortened,
+                CALL_SEQUENCE: json.dumps(run.cells),
+            },
+        )
+
+    async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
+        """One episode of a policy."""
+        async with openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2) as client:
+            return await self._play(PolicyActor(policy, client), scenario)
+
+    async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
+        """One episode of known cells."""
+        return await self._play(ScriptedActor(cells), scenario)
+
+    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        for trajectory in group.trajectories:
+            trajectory.reward = float(trajectory.metrics["verifiable_reward"])
+        return group
+
+    async def _play(self, actor: Actor, scenario: CodingScenario) -> CodingRun:
+        settings = self.settings
+        async with SandboxClient(self.sandbox_url, patience=settings.sandbox_patience) as sandbox:
+            return await play(
+                actor, scenario, settings, sandbox, max_tokens=self.max_tokens, system_prompt=self.system_prompt
+            )
+
+
+def load_scenarios(settings: CodingSettings) -> list[CodingScenario]:
+    """The bugs that the settings name."""
+    return built_in_scenarios(train=settings.dataset_size, test=settings.coding_test_size, seed=settings.coding_seed)
+
+
+def require_room(
+    scenarios: Sequence[CodingScenario], settings: CodingSettings, *, max_tokens: int, system_prompt: str | None
+) -> None:
+    """Raises BadInput when a prompt and one cell exceed the context."""
+    longest = max((estimated_tokens(opening_messages(scenario, system_prompt)) for scenario in scenarios), default=0)
+    if longest + max_tokens > settings.max_context_tokens:
+        raise BadInput(
+            f"max_context_tokens={settings.max_context_tokens} is too small: the longest prompt has about {longest} tokens and a cell "
+            f"up to max_tokens={max_tokens}; set it to at least {longest + max_tokens}"
+        )
+
+
+async def require_checked(scenarios: Sequence[CodingScenario], sandbox_url: str, *, concurrent: int = 8) -> None:
+    """Run every scenario's checks before and after its reference patch.
+
+    Raises:
+        BadInput: a scenario's checks pass before the patch, or fail after it.
+    """
+    slots = asyncio.Semaphore(concurrent)
+    async with SandboxClient(sandbox_url) as sandbox:
+
+        async def check(scenario: CodingScenario) -> str | None:
+            async with slots:
+                before = await sandbox.test(scenario.files, {"changed": {}, "deleted": []}, scenario.checks)
+                repaired = {"changed": scenario.reference_patch(), "deleted": []}
+                after = await sandbox.test(scenario.files, repaired, scenario.checks)
+            if all(before):
+                return f"scenario {scenario.id}: its tests pass before the repair; leave it out"
+            return None if all(after) else f"scenario {scenario.id}: its tests fail after the reference patch; leave it out"
+
+        problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BadInput(f"{problems[0]}{more}")
