@@ -54,7 +54,7 @@ def run_plan(config: Config) -> None:
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
-    for line in _lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
+    for line in plan_lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
         say(line)
     say("nothing was trained (--dry-run)")
 
@@ -92,7 +92,7 @@ def _start(config: Config) -> Iterator[Check]:
         yield Check("start", False, str(error))
 
 
-def _lines(planned: Plan) -> list[str]:
+def plan_lines(planned: Plan) -> list[str]:
     tokens = f"at most {planned.most_tokens:,}"
     if planned.tokens is not None:
         tokens = f"about {planned.tokens:,}, {tokens}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
+import threading
 
 import uvicorn
 from pydantic import ValidationError
@@ -20,6 +23,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1", help="the service has no access control: only ever a trusted network")
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of sandbox/settings.py or limits.KEY")
+    parser.add_argument("--stop-at-eof", action="store_true", help="stop when standard input ends")
     arguments = parser.parse_args(words)
     values: dict[str, object] = {}
     limits: dict[str, object] = {}
@@ -39,8 +43,15 @@ def main(words: list[str] | None = None) -> int:
     except NoIsolation as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    if arguments.stop_at_eof:
+        threading.Thread(target=_stop_at_eof, daemon=True).start()
     uvicorn.run(create_app(settings, runner), host=arguments.host, port=arguments.port, log_level="warning")
     return 0
+
+
+def _stop_at_eof() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -14,14 +14,16 @@ ROOMS = {
     "environment": set(),
     "training": set(),
     "reports": set(),
+    "sandbox": set(),
+    "tasks": {"training"},
     "agent": {"environment", "training"},
-    "benchmarks": {"agent", "environment", "training"},
+    "benchmarks": {"agent", "environment", "sandbox", "training"},
     "cluster": {"training"},
-    "configs": {"agent", "cluster", "training"},
+    "configs": {"agent", "cluster", "tasks", "training"},
     "materializers": {"environment", "training"},
     "serving": {"agent", "environment", "training", "materializers", "steps"},
-    "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "training"},
-    "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "training"},
+    "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "tasks", "training"},
+    "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "tasks", "training"},
 }
 """Room -> rooms of ours that it may import."""
 
@@ -29,7 +31,7 @@ LIBRARIES = {
     "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends", "benchmarks/backend", "benchmarks/gpu_check"},
     "art": {
-        *("agent", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
+        *("agent", "tasks", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
         *("benchmarks/judge_agreement.py", "benchmarks/ruler.py"),
     },
     "langchain_core": {"agent", "environment/tools.py"},

@@ -21,7 +21,7 @@ class SandboxClient:
 
     def __init__(self, base_url: str, *, patience: float = 60.0) -> None:
         self.base_url, self._patience = base_url, patience
-        self._http = httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS, trust_env=False)
+        self._http = httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS, trust_env=False, limits=httpx.Limits(max_connections=None))
 
     async def __aenter__(self) -> SandboxClient:
         return self

@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import art
 import openai
@@ -116,8 +117,7 @@ class CodingTask:
 
     async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
         """One episode of a policy."""
-        async with openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2) as client:
-            return await self._play(PolicyActor(policy, client), scenario)
+        return await self._play(PolicyActor(policy, _openai_client(policy)), scenario)
 
     async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
         """One episode of known cells."""
@@ -129,11 +129,29 @@ class CodingTask:
         return group
 
     async def _play(self, actor: Actor, scenario: CodingScenario) -> CodingRun:
-        settings = self.settings
-        async with SandboxClient(self.sandbox_url, patience=settings.sandbox_patience) as sandbox:
-            return await play(
-                actor, scenario, settings, sandbox, max_tokens=self.max_tokens, system_prompt=self.system_prompt
-            )
+        sandbox = _sandbox_client(self.sandbox_url, self.settings.sandbox_patience)
+        return await play(
+            actor, scenario, self.settings, sandbox, max_tokens=self.max_tokens, system_prompt=self.system_prompt
+        )
+
+
+# Making a client costs tens of milliseconds, and its connections cannot cross event loops: one of each per loop.
+_sandboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SandboxClient]] = WeakKeyDictionary()
+_policies: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, openai.AsyncOpenAI]] = WeakKeyDictionary()
+
+
+def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
+    of_this_loop = _sandboxes.setdefault(asyncio.get_running_loop(), {})
+    if base_url not in of_this_loop:
+        of_this_loop[base_url] = SandboxClient(base_url, patience=patience)
+    return of_this_loop[base_url]
+
+
+def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
+    of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
+    if policy.base_url not in of_this_loop:
+        of_this_loop[policy.base_url] = openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2)
+    return of_this_loop[policy.base_url]
 
 
 def load_scenarios(settings: CodingSettings) -> list[CodingScenario]:
