@@ -44,7 +44,9 @@ def coding_training_pipeline(config: TrainingConfig, coding: CodingConfig, run_k
 
 
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
-def coding_evaluation_pipeline(config: EvaluationConfig, coding: CodingConfig, checkpoint: UUID, warm_start: UUID) -> None:
+def coding_evaluation_pipeline(
+    config: EvaluationConfig, coding: CodingConfig, checkpoint: UUID, warm_start: UUID
+) -> None:
     from steps.coding.evaluate_coding_agent import evaluate_coding_agent
 
     client = Client()
@@ -85,7 +87,8 @@ def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
     reward_function(coding.coding_reward)
     if coding.max_context_tokens > training.max_context:
         raise BadInput(
-            f"max_context_tokens={coding.max_context_tokens} is above max_context={training.max_context}: longer rollouts are not learnt from"
+            f"max_context_tokens={coding.max_context_tokens} is above max_context={training.max_context}: "
+            "longer rollouts are not learnt from"
         )
     scenarios = load_scenarios(coding)
     require_room(scenarios, coding, max_tokens=training.max_tokens, system_prompt=training.system_prompt)
@@ -147,11 +150,23 @@ def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, ca
 
 
 def _evaluate(
-    config: Config, coding: CodingConfig, key: str, checkpoint: UUID, warm_start: UUID, *, cache: bool, summary: Path | None
+    config: Config,
+    coding: CodingConfig,
+    key: str,
+    checkpoint: UUID,
+    warm_start: UUID,
+    *,
+    cache: bool,
+    summary: Path | None,
 ) -> None:
     run = run_pipeline(
         coding_evaluation_pipeline,
-        {"config": section(config, EvaluationConfig), "coding": coding, "checkpoint": checkpoint, "warm_start": warm_start},
+        {
+            "config": section(config, EvaluationConfig),
+            "coding": coding,
+            "checkpoint": checkpoint,
+            "warm_start": warm_start,
+        },
         enable_cache=cache,
         model=Model(name=CODING_MODEL_NAME, version=key),
         settings=config.settings,

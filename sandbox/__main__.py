@@ -20,9 +20,13 @@ from sandbox.settings import SandboxSettings
 def main(words: list[str] | None = None) -> int:
     """Returns the exit code: 2 when a setting is wrong or nothing confines untrusted code here."""
     parser = argparse.ArgumentParser(prog="python -m sandbox", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="the service has no access control: only ever a trusted network")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="the service has no access control: only ever a trusted network"
+    )
     parser.add_argument("--port", type=int, default=8100)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of sandbox/settings.py or limits.KEY")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of sandbox/settings.py or limits.KEY"
+    )
     parser.add_argument("--stop-at-eof", action="store_true", help="stop when standard input ends")
     arguments = parser.parse_args(words)
     values: dict[str, object] = {}
@@ -35,7 +39,9 @@ def main(words: list[str] | None = None) -> int:
         settings = SandboxSettings.model_validate({**values, "limits": limits})
     except ValidationError as error:
         first = error.errors()[0]
-        print(f"error: --set {'.'.join(map(str, first['loc']))}: {first['msg']}; see sandbox/settings.py", file=sys.stderr)
+        print(
+            f"error: --set {'.'.join(map(str, first['loc']))}: {first['msg']}; see sandbox/settings.py", file=sys.stderr
+        )
         return 2
     runner = LocalRunner(settings.limits)
     try:

@@ -148,7 +148,13 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
 
     @app.get("/health")
     async def health() -> dict[str, object]:
-        return {"status": "ok", "isolation": "bubblewrap", "capacity": settings.capacity, "in_use": places.taken, "waiting": places.waiting}
+        return {
+            "status": "ok",
+            "isolation": "bubblewrap",
+            "capacity": settings.capacity,
+            "in_use": places.taken,
+            "waiting": places.waiting,
+        }
 
     @app.post("/snapshots", status_code=201)
     async def keep_snapshot(snapshot: Snapshot) -> dict[str, str]:

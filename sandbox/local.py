@@ -30,10 +30,12 @@ def refused(action):
         return True
 def connect():
     socket.create_connection(("198.51.100.1", 9), timeout=1)
+places = ("/", "/usr", "/dev", "/etc")
+pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
 found = {
-    "writes outside the workspace": not all(refused(lambda place=place: open(place + "/probe", "w")) for place in ("/", "/usr", "/dev", "/etc")),
+    "writes outside the workspace": not all(refused(lambda place=place: open(place + "/probe", "w")) for place in places),
     "network": not refused(connect) or len(socket.if_nameindex()) > 1,
-    "processes of the host": max(int(name) for name in os.listdir("/proc") if name.isdigit()) > 1000,
+    "processes of the host": len(pids) > 2,
     "new namespaces": ctypes.CDLL(None).unshare(0x10000000) == 0,
     "environment of the host": "SANDBOX_PROBE" in os.environ,
 }
@@ -150,7 +152,9 @@ class LocalRunner:
             answer = {"error": str(error)}
         if answer is None or "error" in answer:
             ours.close()
-            raise NoIsolation(f"this machine does not let a workspace be confined ({(answer or {}).get('error') or self._complaint()})")
+            raise NoIsolation(
+                f"this machine does not let a workspace be confined ({(answer or {}).get('error') or self._complaint()})"
+            )
         workspace = LocalWorkspace(ours, self.limits)
         try:
             workspace.write_files(files or {}, snapshot=True)
@@ -193,7 +197,12 @@ class LocalRunner:
         ours, theirs = socket.socketpair()
         command = template_command(theirs.fileno())
         self._template = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            command,
+            pass_fds=[theirs.fileno()],
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         theirs.close()
         self._control = ours

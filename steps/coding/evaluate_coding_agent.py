@@ -44,7 +44,11 @@ def evaluate_coding_agent(
     scenarios = load_scenarios(coding)
     with sandbox_service(coding.sandbox_url, capacity=2 * trained_with["max_concurrent"]) as sandbox_url:
         task = CodingTask(
-            scenarios, coding, sandbox_url, max_tokens=trained_with["max_tokens"], system_prompt=trained_with["system_prompt"]
+            scenarios,
+            coding,
+            sandbox_url,
+            max_tokens=trained_with["max_tokens"],
+            system_prompt=trained_with["system_prompt"],
         )
         bugs = task.test_scenarios()
         random.Random(0).shuffle(bugs)
@@ -103,7 +107,11 @@ async def predict(
             if attempt + 1 < ATTEMPTS:
                 continue
             return Prediction(
-                **known, seconds=time.monotonic() - started, outcome="error", error=type(error).__name__, reason=str(error)
+                **known,
+                seconds=time.monotonic() - started,
+                outcome="error",
+                error=type(error).__name__,
+                reason=str(error),
             )
         break
     return Prediction(

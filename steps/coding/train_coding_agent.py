@@ -66,7 +66,12 @@ def train_coding_agent(
     scenarios = load_scenarios(coding)
     with sandbox_service(coding.sandbox_url, capacity=2 * settings.max_concurrent) as sandbox_url:
         task = CodingTask(
-            scenarios, coding, sandbox_url, max_tokens=config.max_tokens, system_prompt=config.system_prompt, seed=config.seed
+            scenarios,
+            coding,
+            sandbox_url,
+            max_tokens=config.max_tokens,
+            system_prompt=config.system_prompt,
+            seed=config.seed,
         )
         run_cancellable(require_checked(scenarios, sandbox_url))
         say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")

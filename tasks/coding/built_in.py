@@ -39,24 +39,41 @@ FLAGS = ((True, True), (True, False), (False, True), (False, False))
 COUNTS = ((1,), (3,), (6,), (10,))
 
 
-def _single(kind: str, parameters: str, calls: tuple[tuple[Any, ...], ...], choices: dict[str, str]) -> Iterator[Pattern]:
+def _single(
+    kind: str, parameters: str, calls: tuple[tuple[Any, ...], ...], choices: dict[str, str]
+) -> Iterator[Pattern]:
     """One-line functions; what is right for one of the `choices` (description -> expression) is wrong for the others."""
     for says, right in choices.items():
         wrong = tuple(f"return {expression}" for expression in choices.values() if expression != right)
         yield Pattern(kind, parameters, says, (f"return {right}",), 0, wrong, calls)
 
 
-def _loop(kind: str, says: str, body: tuple[str, ...], line: int, wrong: tuple[str, ...], calls: Any = LISTS) -> Pattern:
+def _loop(
+    kind: str, says: str, body: tuple[str, ...], line: int, wrong: tuple[str, ...], calls: Any = LISTS
+) -> Pattern:
     return Pattern(kind, "{a}", says, body, line, wrong, calls)
 
 
 def _units() -> Iterator[Pattern]:
     for large, small, factor in (
         *(("hours", "minutes", 60), ("days", "hours", 24), ("weeks", "days", 7), ("kilometres", "metres", 1000)),
-        *(("dozens", "pieces", 12), ("metres", "centimetres", 100), ("years", "months", 12), ("kilograms", "grams", 1000)),
+        *(
+            ("dozens", "pieces", 12),
+            ("metres", "centimetres", 100),
+            ("years", "months", 12),
+            ("kilograms", "grams", 1000),
+        ),
     ):
         wrong = tuple(f"return {{a}} * {other}" for other in (7, 10, 12, 24, 60, 100, 1000) if other != factor)
-        yield Pattern("constant", "{a}", f"Return how many {small} are in {{a}} {large}.", (f"return {{a}} * {factor}",), 0, wrong, COUNTS)
+        yield Pattern(
+            "constant",
+            "{a}",
+            f"Return how many {small} are in {{a}} {large}.",
+            (f"return {{a}} * {factor}",),
+            0,
+            wrong,
+            COUNTS,
+        )
 
 
 PATTERNS: tuple[Pattern, ...] = (
@@ -148,7 +165,11 @@ PATTERNS: tuple[Pattern, ...] = (
         "order",
         "{a}, {b}",
         NUMBERS,
-        {"Return {a} and then {b}.": "({a}, {b})", "Return {b} and then {a}.": "({b}, {a})", "Return {a} twice.": "({a}, {a})"},
+        {
+            "Return {a} and then {b}.": "({a}, {b})",
+            "Return {b} and then {a}.": "({b}, {a})",
+            "Return {a} twice.": "({a}, {a})",
+        },
     ),
     _loop(
         "initial value",
@@ -225,19 +246,35 @@ HELD_OUT: tuple[Pattern, ...] = (
         NUMBERS,
         {"Return {a} divided by {b}.": "{a} / {b}", "Return the whole part of {a} divided by {b}.": "{a} // {b}"},
     ),
-    *_single("sorting", "{a}", LISTS, {"Return {a} in order.": "sorted({a})", "Return the reverse of {a}.": "{a}[::-1]"}),
+    *_single(
+        "sorting", "{a}", LISTS, {"Return {a} in order.": "sorted({a})", "Return the reverse of {a}.": "{a}[::-1]"}
+    ),
     *_single(
         "ends",
         "{a}, {b}",
         (("sunset", "sun"), ("sunset", "set"), ("noon", "noon"), ("rain", "x")),
-        {"Tell whether {a} starts with {b}.": "{a}.startswith({b})", "Tell whether {a} ends with {b}.": "{a}.endswith({b})"},
+        {
+            "Tell whether {a} starts with {b}.": "{a}.startswith({b})",
+            "Tell whether {a} ends with {b}.": "{a}.endswith({b})",
+        },
     ),
 )
 """Families of the test set only."""
 
 NAMES = {
     "train": {
-        "f": ("compute", "work_out", "result_of", "derive", "evaluate", "answer", "make", "produce", "find_it", "measure"),
+        "f": (
+            "compute",
+            "work_out",
+            "result_of",
+            "derive",
+            "evaluate",
+            "answer",
+            "make",
+            "produce",
+            "find_it",
+            "measure",
+        ),
         "a": ("first", "left", "values", "numbers", "source", "given", "entries", "base", "one", "start"),
         "b": ("second", "right", "other", "size", "amount", "step", "target", "two", "bound", "part"),
     },
@@ -271,7 +308,9 @@ def built_in_scenarios(*, train: int, test: int, seed: int) -> list[CodingScenar
     return list(made.values())
 
 
-def _scenario(chance: random.Random, pattern: Pattern, split: Split, held_out: bool, number: int) -> CodingScenario | None:
+def _scenario(
+    chance: random.Random, pattern: Pattern, split: Split, held_out: bool, number: int
+) -> CodingScenario | None:
     """One bug; `None` when no check tells the wrong line from the right one."""
     names = {placeholder: chance.choice(words) for placeholder, words in NAMES[split].items()}
     head, wrong = chance.choice(HEADS), chance.choice(pattern.wrong)

@@ -171,7 +171,13 @@ def shown_output(observation: dict[str, Any]) -> str:
 
 
 async def play(
-    actor: Actor, scenario: CodingScenario, settings: CodingSettings, sandbox: SandboxClient, *, max_tokens: int, system_prompt: str | None
+    actor: Actor,
+    scenario: CodingScenario,
+    settings: CodingSettings,
+    sandbox: SandboxClient,
+    *,
+    max_tokens: int,
+    system_prompt: str | None,
 ) -> CodingRun:
     """Play the episode and run the hidden checks, once the workspace is destroyed.
 

@@ -21,7 +21,9 @@ class SandboxClient:
 
     def __init__(self, base_url: str, *, patience: float = 60.0) -> None:
         self.base_url, self._patience = base_url, patience
-        self._http = httpx.AsyncClient(base_url=base_url, timeout=REQUEST_SECONDS, trust_env=False, limits=httpx.Limits(max_connections=None))
+        self._http = httpx.AsyncClient(
+            base_url=base_url, timeout=REQUEST_SECONDS, trust_env=False, limits=httpx.Limits(max_connections=None)
+        )
 
     async def __aenter__(self) -> SandboxClient:
         return self
@@ -105,7 +107,9 @@ def require_sandbox(base_url: str) -> str:
         capacity, isolation = int(health["capacity"]), str(health["isolation"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__
-        raise BadInput(f"sandbox_url={base_url}: no sandbox service answers there ({why}); start one: python -m sandbox") from None
+        raise BadInput(
+            f"sandbox_url={base_url}: no sandbox service answers there ({why}); start one: python -m sandbox"
+        ) from None
     if health.get("waiting"):
         raise BadInput(f"sandbox_url={base_url}: no capacity, {health['waiting']} requests are waiting already")
     return f"{base_url}, {capacity} workspaces, {isolation}"

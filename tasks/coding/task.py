@@ -12,7 +12,16 @@ import art
 import openai
 
 from tasks.coding.built_in import built_in_scenarios
-from tasks.coding.repl import Actor, CodingRun, PolicyActor, ScriptedActor, estimated_tokens, opening_messages, oracle_cells, play
+from tasks.coding.repl import (
+    Actor,
+    CodingRun,
+    PolicyActor,
+    ScriptedActor,
+    estimated_tokens,
+    opening_messages,
+    oracle_cells,
+    play,
+)
 from tasks.coding.rewards import Result, reward_function
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
@@ -97,7 +106,9 @@ class CodingTask:
                 "passed_share": sum(run.passed) / len(run.passed),
                 "turns": run.steps,
                 "finished": run.outcome == "finished",
-                "suspect_touched_other_files": bool(set(run.patch["changed"]) - {scenario.path} or run.patch["deleted"]),
+                "suspect_touched_other_files": bool(
+                    set(run.patch["changed"]) - {scenario.path} or run.patch["deleted"]
+                ),
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
                 "seconds": run.seconds,
@@ -150,7 +161,9 @@ def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
 def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
     of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
     if policy.base_url not in of_this_loop:
-        of_this_loop[policy.base_url] = openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2)
+        of_this_loop[policy.base_url] = openai.AsyncOpenAI(
+            base_url=policy.base_url, api_key=policy.api_key, max_retries=2
+        )
     return of_this_loop[policy.base_url]
 
 
@@ -187,7 +200,11 @@ async def require_checked(scenarios: Sequence[CodingScenario], sandbox_url: str,
                 after = await sandbox.test(scenario.files, repaired, scenario.checks)
             if all(before):
                 return f"scenario {scenario.id}: its tests pass before the repair; leave it out"
-            return None if all(after) else f"scenario {scenario.id}: its tests fail after the reference patch; leave it out"
+            return (
+                None
+                if all(after)
+                else f"scenario {scenario.id}: its tests fail after the reference patch; leave it out"
+            )
 
         problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from sandbox.errors import NoIsolation, Unusable
 from sandbox.limits import Limits
 from sandbox.local import Changes, LocalRunner, LocalWorkspace
 
-LIMITS = Limits(wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000)
-FILES = {"target.py": BUGGY, "tests/test_target.py": "from target import double\n\ndef test():\n    assert double(1) == 2\n"}
+LIMITS = Limits(
+    wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
+)
+FILES = {
+    "target.py": BUGGY,
+    "tests/test_target.py": "from target import double\n\ndef test():\n    assert double(1) == 2\n",
+}
 CHECKS = [Check(code="import target\ntarget.double(1)", expected="2"), Check(code="target.double(4)", expected="8")]
 
 
@@ -41,12 +47,16 @@ def victim(runner: LocalRunner) -> Iterator[LocalWorkspace]:
 
 def descendants(pid: int) -> set[int]:
     """All processes below one, as the host sees them."""
-    children = {int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()}
+    children = {
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    }
     return children.union(*(descendants(child) for child in children if Path(f"/proc/{child}/task").exists()))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_hostile_program_is_contained_and_earns_nothing(name: str, runner: LocalRunner, victim: LocalWorkspace) -> None:
+def test_a_hostile_program_is_contained_and_earns_nothing(
+    name: str, runner: LocalRunner, victim: LocalWorkspace
+) -> None:
     before = descendants(os.getpid())
     handles = len(os.listdir("/proc/self/fd"))
     workspace = runner.open(FILES)
@@ -76,27 +86,37 @@ def test_the_checks_pass_when_the_bug_is_repaired(runner: LocalRunner) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("busy loop", "CPU time limit"),
         ("sleep", "wall time limit"),
         ("many allocations", "memory"),
-        ("kill everything", "exited|ended|$"),
         ("flood", "limit"),
         ("exit without a word", "exited with code 0"),
     ],
 )
 def test_the_observation_says_why_the_repl_was_ended(name: str, words: str, runner: LocalRunner) -> None:
-    import re
-
     workspace = runner.open(FILES)
     seen = workspace.exec(PROGRAMS[name])
     workspace.close()
     assert re.search(words, (seen.ended or "") + seen.output, re.IGNORECASE), seen
 
 
+def test_cpu_time_of_all_processes_is_limited() -> None:
+    runner = LocalRunner(Limits(wall_seconds=120, cpu_seconds=0.3))
+    workspace = runner.open(FILES)
+    assert workspace.exec(PROGRAMS["busy children"]).ended == "CPU time limit of 0.3 s"
+    runner.close()
+
+
 @pytest.mark.parametrize(
     "name",
     [
-        *("connect", "send a datagram", "raw packets", "read the environment of init", "find other workspaces", "write to the system"),
+        *(
+            "connect",
+            "send a datagram",
+            "raw packets",
+            "read the environment of init",
+            "find other workspaces",
+            "write to the system",
+        ),
         *("device files", "become root", "listen for others"),
     ],
 )
