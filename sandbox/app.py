@@ -7,9 +7,9 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, TypeVar
 
-import anyio.to_thread
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -92,11 +92,11 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
     places = _Places(settings)
     snapshots = SnapshotCache(total_bytes=settings.cache_bytes, repository_bytes=settings.repository_bytes)
     workspaces: dict[str, _Open] = {}
-    threads = anyio.CapacityLimiter(2 * settings.capacity + 8)
+    threads = ThreadPoolExecutor(2 * settings.capacity + 8, thread_name_prefix="workspace")
 
     async def in_thread(function: Callable[[], Result]) -> Result:
         # Not to be abandoned half-way: a workspace would be left open.
-        return await asyncio.shield(asyncio.ensure_future(anyio.to_thread.run_sync(function, limiter=threads)))
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(threads, function))
 
     async def destroy(id: str) -> None:
         found = workspaces.pop(id, None)
@@ -120,6 +120,7 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
         for id in list(workspaces):
             await destroy(id)
         runner.close()
+        threads.shutdown()
 
     app = FastAPI(title="Sandbox", lifespan=lifespan)
 

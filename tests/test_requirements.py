@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ["agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "serving", "steps"]
+ROOMS = ["agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "sandbox", "serving", "steps", "tasks"]
 MODULES = [ROOT / "run.py", *(file for room in (*ROOMS, "training") for file in sorted((ROOT / room).rglob("*.py")))]
 # ART's GPU backend pins these itself, or pins what limits them.
 OWN_ON_GPU = {"torch", "transformers", "wandb", "datasets", "huggingface-hub"}

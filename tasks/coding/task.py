@@ -6,9 +6,9 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import art
 import openai
 
 from tasks.coding.built_in import built_in_scenarios
@@ -28,6 +28,9 @@ from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
 from training.task import CALL_SEQUENCE, Policy
+
+if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
+    import art
 
 EXAMPLE_PASSES = "the example passes"
 """What `fix` prints in the prelude when the repair is right."""
@@ -75,6 +78,8 @@ class CodingTask:
         return [self._demonstration(scenario) for scenario in chosen[:limit]]
 
     def _demonstration(self, scenario: CodingScenario) -> art.Trajectory:
+        import art
+
         repair, finish = oracle_cells(scenario)
         turns = [
             *opening_messages(scenario, self.system_prompt),
@@ -87,6 +92,8 @@ class CodingTask:
         )
 
     async def rollout(self, policy: Policy, scenario: CodingScenario) -> art.Trajectory:
+        import art
+
         run = await self.run(policy, scenario)
         reward = self._reward(
             Result(

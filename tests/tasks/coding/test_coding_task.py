@@ -59,7 +59,10 @@ def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
     done = episode(url, oracle_cells(SCENARIOS[0]))
     assert done.correct and done.outcome == "finished" and done.steps == 2
     assert done.record[3]["content"] == "the example passes"  # as the demonstrations say
-    assert done.transcript()[-1] == {"role": "tests", "content": f"{len(done.passed)} of {len(done.passed)} hidden checks pass"}
+    assert done.transcript()[-1] == {
+        "role": "tests",
+        "content": f"{len(done.passed)} of {len(done.passed)} hidden checks pass",
+    }
     idle = episode(url, [])
     assert not idle.correct and idle.patch["changed"] == {}
 
