@@ -227,6 +227,8 @@ class Init:
         self.link: socket.socket | None = None
         self.output = -1
         self.original: dict[str, str] = {}
+        self.untouched = True
+        """Whether no untrusted code has run: then files can be written without a process of their own."""
 
     def serve(self) -> typing.NoReturn:
         operations = {
@@ -247,6 +249,7 @@ class Init:
     def execute(self, request: dict[str, typing.Any]) -> dict[str, typing.Any]:
         """Run a cell, or evaluate an expression, in the REPL."""
         begun = time.monotonic()
+        self.untouched = False
         restarted = self._require_repl()
         kept = Output(self.limits["output_bytes"])
         reply, ended = self._converse(request, kept, begun)
@@ -268,10 +271,16 @@ class Init:
 
     def write(self, request: dict[str, typing.Any]) -> dict[str, typing.Any]:
         files: dict[str, str] = request["files"]
-        answer = self._as_user(lambda: _write_files(files))
-        if request.get("original") and "error" not in answer:
+        most = self.limits["file_bytes"]
+        if self.untouched and request["snapshot"]:
+            try:
+                with _as_nobody():
+                    _write_files(files, most)
+            except (OSError, UnicodeError, ValueError) as error:
+                return {"error": f"{type(error).__name__}: {error}"}
             self.original = {path: _digest(text) for path, text in files.items()}
-        return answer
+            return {}
+        return self._as_user(lambda: _write_files(files, most))
 
     def read(self, request: dict[str, typing.Any]) -> dict[str, typing.Any]:
         return self._as_user(lambda: _read_file(request["path"], request["most"]))
@@ -485,9 +494,26 @@ def _inside(path: str) -> str:
     return place
 
 
-def _write_files(files: dict[str, str]) -> dict[str, typing.Any]:
+@contextlib.contextmanager
+def _as_nobody() -> typing.Iterator[None]:
+    """Create files that belong to the untrusted code, also when this process is root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+
+
+def _write_files(files: dict[str, str], most: int) -> dict[str, typing.Any]:
     for path, text in files.items():
         place = _inside(path)
+        if len(text.encode("utf-8", "surrogateescape")) > most:
+            raise ValueError(f"{path}: more than {most} bytes")
         os.makedirs(os.path.dirname(place), exist_ok=True)
         with open(place, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)

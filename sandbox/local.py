@@ -87,7 +87,7 @@ class LocalWorkspace:
         Raises:
             Unusable: a path leaves the workspace, or a limit is exceeded.
         """
-        self._files({"op": "write", "files": files, "original": snapshot})
+        self._files({"op": "write", "files": files, "snapshot": snapshot})
 
     def read_file(self, path: str, most: int = 1 << 16) -> str:
         """The beginning of a file. Raises Unusable when there is none."""
