@@ -227,6 +227,8 @@ class Init:
         self.link: socket.socket | None = None
         self.output = -1
         self.original: dict[str, str] = {}
+        self.lost = False
+        """Whether the REPL ended, with its variables, and there is no new one yet."""
         self.untouched = True
         """Whether no untrusted code has run: then files can be written without a process of their own."""
 
@@ -262,6 +264,7 @@ class Init:
         self._drain(kept)
         if self.repl is None:
             self._forget_repl()
+            self.lost = True
         answer = {"output": kept.text(), "seconds": time.monotonic() - begun, "ended": ended, "restarted": restarted}
         reply = reply or {}
         answer["ok"] = ended is None and reply.get("ok") is True
@@ -296,7 +299,7 @@ class Init:
         if self.repl is not None:
             os.kill(self.repl, signal.SIGCONT)
             return False
-        lost = self.link is not None or self.output >= 0
+        lost, self.lost = self.lost, False
         self._forget_repl()
         ours, theirs = socket.socketpair()
         output, sink = os.pipe()

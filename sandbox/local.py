@@ -141,15 +141,17 @@ class LocalRunner:
             Unusable: the files cannot be written.
         """
         ours, theirs = socket.socketpair()
-        with self._lock:
-            control = self._require_template()
-            socket.send_fds(control, [json.dumps(self.limits.model_dump()).encode()], [theirs.fileno()])
-        theirs.close()
         ours.settimeout(GRACE)
         try:
+            with self._lock:
+                control = self._require_template()
+                socket.send_fds(control, [json.dumps(self.limits.model_dump()).encode()], [theirs.fileno()])
+            theirs.close()
             answer = receive(ours)
         except OSError as error:
             answer = {"error": str(error)}
+        finally:
+            theirs.close()
         if answer is None or "error" in answer:
             ours.close()
             raise NoIsolation(
