@@ -19,7 +19,10 @@ from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n", "notes/read me.txt": "ä"}
-CHECKS = [{"code": "import target\ntarget.double(4)", "expected": "8"}, {"code": "target.double('x')", "expected": "'xx'"}]
+CHECKS = [
+    {"code": "import target\ntarget.double(4)", "expected": "8"},
+    {"code": "target.double('x')", "expected": "'xx'"},
+]
 
 
 @pytest.fixture
@@ -65,7 +68,10 @@ def test_a_repair_from_cell_to_verdict(client: TestClient) -> None:
 
 def test_a_planted_conftest_does_not_reach_the_tests(client: TestClient) -> None:
     files = {**FILES, "tests/conftest.py": "value = 1\n"}
-    patch = {"changed": {"tests/conftest.py": "value = 2\n", "sitecustomize.py": "value = 2\n"}, "deleted": ["tests/conftest.py"]}
+    patch = {
+        "changed": {"tests/conftest.py": "value = 2\n", "sitecustomize.py": "value = 2\n"},
+        "deleted": ["tests/conftest.py"],
+    }
     checks = [
         {"code": "import tests.conftest\ntests.conftest.value", "expected": "1"},
         {"code": "import os\nos.path.exists('sitecustomize.py')", "expected": "False"},
@@ -114,6 +120,10 @@ def test_without_isolation_the_service_refuses_to_start(tmp_path: Path) -> None:
     broken.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [sys.executable, "-m", "sandbox"], env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True
+        [sys.executable, "-m", "sandbox"],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 2 and "no namespaces here" in done.stderr and done.stderr.count("\n") == 1
