@@ -1,1 +1,0 @@
-"""Further tasks for the trainer, one package each."""
