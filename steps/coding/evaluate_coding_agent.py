@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from zenml import log_metadata, step
+from zenml.config.cache_policy import CachePolicy
 from zenml.types import HTMLString
 
 from agent.metrics import Prediction
@@ -16,10 +17,12 @@ from configs.schema import CodingConfig, EvaluationConfig
 from reports.console import counter, say
 from reports.evaluation import evaluation_html
 from steps.artifact_names import METRICS, REPORT
+from steps.caching import keep_errors_out_of_cache
 from steps.coding.sandbox_service import sandbox_service
 from steps.evaluation.compute_metrics import summarize
 from steps.evaluation.run_inference import adapters_to_ask
 from steps.interruption import run_cancellable
+from steps.project import code_of
 from steps.published_model import base_model_files
 from tasks.coding.repl import CodingRun, oracle_cells
 from tasks.coding.scenarios import CodingScenario
@@ -32,7 +35,7 @@ ATTEMPTS = 3
 """How often a bug is tried at most when the sandbox or the policy's server fails."""
 
 
-@step
+@step(cache_policy=CachePolicy(file_dependencies=code_of("sandbox", "tasks", "training")))
 def evaluate_coding_agent(
     config: EvaluationConfig, coding: CodingConfig, checkpoint: Checkpoint, warm_start: Checkpoint
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
@@ -81,6 +84,7 @@ def evaluate_coding_agent(
 
         with open_policy_server(files.path, adapters, trained_with) as server:
             predictions = run_cancellable(ask_all(server.base_url))
+    keep_errors_out_of_cache(predictions)
     summary = summarize(predictions)
     log_metadata({"evaluation": {"n": summary["n"]}}, infer_model=True)
     rows = [prediction.model_dump(mode="json") for prediction in predictions]
