@@ -208,6 +208,12 @@ def execute(arguments: argparse.Namespace) -> None:
         resumed = find_resumable(arguments.resume, arguments.config, arguments.set, new_code=arguments.new_code)
     # A run that goes on has the prompt with which it began, whatever its function returns by now.
     config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
+    if config.task == "coding":
+        from pipelines.coding import run_coding
+
+        options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}
+        run_coding(config, arguments.pipeline, **options)
+        return
     if arguments.pipeline == "stack":
         from pipelines.operations import run_stack
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +18,7 @@ from agent.question_writing.settings import QuestionSettings
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings
 from cluster.settings import StackSettings
+from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
 from training.functions import load_function
 from training.settings import TrainerSettings
@@ -173,7 +174,15 @@ class StackConfig(StackSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig, LearnLoopConfig):
+class CodingConfig(CodingSettings):
+    """Which task is trained, and the settings of the coding task (docs/coding.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Literal["email-search", "coding"] = Field(default="email-search", description="what the agent is trained to do")
+
+
+class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig, LearnLoopConfig, CodingConfig):
     """All sections together: what a YAML file may hold."""
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")

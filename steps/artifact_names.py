@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MODEL_NAME = "email-search-agent"
+CODING_MODEL_NAME = "coding-agent"
 
 MAIL_DATABASE = "mail_database"
 MAIL_REPORT = "mail_report"

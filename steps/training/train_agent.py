@@ -122,7 +122,7 @@ def train_agent(
                 )
             )
     if run.checkpoint is None:
-        raise BadInput(_nothing_learnt(run))
+        raise BadInput(nothing_learnt(run))
     experiment = experiment.model_copy(update={"stopped": run.stopped})
     experiment.save(run_folder)
     described = {
@@ -142,7 +142,7 @@ def train_agent(
     warm_start = trained
     if run.warm_start:
         warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_key}-warm-start", step=0, **described)
-    log_metadata({"training": _outcome(run), "experiment": _identity(experiment)}, infer_model=True)
+    log_metadata({"training": outcome_of(run), "experiment": identity_of(experiment)}, infer_model=True)
     history = [row.model_dump() for row in run.history]
     ended = f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}"
     rollouts = sample_rollouts(run.folder, run.history, run.checkpoint_of)
@@ -175,7 +175,7 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
     )
 
 
-def _nothing_learnt(run: TrainingRun) -> str:
+def nothing_learnt(run: TrainingRun) -> str:
     """Why a finished run has no checkpoint."""
     steps = [row for row in run.history if row.phase == "grpo"]
     if not steps:
@@ -189,7 +189,7 @@ def _nothing_learnt(run: TrainingRun) -> str:
     )
 
 
-def _identity(experiment: Experiment) -> dict[str, Any]:
+def identity_of(experiment: Experiment) -> dict[str, Any]:
     return {
         "name": experiment.name,
         "config_hash": experiment.config_hash,
@@ -199,7 +199,7 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _outcome(run: TrainingRun) -> dict[str, Any]:
+def outcome_of(run: TrainingRun) -> dict[str, Any]:
     last = run.history[-1]
     return {
         "steps": last.step,

@@ -15,7 +15,7 @@ from agent.judges.llm import LLMJudge
 from agent.reward_weights import RewardWeights
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
-from steps.training.train_agent import _nothing_learnt
+from steps.training.train_agent import nothing_learnt
 from training.errors import BadInput
 from training.history import StepRecord
 from training.trainer import TrainingRun
@@ -71,7 +71,7 @@ def test_a_run_without_a_checkpoint_says_why() -> None:
     def row(trained: int) -> StepRecord:
         return StepRecord(step=1, phase="grpo", checkpoint_step=0, seconds=1.0, reward=-1.0, groups_trained=trained)
 
-    assert "nothing was trained (stop_tokens)" in _nothing_learnt(run())
-    flat = _nothing_learnt(run(row(0)))
+    assert "nothing was trained (stop_tokens)" in nothing_learnt(run())
+    flat = nothing_learnt(run(row(0)))
     assert "in every group all rollouts earned the same reward (step means -1.00)" in flat and "Raise rollouts" in flat
-    assert "the backend left no checkpoint" in _nothing_learnt(run(row(2)))
+    assert "the backend left no checkpoint" in nothing_learnt(run(row(2)))

@@ -1,0 +1,40 @@
+"""Snapshots of repositories, kept in memory and shared by the workspaces that begin with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+
+from sandbox.errors import Unusable
+
+
+class SnapshotCache:
+    """Files by the hash of their content; the least recently used snapshots are dropped."""
+
+    def __init__(self, *, total_bytes: int, repository_bytes: int) -> None:
+        self._total, self._most = total_bytes, repository_bytes
+        self._kept: OrderedDict[str, tuple[dict[str, str], int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, files: dict[str, str]) -> str:
+        """Keep the files and return their id. Raises Unusable when they are too large."""
+        body = json.dumps(files, sort_keys=True).encode()
+        size = sum(len(text.encode("utf-8", "surrogateescape")) for text in files.values())
+        if size > self._most:
+            raise Unusable(f"the repository has {size:,} bytes; at most {self._most:,} are allowed (repository_bytes)")
+        id = hashlib.sha256(body).hexdigest()[:32]
+        with self._lock:
+            self._kept[id] = (dict(files), size)
+            self._kept.move_to_end(id)
+            while len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > self._total:
+                self._kept.popitem(last=False)
+        return id
+
+    def get(self, id: str) -> dict[str, str]:
+        """The files. Raises KeyError when they were dropped or never there."""
+        with self._lock:
+            files, _ = self._kept[id]
+            self._kept.move_to_end(id)
+            return files

@@ -1,0 +1,62 @@
+"""The sandbox service that a step talks to: the one that a setting names, or one of its own."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from steps.project import ROOT
+from tasks.coding.sandbox_client import require_sandbox
+from training.errors import BadInput
+
+START_SECONDS = 60.0
+
+
+@contextmanager
+def sandbox_service(url: str | None, *, capacity: int) -> Iterator[str]:
+    """The base URL of a sandbox service that answers. Without a `url` one is started here and stopped afterwards.
+
+    Raises:
+        BadInput: the named service does not answer, or nothing confines untrusted code on this machine.
+    """
+    if url is not None:
+        require_sandbox(url)
+        yield url.rstrip("/")
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # It stops when its standard input ends, also when this process is killed.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sandbox", "--port", str(port), "--stop-at-eof", "--set", f"capacity={capacity}"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        base_url = f"http://127.0.0.1:{port}"
+        _wait_for(process, base_url)
+        yield base_url
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def _wait_for(process: subprocess.Popen[str], base_url: str) -> None:
+    until = time.monotonic() + START_SECONDS
+    while True:
+        if process.poll() is not None:
+            _, said = process.communicate()
+            raise BadInput(f"the sandbox does not start: {said.strip().removeprefix('error: ') or 'no reason given'}")
+        try:
+            require_sandbox(base_url)
+            return
+        except BadInput:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)

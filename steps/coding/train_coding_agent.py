@@ -1,0 +1,120 @@
+"""Warm start and GRPO on bugs: the base model becomes the coding agent's policy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from zenml import log_metadata, step
+from zenml.types import HTMLString
+
+from configs.schema import CodingConfig, TrainingConfig
+from materializers.checkpoint import CheckpointMaterializer
+from reports.console import TrainingConsole, say
+from reports.training import training_html
+from steps.artifact_names import CHECKPOINT, HISTORY, TRAINING_CURVE, WARM_START
+from steps.coding.sandbox_service import sandbox_service
+from steps.interruption import run_cancellable
+from steps.project import MODELS, RUNS, git_revision, training_code
+from steps.published_model import base_model_files
+from steps.training.train_agent import identity_of, nothing_learnt, outcome_of
+from tasks.coding.task import CodingTask, load_scenarios, require_checked
+from training.backends.serverless import remote_base_model
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.preflight import require_ready
+from training.scoring import scoring_sources
+from training.session import run_training
+from training.settings import TrainerSettings
+from training.traces import traced
+from training.tracking import tracked
+from training.trajectories import sample_rollouts
+
+
+@step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})
+def train_coding_agent(
+    config: TrainingConfig, coding: CodingConfig, run_key: str, base: dict[str, str]
+) -> tuple[
+    Annotated[Checkpoint, CHECKPOINT],
+    Annotated[Checkpoint, WARM_START],
+    Annotated[list[dict[str, Any]], HISTORY],
+    Annotated[HTMLString, TRAINING_CURVE],
+]:
+    """Train on the bugs, or go on where a killed run of the same settings and code stopped.
+
+    The outputs are those of `train_agent`.
+    """
+    files = base_model_files(base["source"], base["checksum"], progress=say)
+    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    trained_base = str(files.path) if settings.backend != "serverless" else remote_base_model(base["source"])
+    require_ready(settings, trained_base, models=MODELS, runs=RUNS)
+    run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
+    experiment = Experiment(
+        name=config.experiment or run_key,
+        run=run_key,
+        config={**config.model_dump(mode="json"), **coding.model_dump(mode="json")},
+        git_revision=git_revision(),
+        code=training_code(),
+        data={"coding_scenarios": f"built-in, seed {coding.coding_seed}"},
+        sources=scoring_sources(config),
+        seeds={"seed": config.seed, "coding_seed": coding.coding_seed},
+        base_model=files.id,
+        base_model_checksum=files.checksum,
+        created=datetime.now(UTC),
+    )
+    scenarios = load_scenarios(coding)
+    with sandbox_service(coding.sandbox_url, capacity=2 * settings.max_concurrent) as sandbox_url:
+        task = CodingTask(
+            scenarios,
+            coding,
+            sandbox_url,
+            max_tokens=config.max_tokens,
+            system_prompt=config.system_prompt,
+            seed=config.seed,
+        )
+        run_cancellable(require_checked(scenarios, sandbox_url))
+        say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")
+        with TrainingConsole(settings.max_steps) as console:
+            experiment = experiment.resuming(run_folder)
+            experiment.save(run_folder)
+            with tracked(console, experiment, run_folder) as told, traced(told, experiment) as progress:
+                run = run_cancellable(
+                    run_training(
+                        task,
+                        base_model=trained_base,
+                        settings=settings,
+                        max_tokens=config.max_tokens,
+                        run_folder=run_folder,
+                        progress=progress,
+                    )
+                )
+    if run.checkpoint is None:
+        raise BadInput(nothing_learnt(run))
+    experiment = experiment.model_copy(update={"stopped": run.stopped})
+    experiment.save(run_folder)
+    described = {
+        "base_model": files.id,
+        "base_model_checksum": files.checksum,
+        "base_model_source": base["source"],
+        "config": experiment.config,
+        "data": experiment.data,
+        "created": datetime.now(UTC),
+    }
+    alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
+    trained = Checkpoint.from_adapter(
+        run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
+    )
+    warm_start = trained
+    if run.warm_start:
+        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_key}-warm-start", step=0, **described)
+    log_metadata({"training": outcome_of(run), "experiment": identity_of(experiment)}, infer_model=True)
+    history = [row.model_dump() for row in run.history]
+    page = training_html(
+        history,
+        title=f"Training run {experiment.name}",
+        subtitle=f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}",
+        rollouts=[rollout.model_dump() for rollout in sample_rollouts(run.folder, run.history, run.checkpoint_of)],
+        best_step=run.checkpoint_of,
+    )
+    return trained, warm_start, history, HTMLString(page)

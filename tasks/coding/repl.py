@@ -1,0 +1,263 @@
+"""One episode: a policy repairs a bug by running cells in a workspace; then the hidden checks run in a fresh one."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import openai
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.coding.prompts import load
+from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.scenarios import CodingScenario
+from tasks.coding.settings import CodingSettings
+from training.task import Policy
+
+Outcome = Literal["finished", "max_repl_steps", "truncated", "context", "empty"]
+CHARACTERS_PER_TOKEN = 3
+"""Lower than any tokenizer's mean on code: an estimate that errs on the safe side."""
+SHORTENED = "[output shortened to save context]"
+_FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.DOTALL)
+
+
+class CodingRun(BaseModel):
+    """What one episode did. `record` is ART's `messages_and_choices`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    outcome: Outcome
+    cells: list[str]
+    patch: dict[str, Any]
+    passed: list[bool]
+    """Of each hidden check."""
+    steps: int
+    shortened: int
+    """Outputs that were shortened to keep within `max_context_tokens`."""
+    sampled_tokens: int
+    context_tokens: int
+    seconds: float
+    record: list[Any] = Field(default_factory=list, exclude=True)
+
+    @property
+    def correct(self) -> bool:
+        return all(self.passed)
+
+    def transcript(self) -> list[dict[str, str]]:
+        """Cells, what they printed, the patch and the tests, for people."""
+        turns = [turn.message.model_dump() if isinstance(turn, Choice) else turn for turn in self.record]
+        shown = [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
+        patch = "\n".join(f"{path}:\n{text}" for path, text in self.patch["changed"].items()) or "nothing was changed"
+        shown.append({"role": "patch", "content": patch})
+        shown.append({"role": "tests", "content": f"{sum(self.passed)} of {len(self.passed)} hidden checks pass"})
+        return shown
+
+
+class Reply(BaseModel):
+    """One cell, as text and as ART trains on it."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    text: str
+    turn: Any
+    truncated: bool = False
+    sampled_tokens: int = 0
+    context_tokens: int | None = None
+
+
+class Actor(Protocol):
+    """Writes cells."""
+
+    async def reply(self, messages: list[dict[str, Any]]) -> Reply | None:
+        """The next cell; `None` ends the episode."""
+        ...
+
+
+class PolicyActor:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    def __init__(self, policy: Policy, client: openai.AsyncOpenAI) -> None:
+        self._policy, self._client, self._episode = policy, client, uuid.uuid4().hex
+
+    async def reply(self, messages: list[dict[str, Any]]) -> Reply:
+        answer = await self._client.chat.completions.create(
+            model=self._policy.model,
+            messages=messages,  # type: ignore[arg-type]
+            temperature=self._policy.temperature,
+            max_tokens=self._policy.max_tokens,
+            logprobs=True,
+            extra_body={"prompt_cache_key": self._episode},
+        )
+        choice = answer.choices[0]
+        tokens = (choice.logprobs.content if choice.logprobs else None) or []
+        if tokens and choice.finish_reason != "length":
+            raw = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
+            choice.message.content = raw.removesuffix("<|im_end|>")
+        return Reply(
+            text=choice.message.content or "",
+            turn=choice,
+            truncated=choice.finish_reason == "length",
+            sampled_tokens=len(tokens),
+            context_tokens=answer.usage.total_tokens if answer.usage else None,
+        )
+
+
+class ScriptedActor:
+    """Cells that are known beforehand: those of the oracle, or none."""
+
+    def __init__(self, cells: Sequence[str]) -> None:
+        self._cells = list(cells)
+
+    async def reply(self, messages: list[dict[str, Any]]) -> Reply | None:
+        if not self._cells:
+            return None
+        text = self._cells.pop(0)
+        return Reply(text=text, turn={"role": "assistant", "content": text})
+
+
+def opening_messages(scenario: CodingScenario, system_prompt: str | None) -> list[dict[str, Any]]:
+    """What the agent is told: how to work, the module with numbered lines, and what is wrong with it."""
+    lines = scenario.files[scenario.path].splitlines()
+    listing = "\n".join(f"{number}|{line}" for number, line in enumerate(lines, 1))
+    asked = load("task").format(path=scenario.path, listing=listing, failure=scenario.problem)
+    return [{"role": "system", "content": system_prompt or load("system")}, {"role": "user", "content": asked}]
+
+
+def prelude(scenario: CodingScenario) -> str:
+    """The functions that the agent finds in its REPL."""
+    module = scenario.path.removesuffix(".py").replace("/", ".")
+    return load("prelude").format(
+        path=scenario.path, module=module, example=scenario.example, expected=scenario.example_value
+    )
+
+
+def oracle_cells(scenario: CodingScenario) -> list[str]:
+    """The reference patch as cells."""
+    return [f"fix({scenario.line}, {scenario.repaired.strip()!r})", "finish()"]
+
+
+def cell_of(reply: str) -> str:
+    """The code of a reply: that between its first fences, or all of it."""
+    fenced = _FENCE.search(reply)
+    return (fenced.group(1) if fenced else reply).strip()
+
+
+def finishes(cell: str) -> bool:
+    """Whether the cell calls `finish()` at its top level."""
+    try:
+        body = ast.parse(cell).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    calls = [node.value for node in body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
+    return any(isinstance(call.func, ast.Name) and call.func.id == "finish" for call in calls)
+
+
+def estimated_tokens(messages: Sequence[dict[str, Any]]) -> int:
+    return sum(len(message["content"]) // CHARACTERS_PER_TOKEN + 8 for message in messages)
+
+
+def shown_output(observation: dict[str, Any]) -> str:
+    """What a cell printed, and what happened to the REPL, as the agent sees it."""
+    lines = ["(the REPL was restarted: earlier variables are lost)"] if observation["restarted"] else []
+    lines.append(observation["output"].rstrip("\n"))
+    if observation["ended"]:
+        lines.append(f"(the cell was ended: {observation['ended']})")
+    return "\n".join(line for line in lines if line) or "(no output)"
+
+
+async def play(
+    actor: Actor,
+    scenario: CodingScenario,
+    settings: CodingSettings,
+    sandbox: SandboxClient,
+    *,
+    max_tokens: int,
+    system_prompt: str | None,
+) -> CodingRun:
+    """Play the episode and run the hidden checks, once the workspace is destroyed.
+
+    Raises:
+        SandboxUnavailable: the sandbox fails; nobody can say what the policy would have done.
+        openai.OpenAIError: the policy's server fails.
+    """
+    started = time.monotonic()
+    record: list[Any] = list(opening_messages(scenario, system_prompt))
+    messages = [dict(message) for message in record]
+    workspace = await sandbox.open(scenario.files)
+    cells: list[str] = []
+    outcome: Outcome = "max_repl_steps"
+    sampled = context = shortened = 0
+    try:
+        await sandbox.execute(workspace, prelude(scenario))
+        while len(cells) < settings.max_repl_steps:
+            reply = await actor.reply(messages)
+            if reply is None:
+                outcome = "empty"
+                break
+            record.append(reply.turn)
+            sampled += reply.sampled_tokens
+            context = reply.context_tokens or estimated_tokens(messages) + reply.sampled_tokens
+            cell = cell_of(reply.text)
+            if reply.truncated or not cell:
+                outcome = "truncated" if reply.truncated else "empty"
+                break
+            observation = await sandbox.execute(workspace, cell)
+            cells.append(cell)
+            if finishes(cell):
+                outcome = "finished"
+                break
+            if len(cells) == settings.max_repl_steps:
+                break
+            told = {"role": "user", "content": shown_output(observation)}
+            messages += [{"role": "assistant", "content": reply.text}, told]
+            record.append(dict(told))
+            if observation["restarted"] or observation["ended"]:
+                await sandbox.execute(workspace, prelude(scenario))
+            over = context + estimated_tokens([told]) + max_tokens - settings.max_context_tokens
+            saved = _shorten(messages, record, over)
+            shortened += saved
+            if over > 0 and not saved:
+                record.pop()
+                outcome = "context"
+                break
+        patch = await sandbox.changes(workspace)
+    finally:
+        await sandbox.destroy(workspace)
+    passed = await sandbox.test(scenario.files, patch, scenario.checks)
+    return CodingRun(
+        outcome=outcome,
+        cells=cells,
+        patch=patch,
+        passed=passed,
+        steps=len(cells),
+        shortened=shortened,
+        sampled_tokens=sampled,
+        context_tokens=context,
+        seconds=time.monotonic() - started,
+        record=record,
+    )
+
+
+def _shorten(messages: list[dict[str, Any]], record: list[Any], over: int) -> int:
+    """Shorten the oldest outputs by `over` tokens, in what is sent and in what is recorded. Returns how many it were.
+
+    The turns after a shortened output are sampled in the shortened context; those before it were sampled with all of it.
+    """
+    if over <= 0:
+        return 0
+    outputs = [number for number, message in enumerate(messages) if message["role"] == "user"][1:]
+    count = 0
+    for number in outputs:
+        text = messages[number]["content"]
+        if over <= 0:
+            break
+        if len(text) > 2 * len(SHORTENED):
+            over -= (len(text) - len(SHORTENED)) // CHARACTERS_PER_TOKEN
+            messages[number]["content"] = record[number]["content"] = SHORTENED
+            count += 1
+    return count if over <= 0 else 0

@@ -1,0 +1,115 @@
+"""The sandbox service as the task uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from tasks.coding.errors import SandboxUnavailable
+from tasks.coding.scenarios import HiddenCheck
+from training.errors import BadInput
+
+REQUEST_SECONDS = 120.0
+
+
+class SandboxClient:
+    """A connection to the service, for one event loop. Closes with `async with`."""
+
+    def __init__(self, base_url: str, *, patience: float = 60.0) -> None:
+        self.base_url, self._patience = base_url, patience
+        self._http = httpx.AsyncClient(
+            base_url=base_url, timeout=REQUEST_SECONDS, trust_env=False, limits=httpx.Limits(max_connections=None)
+        )
+
+    async def __aenter__(self) -> SandboxClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def open(self, files: dict[str, str]) -> str:
+        """A new workspace with these files; returns its id."""
+        snapshot = await self._snapshot(files)
+        return str((await self._ask("POST", "/workspaces", {"snapshot": snapshot}, retry=True))["id"])
+
+    async def execute(self, workspace: str, code: str) -> dict[str, Any]:
+        """Run a cell; see `sandbox.local.Observation`."""
+        return await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
+
+    async def changes(self, workspace: str) -> dict[str, Any]:
+        """What was done to the files. A patch too large to be one is no patch."""
+        answer = await self._send("GET", f"/workspaces/{workspace}/changes", None)
+        if answer.status_code == 422:
+            return {"changed": {}, "deleted": []}
+        return self._content(answer)
+
+    async def destroy(self, workspace: str) -> None:
+        answer = await self._send("DELETE", f"/workspaces/{workspace}", None)
+        if answer.status_code not in (204, 404):
+            raise SandboxUnavailable(f"{self.base_url}: {_detail(answer)}")
+
+    async def test(self, files: dict[str, str], patch: dict[str, Any], checks: Sequence[HiddenCheck]) -> list[bool]:
+        """Which checks pass on the patched files, in a fresh workspace."""
+        snapshot = await self._snapshot(files)
+        body = {"snapshot": snapshot, "patch": patch, "checks": [check.model_dump() for check in checks]}
+        verdicts = await self._ask("POST", "/tests", body, retry=True)
+        return [verdict["passed"] for verdict in verdicts]
+
+    async def _snapshot(self, files: dict[str, str]) -> str:
+        return str((await self._ask("POST", "/snapshots", {"files": files}, retry=True))["snapshot"])
+
+    async def _ask(self, method: str, path: str, body: Any, *, retry: bool = False) -> Any:
+        """With `retry`, wait for a service that is busy or restarting: nothing is lost by asking again."""
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                answer = await self._send(method, path, body)
+            except SandboxUnavailable:
+                if not retry or time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.5)
+                continue
+            if answer.status_code == 503 and retry and time.monotonic() < until:
+                await asyncio.sleep(float(answer.headers.get("Retry-After", 1)))
+                continue
+            if answer.status_code == 422:
+                raise BadInput(f"the sandbox refuses a repository: {_detail(answer)}")
+            return self._content(answer)
+
+    async def _send(self, method: str, path: str, body: Any) -> httpx.Response:
+        try:
+            return await self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise SandboxUnavailable(f"{self.base_url}: {type(error).__name__} {error}".strip()) from None
+
+    def _content(self, answer: httpx.Response) -> Any:
+        if answer.is_error:
+            raise SandboxUnavailable(f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}")
+        return answer.json()
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json().get("detail"))
+    except ValueError:
+        return answer.text[:200]
+
+
+def require_sandbox(base_url: str) -> str:
+    """Ask for the service's health; returns it in words. Raises BadInput when it cannot be used."""
+    try:
+        answer = httpx.get(f"{base_url}/health", timeout=10.0, trust_env=False)
+        health = answer.raise_for_status().json()
+        capacity, isolation = int(health["capacity"]), str(health["isolation"])
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
+        why = type(error).__name__
+        raise BadInput(
+            f"sandbox_url={base_url}: no sandbox service answers there ({why}); start one: python -m sandbox"
+        ) from None
+    if health.get("waiting"):
+        raise BadInput(f"sandbox_url={base_url}: no capacity, {health['waiting']} requests are waiting already")
+    return f"{base_url}, {capacity} workspaces, {isolation}"

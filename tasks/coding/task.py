@@ -1,0 +1,219 @@
+"""Repairing code as a task for the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import openai
+
+from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.repl import (
+    Actor,
+    CodingRun,
+    PolicyActor,
+    ScriptedActor,
+    estimated_tokens,
+    opening_messages,
+    oracle_cells,
+    play,
+)
+from tasks.coding.rewards import Result, reward_function
+from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.scenarios import CodingScenario
+from tasks.coding.settings import CodingSettings
+from training.errors import BadInput
+from training.task import CALL_SEQUENCE, Policy
+
+if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
+    import art
+
+EXAMPLE_PASSES = "the example passes"
+"""What `fix` prints in the prelude when the repair is right."""
+
+
+class CodingTask:
+    """Bugs to repair in a sandbox; implements `training.task.Task`.
+
+    The base URL is that of the sandbox service; `max_tokens` are sampled per cell.
+
+    Raises:
+        BadInput: there is no such reward function, or a prompt does not fit into `max_context_tokens`.
+    """
+
+    name = "coding"
+
+    def __init__(
+        self,
+        scenarios: Sequence[CodingScenario],
+        settings: CodingSettings,
+        sandbox_url: str,
+        *,
+        max_tokens: int,
+        system_prompt: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.scenarios, self.settings, self.sandbox_url = list(scenarios), settings, sandbox_url
+        self.max_tokens, self.system_prompt, self.seed = max_tokens, system_prompt, seed
+        self._reward = reward_function(settings.coding_reward)
+        require_room(self.scenarios, settings, max_tokens=max_tokens, system_prompt=system_prompt)
+
+    def train_scenarios(self) -> list[CodingScenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "train"]
+
+    def test_scenarios(self) -> list[CodingScenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "test"]
+
+    def kind(self, scenario: CodingScenario) -> str:
+        return scenario.kind
+
+    def demonstrations(self, scenarios: Sequence[CodingScenario], limit: int) -> list[art.Trajectory]:
+        """Reference patches as episodes, of randomly selected scenarios."""
+        chosen = list(scenarios)
+        random.Random(f"demonstrations-{self.seed}").shuffle(chosen)
+        return [self._demonstration(scenario) for scenario in chosen[:limit]]
+
+    def _demonstration(self, scenario: CodingScenario) -> art.Trajectory:
+        import art
+
+        repair, finish = oracle_cells(scenario)
+        turns = [
+            *opening_messages(scenario, self.system_prompt),
+            {"role": "assistant", "content": repair},
+            {"role": "user", "content": EXAMPLE_PASSES},
+            {"role": "assistant", "content": finish},
+        ]
+        return art.Trajectory(
+            messages_and_choices=turns, reward=1.0, metadata={"scenario_id": scenario.id, "kind": scenario.kind}
+        )
+
+    async def rollout(self, policy: Policy, scenario: CodingScenario) -> art.Trajectory:
+        import art
+
+        run = await self.run(policy, scenario)
+        reward = self._reward(
+            Result(
+                passed=sum(run.passed),
+                checks=len(run.passed),
+                steps=run.steps,
+                finished=run.outcome == "finished",
+                step_cost=self.settings.step_cost,
+            )
+        )
+        return art.Trajectory(
+            messages_and_choices=run.record,
+            reward=0.0,
+            metrics={
+                "correct": run.correct,
+                "verifiable_reward": reward,
+                "passed_share": sum(run.passed) / len(run.passed),
+                "turns": run.steps,
+                "finished": run.outcome == "finished",
+                "suspect_touched_other_files": bool(
+                    set(run.patch["changed"]) - {scenario.path} or run.patch["deleted"]
+                ),
+                "sampled_tokens": run.sampled_tokens,
+                "context_tokens": run.context_tokens,
+                "seconds": run.seconds,
+            },
+            metadata={
+                "scenario_id": scenario.id,
+                "question": scenario.problem,
+                "kind": scenario.kind,
+                "outcome": run.outcome,
+                "answer": run.patch["changed"].get(scenario.path),
+                "reference": scenario.repaired.strip(),
+                "tests": f"{sum(run.passed)} of {len(run.passed)}",
+                "shortened_outputs": run.shortened,
+                CALL_SEQUENCE: json.dumps(run.cells),
+            },
+        )
+
+    async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
+        """One episode of a policy."""
+        return await self._play(PolicyActor(policy, _openai_client(policy)), scenario)
+
+    async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
+        """One episode of known cells."""
+        return await self._play(ScriptedActor(cells), scenario)
+
+    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+        for trajectory in group.trajectories:
+            trajectory.reward = float(trajectory.metrics["verifiable_reward"])
+        return group
+
+    async def _play(self, actor: Actor, scenario: CodingScenario) -> CodingRun:
+        sandbox = _sandbox_client(self.sandbox_url, self.settings.sandbox_patience)
+        return await play(
+            actor, scenario, self.settings, sandbox, max_tokens=self.max_tokens, system_prompt=self.system_prompt
+        )
+
+
+# Making a client costs tens of milliseconds, and its connections cannot cross event loops: one of each per loop.
+_sandboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SandboxClient]] = WeakKeyDictionary()
+_policies: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, openai.AsyncOpenAI]] = WeakKeyDictionary()
+
+
+def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
+    of_this_loop = _sandboxes.setdefault(asyncio.get_running_loop(), {})
+    if base_url not in of_this_loop:
+        of_this_loop[base_url] = SandboxClient(base_url, patience=patience)
+    return of_this_loop[base_url]
+
+
+def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
+    of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
+    if policy.base_url not in of_this_loop:
+        of_this_loop[policy.base_url] = openai.AsyncOpenAI(
+            base_url=policy.base_url, api_key=policy.api_key, max_retries=2
+        )
+    return of_this_loop[policy.base_url]
+
+
+def load_scenarios(settings: CodingSettings) -> list[CodingScenario]:
+    """The bugs that the settings name."""
+    return built_in_scenarios(train=settings.dataset_size, test=settings.coding_test_size, seed=settings.coding_seed)
+
+
+def require_room(
+    scenarios: Sequence[CodingScenario], settings: CodingSettings, *, max_tokens: int, system_prompt: str | None
+) -> None:
+    """Raises BadInput when a prompt and one cell exceed the context."""
+    longest = max((estimated_tokens(opening_messages(scenario, system_prompt)) for scenario in scenarios), default=0)
+    if longest + max_tokens > settings.max_context_tokens:
+        raise BadInput(
+            f"max_context_tokens={settings.max_context_tokens} is too small: the longest prompt has about {longest} tokens and a cell "
+            f"up to max_tokens={max_tokens}; set it to at least {longest + max_tokens}"
+        )
+
+
+async def require_checked(scenarios: Sequence[CodingScenario], sandbox_url: str, *, concurrent: int = 8) -> None:
+    """Run every scenario's checks before and after its reference patch.
+
+    Raises:
+        BadInput: a scenario's checks pass before the patch, or fail after it.
+    """
+    slots = asyncio.Semaphore(concurrent)
+    async with SandboxClient(sandbox_url) as sandbox:
+
+        async def check(scenario: CodingScenario) -> str | None:
+            async with slots:
+                before = await sandbox.test(scenario.files, {"changed": {}, "deleted": []}, scenario.checks)
+                repaired = {"changed": scenario.reference_patch(), "deleted": []}
+                after = await sandbox.test(scenario.files, repaired, scenario.checks)
+            if all(before):
+                return f"scenario {scenario.id}: its tests pass before the repair; leave it out"
+            return (
+                None
+                if all(after)
+                else f"scenario {scenario.id}: its tests fail after the reference patch; leave it out"
+            )
+
+        problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise BadInput(f"{problems[0]}{more}")

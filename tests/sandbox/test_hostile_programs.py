@@ -1,0 +1,135 @@
+"""Hostile programs leave the host and other workspaces as they are, yield a bounded observation, and earn nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hostile_programs import BUGGY, PROGRAMS
+
+from sandbox.checks import Check, run_checks
+from sandbox.errors import NoIsolation, Unusable
+from sandbox.limits import Limits
+from sandbox.local import Changes, LocalRunner, LocalWorkspace
+
+LIMITS = Limits(
+    wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
+)
+FILES = {
+    "target.py": BUGGY,
+    "tests/test_target.py": "from target import double\n\ndef test():\n    assert double(1) == 2\n",
+}
+CHECKS = [Check(code="import target\ntarget.double(1)", expected="2"), Check(code="target.double(4)", expected="8")]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[LocalRunner]:
+    runner = LocalRunner(LIMITS)
+    try:
+        runner.require_isolation()
+    except NoIsolation as error:
+        pytest.skip(str(error))
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def victim(runner: LocalRunner) -> Iterator[LocalWorkspace]:
+    """Another episode, in the middle of its work."""
+    workspace = runner.open({"victim.txt": "mine"})
+    assert workspace.exec("count = 41").ok
+    yield workspace
+    workspace.close()
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes below one, as the host sees them."""
+    children = {
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    }
+    return children.union(*(descendants(child) for child in children if Path(f"/proc/{child}/task").exists()))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_hostile_program_is_contained_and_earns_nothing(
+    name: str, runner: LocalRunner, victim: LocalWorkspace
+) -> None:
+    before = descendants(os.getpid())
+    handles = len(os.listdir("/proc/self/fd"))
+    workspace = runner.open(FILES)
+    seen = workspace.exec(PROGRAMS[name])
+    assert len(seen.output) <= LIMITS.output_bytes + 100
+    assert seen.seconds < 10
+    again = workspace.exec("1 + 1")  # the workspace itself goes on
+    assert again.output.endswith("2\n") and again.ok
+    try:
+        patch = workspace.changes()
+    except Unusable:
+        patch = Changes()
+    workspace.close()
+    verdicts = run_checks(runner, FILES, patch, CHECKS)
+    assert len(verdicts) == len(CHECKS) and not all(verdict.passed for verdict in verdicts)
+    assert victim.exec("count + 1").output == "42\n"
+    assert victim.read_file("victim.txt") == "mine" and victim.changes() == Changes()
+    assert descendants(os.getpid()) <= before
+    assert len(os.listdir("/proc/self/fd")) == handles
+
+
+def test_the_checks_pass_when_the_bug_is_repaired(runner: LocalRunner) -> None:
+    patch = Changes(changed={"target.py": "def double(number):\n    return number + number\n"})
+    assert all(verdict.passed for verdict in run_checks(runner, FILES, patch, CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sleep", "wall time limit"),
+        ("many allocations", "memory"),
+        ("flood", "limit"),
+        ("exit without a word", "exited with code 0"),
+    ],
+)
+def test_the_observation_says_why_the_repl_was_ended(name: str, words: str, runner: LocalRunner) -> None:
+    workspace = runner.open(FILES)
+    seen = workspace.exec(PROGRAMS[name])
+    workspace.close()
+    assert re.search(words, (seen.ended or "") + seen.output, re.IGNORECASE), seen
+
+
+def test_cpu_time_of_all_processes_is_limited() -> None:
+    runner = LocalRunner(Limits(wall_seconds=120, cpu_seconds=0.3))
+    workspace = runner.open(FILES)
+    assert workspace.exec(PROGRAMS["busy children"]).ended == "CPU time limit of 0.3 s"
+    runner.close()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "connect",
+            "send a datagram",
+            "raw packets",
+            "read the environment of init",
+            "find other workspaces",
+            "write to the system",
+        ),
+        *("device files", "become root", "listen for others"),
+    ],
+)
+def test_what_is_forbidden_raises(name: str, runner: LocalRunner) -> None:
+    workspace = runner.open(FILES)
+    seen = workspace.exec(PROGRAMS[name])
+    workspace.close()
+    assert not seen.ok and "Error" in seen.output, seen
+
+
+def test_no_key_of_the_host_is_seen(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    fresh = LocalRunner(LIMITS)
+    workspace = fresh.open()
+    assert "sk-secret" not in workspace.exec("import os; dict(os.environ)").output
+    fresh.close()

@@ -1,0 +1,112 @@
+"""The coding task against a real sandbox service: oracle, bad policies, failures of the sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from steps.coding.sandbox_service import sandbox_service
+from tasks.coding.built_in import HELD_OUT, NAMES, PATTERNS, built_in_scenarios
+from tasks.coding.errors import SandboxUnavailable
+from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, oracle_cells, play
+from tasks.coding.rewards import Result, all_tests, partial_tests, reward_function
+from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.scenarios import CodingScenario
+from tasks.coding.settings import CodingSettings
+from tasks.coding.task import CodingTask, require_checked
+from training.errors import BadInput
+
+SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with sandbox_service(None, capacity=8) as url:
+        yield url
+
+
+def episode(url: str, cells: list[str], scenario: CodingScenario = SCENARIOS[0], **settings: object) -> CodingRun:
+    async def run() -> CodingRun:
+        async with SandboxClient(url, patience=1) as sandbox:
+            chosen = CodingSettings(**settings)
+            return await play(ScriptedActor(cells), scenario, chosen, sandbox, max_tokens=64, system_prompt=None)
+
+    return asyncio.run(run())
+
+
+def test_the_built_in_bugs_are_the_same_every_time_and_hold_names_and_families_out() -> None:
+    assert built_in_scenarios(train=30, test=20, seed=1) == SCENARIOS
+    assert built_in_scenarios(train=30, test=20, seed=2) != SCENARIOS
+    for placeholder in NAMES["train"]:
+        assert not set(NAMES["train"][placeholder]) & set(NAMES["test"][placeholder])
+    unseen = {pattern.kind for pattern in HELD_OUT}
+    assert not unseen & {pattern.kind for pattern in PATTERNS}
+    of_test = built_in_scenarios(train=0, test=100, seed=1)
+    assert {scenario.kind for scenario in of_test if scenario.held_out_family} == unseen
+    assert len({scenario.files["target.py"] for scenario in SCENARIOS}) == len(SCENARIOS)
+
+
+def test_every_bug_fails_before_and_passes_after_its_reference_patch(url: str) -> None:
+    asyncio.run(require_checked(SCENARIOS, url))
+    repaired = SCENARIOS[0].model_copy(update={"files": SCENARIOS[0].reference_patch()})
+    with pytest.raises(BadInput, match="its tests pass before the repair"):
+        asyncio.run(require_checked([SCENARIOS[1], repaired], url))
+
+
+def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
+    done = episode(url, oracle_cells(SCENARIOS[0]))
+    assert done.correct and done.outcome == "finished" and done.steps == 2
+    assert done.record[3]["content"] == "the example passes"  # as the demonstrations say
+    assert done.transcript()[-1] == {
+        "role": "tests",
+        "content": f"{len(done.passed)} of {len(done.passed)} hidden checks pass",
+    }
+    idle = episode(url, [])
+    assert not idle.correct and idle.patch["changed"] == {}
+
+
+def test_output_is_told_and_the_oldest_is_shortened_when_the_context_is_full(url: str) -> None:
+    cells = ["print('x' * 1500)", "1 / 0", "import os; os._exit(3)", "'still here'", *oracle_cells(SCENARIOS[0])]
+    run = episode(url, cells, max_repl_steps=6, max_context_tokens=800)
+    told = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
+    assert told[0] == SHORTENED and run.shortened >= 1
+    assert "ZeroDivisionError" in told[1] and "exited with code 3" in told[2] and "still here" in told[3]
+    assert run.correct
+
+
+def test_too_many_steps_and_a_full_context_end_an_episode(url: str) -> None:
+    assert episode(url, ["1"] * 9, max_repl_steps=2).outcome == "max_repl_steps"
+    assert episode(url, ["'é' * 30000", "1"], max_context_tokens=300).outcome == "context"
+
+
+def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
+    with pytest.raises(SandboxUnavailable):
+        episode("http://127.0.0.1:9", ["1"])
+
+
+def test_cells_and_finish() -> None:
+    assert cell_of("Let me see.\n```python\nfix(1, 'x')\n```\nDone.") == "fix(1, 'x')"
+    assert finishes("x = 1\nfinish()") and not finishes("'finish()'") and not finishes("finish(")
+
+
+def test_rewards() -> None:
+    half = Result(passed=2, checks=4, steps=3, finished=True, step_cost=0.1)
+    full = half.model_copy(update={"passed": 4})
+    assert (all_tests(half), partial_tests(half)) == (0.0, pytest.approx(0.05))
+    assert all_tests(full) == partial_tests(full) == pytest.approx(0.8)
+    with pytest.raises(BadInput, match="coding_reward=nowhere"):
+        reward_function("nowhere")
+
+
+def test_a_context_smaller_than_the_prompt_is_refused() -> None:
+    with pytest.raises(BadInput, match="max_context_tokens=128 is too small"):
+        CodingTask(SCENARIOS, CodingSettings(max_context_tokens=128), "http://127.0.0.1:9", max_tokens=64)
+
+
+def test_demonstrations_are_reference_patches() -> None:
+    task = CodingTask(SCENARIOS, CodingSettings(), "http://127.0.0.1:9", max_tokens=64)
+    [example] = task.demonstrations(task.train_scenarios(), 1)
+    said = [turn["content"] for turn in example.messages_and_choices if turn["role"] == "assistant"]
+    assert said[0].startswith("fix(") and said[1] == "finish()"

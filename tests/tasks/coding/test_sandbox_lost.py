@@ -1,0 +1,83 @@
+"""A sandbox service that is killed: rollouts are errors, nothing is left behind, and a new service is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hostile_programs import PROGRAMS
+from test_hostile_programs import descendants
+
+from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.errors import SandboxUnavailable
+from tasks.coding.repl import Reply, ScriptedActor, oracle_cells, play
+from tasks.coding.sandbox_client import SandboxClient, require_sandbox
+from tasks.coding.settings import CodingSettings
+from training.errors import BadInput
+
+ROOT = Path(__file__).parents[3]
+[SCENARIO] = built_in_scenarios(train=1, test=0, seed=1)
+
+
+def start(port: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "sandbox", "--port", str(port)], cwd=ROOT)
+
+
+def wait_for(url: str) -> None:
+    while True:
+        try:
+            require_sandbox(url)
+            return
+        except BadInput:
+            time.sleep(0.1)
+
+
+class KillsTheService:
+    """An actor that leaves a process behind; then somebody kills the service."""
+
+    def __init__(self, service: subprocess.Popen[bytes]) -> None:
+        self.service, self.below, self.cells = service, set[int](), 0
+
+    async def reply(self, messages: list[dict]) -> Reply:
+        if self.cells:
+            self.below = descendants(self.service.pid)
+            self.service.kill()
+            self.service.wait()
+        self.cells += 1
+        text = PROGRAMS["background process"]
+        return Reply(text=text, turn={"role": "assistant", "content": text})
+
+
+def test_a_killed_service_is_an_error_and_leaves_nothing_and_the_next_one_is_waited_for() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    first = start(port)
+    wait_for(url)
+    actor = KillsTheService(first)
+    later: list[subprocess.Popen[bytes]] = []
+
+    async def run() -> bool:
+        async with SandboxClient(url, patience=120) as sandbox:
+            with pytest.raises(SandboxUnavailable):
+                await play(actor, SCENARIO, CodingSettings(), sandbox, max_tokens=64, system_prompt=None)
+            threading.Timer(1.0, lambda: later.append(start(port))).start()
+            oracle = ScriptedActor(oracle_cells(SCENARIO))
+            return (await play(oracle, SCENARIO, CodingSettings(), sandbox, max_tokens=64, system_prompt=None)).correct
+
+    try:
+        assert asyncio.run(run())
+        assert actor.below
+        while any(Path(f"/proc/{pid}").exists() for pid in actor.below):
+            time.sleep(0.1)
+    finally:
+        for service in (first, *later):
+            service.kill()
+            service.wait()
