@@ -15,7 +15,10 @@ from typing import Any
 import standstill
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "sandbox", "serving", "steps", "tasks", "training")
+ROOMS = (
+    "agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports",
+    "sandbox", "serving", "steps", "tasks", "training",
+)
 
 SMALL_COMPANY = [
     word
