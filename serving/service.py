@@ -30,6 +30,8 @@ UNPROVEN = "unproven"
 MAX_BODY_CHARS = 20_000
 EXAMPLES_PER_INBOX = 5
 RECORDABLE_ANSWERS = 1_000
+CLOSE_SECONDS = 1.0
+"""Time for cancelled episodes to end."""
 _TOKENS = re.compile(r"(\d[\d,]*) tokens")
 _TOO_LONG = re.compile(r"prompt has \d+ tokens|context length|max_model_len|maximum model length", re.IGNORECASE)
 
@@ -168,8 +170,16 @@ class AnswerService:
 
     def close(self) -> None:
         """Stop the episodes and the policy server, and close the database."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=5)
+
+        async def stop() -> None:
+            if episodes := asyncio.all_tasks() - {asyncio.current_task()}:
+                for episode in episodes:
+                    episode.cancel()
+                await asyncio.wait(episodes, timeout=CLOSE_SECONDS)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(stop(), self._loop)
+        self._thread.join(timeout=2 * CLOSE_SECONDS)
         self.server.close()
         self.database.close()
 

@@ -177,7 +177,7 @@ def test_what_counts_as_one_client(one: str, another: str, same: bool) -> None:
         b"GET /inboxes HTTP/1.1\r\n\r\n",
         b"GET /inboxes HTTP/1.0\r\n\r\n",
         b"GET /inboxes HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
         b"POST /invoke HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: -1\r\n\r\n",
         HEAD.replace(b"Content-Length: 100", b"Content-Length: 2\r\nTransfer-Encoding: chunked") + b"\r\n0\r\n\r\n",
         HEAD.replace(b"Content-Length: 100", b"Content-Length: 2\r\nConnection: close") + b"\r\n{}GET /health",
