@@ -56,8 +56,12 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
     what.add_argument("--schedule-pause", metavar="NAME", help="no further runs; one that is under way goes on")
-    what.add_argument("--schedule-resume", metavar="NAME", help="runs again from the next time on, or at once if just due")
-    what.add_argument("--schedule-delete", metavar="NAME", help="delete the schedule, unless a run is under way; past runs stay")
+    what.add_argument(
+        "--schedule-resume", metavar="NAME", help="runs again from the next time on, or at once if just due"
+    )
+    what.add_argument(
+        "--schedule-delete", metavar="NAME", help="delete the schedule, unless a run is under way; past runs stay"
+    )
     add("runs", nargs="*", metavar="RUN", help="compare: names of experiments or keys of runs")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")

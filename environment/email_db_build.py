@@ -20,25 +20,15 @@ from pydantic import BaseModel
 from sqlite_utils import Database
 
 from environment.errors import BadInput
-from environment.mail_text import (
-    FIRST_DATE,
-    LAST_DATE,
-    normalise_addresses,
-    one_line,
-    storable,
-    utc_without_zone,
-)
+from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
 
 SCHEMA_VERSION = 4
 _SCHEMA = Path(__file__).with_name("schema.sql")
 # Created once all rows are written: row by row, Message-IDs in random order would touch a page of the index each.
 _INDEXES = (
-    ("alias", "message_id"),
-    ("alias", "copy_id"),
-    ("reply", "copy_id"),
-    ("delivery", "address_id"),
-    ("thread", "thread_id"),
+    *(("alias", "message_id"), ("alias", "copy_id"), ("reply", "copy_id")),
+    *(("delivery", "address_id"), ("thread", "thread_id")),
 )
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header identifies our files
 
@@ -313,6 +303,12 @@ class _Builder:
         """Finish the indexes and write the metadata. Return the checksum of the content."""
         self._wait_for_indexer()
         run = self._connection.execute
+        run("COMMIT")
+        # Before the threads, which look up every Message-ID.
+        database = Database(self._connection)
+        for table, column in _INDEXES:
+            database.table(table).create_index([column])
+        run("BEGIN")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
@@ -320,9 +316,6 @@ class _Builder:
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}
         self._connection.executemany("INSERT INTO metadata VALUES (?, ?)", metadata.items())
         run("COMMIT")
-        database = Database(self._connection)
-        for table, column in _INDEXES:
-            database.table(table).create_index([column])
         return checksum
 
 

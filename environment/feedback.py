@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from environment.email_db import MailDatabase
 from environment.errors import BadInput
-from environment.scenarios import ScenarioReport, scenario_of
+from environment.scenarios import ScenarioReport, about_tested_mails, scenario_of
 from environment.sources.parquet import Question
 
 KIND = "feedback"
@@ -60,14 +60,11 @@ def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailData
             dropped.setdefault(reason or "malformed", []).append(question.id)
         else:
             scenarios.append(scenario.model_copy(update={"kind": KIND}))
-    # The same mail has another Message-ID in another inbox.
-    tested = {database.resolve(id) for scenario in scenarios if scenario.split == "test" for id in scenario.message_ids}
-    kept = []
-    for scenario in scenarios:
-        if scenario.split == "train" and tested.intersection(map(database.resolve, scenario.message_ids)):
-            dropped.setdefault("mail_of_a_test_question", []).append(scenario.id)
-        else:
-            kept.append(scenario)
+    of = {split: [scenario for scenario in scenarios if scenario.split == split] for split in ("train", "test")}
+    tested = about_tested_mails(of["train"], of["test"], database)
+    if tested:
+        dropped.setdefault("mail_of_a_test_question", []).extend(tested)
+    kept = [scenario for scenario in scenarios if scenario.split == "test" or scenario.id not in tested]
     return ScenarioReport(read=report.read + read, scenarios=kept, dropped_ids=dict(sorted(dropped.items())))
 
 

@@ -86,7 +86,9 @@ def load_scenarios(
             dropped[reason or "malformed"].append(question.id)
         else:
             usable[split][question.id] = scenario
-    dropped["mail_of_a_test_question"] += _drop_tested(usable, database)
+    for scenario_id in about_tested_mails(usable["train"].values(), usable["test"].values(), database):
+        dropped["mail_of_a_test_question"].append(scenario_id)
+        del usable["train"][scenario_id]
     scenarios: list[Scenario] = []
     for split, limit in (("train", train_limit), ("test", test_limit)):
         drawn = sorted(usable[split].values(), key=lambda scenario: (_fraction(str(seed), scenario.id), scenario.id))
@@ -111,20 +113,11 @@ def _read_questions(
     return rows
 
 
-def _drop_tested(usable: dict[str, dict[str, Scenario]], database: MailDatabase) -> list[str]:
-    """Remove train questions about a mail of a test question. Return their ids."""
+def about_tested_mails(train: Iterable[Scenario], test: Iterable[Scenario], database: MailDatabase) -> list[str]:
+    """Return the ids of the `train` scenarios about a mail that a `test` scenario is about."""
     # The same mail has another Message-ID in another inbox, hence the ids of the database.
-    tested = {
-        database.resolve(message_id) for scenario in usable["test"].values() for message_id in scenario.message_ids
-    }
-    ids = [
-        question_id
-        for question_id, scenario in usable["train"].items()
-        if tested.intersection(map(database.resolve, scenario.message_ids))
-    ]
-    for question_id in ids:
-        del usable["train"][question_id]
-    return ids
+    tested = {database.resolve(message_id) for scenario in test for message_id in scenario.message_ids}
+    return [s.id for s in train if tested.intersection(map(database.resolve, s.message_ids))]
 
 
 def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:

@@ -15,7 +15,7 @@ from configs.schema import DeploymentConfig, load_config, section
 from pipelines.learning import DEFAULT_CONFIG, graph_key, learn_loop_config, require_settings
 from reports.console import say
 from serving.access import Keys, Origins
-from serving.http_protocol import DeadlineProtocol
+from serving.http_protocol import server_config
 from serving.key_file import read_keys
 from serving.learn_loop_app import learn_loop_app
 from serving.learn_loop_runs import LearnLoopRuns
@@ -68,12 +68,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
         origins=Origins(deployment.address, deployment.allowed_hosts, open_to_any=len(keys) > 0),
     )
     say(f"learn loops: http://{deployment.address}:{deployment.port}/learn-loop (schema: /docs)")
-    uvicorn.run(
-        app,
-        host=deployment.address,
-        port=deployment.port,
-        log_level="warning",
-        access_log=False,
-        http=DeadlineProtocol,
-        lifespan="on",
-    )
+    server = uvicorn.Server(server_config(app, host=deployment.address, port=deployment.port, lifespan="on"))
+    server.run()
+    if not server.started:
+        sys.exit(3)

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from reports.charts import COLOURS, chart, duration, ordered, points_of
-from reports.page import escape, page
+from reports.page import page, render
 
 _RECENT = 5
 """Number of last steps whose mean represents the end of a run. A single step depends on its questions."""
@@ -74,26 +75,18 @@ def comparison_table(runs: Sequence[ComparedRun]) -> Table:
 
 def comparison_html(runs: Sequence[ComparedRun]) -> str:
     """Return the page: the same table, and one chart per figure with a line per run."""
-    legend = "".join(
-        f'<th scope="col"><i class="swatch run{number % COLOURS}"></i>{escape(run.label)}</th>'
-        for number, run in enumerate(runs)
-    )
-    body = "".join(
-        f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(value)}</td>" for value in values)}</tr>'
-        for name, values in facts(runs)
-    )
     charts = ""
     for column in ordered(_CURVES):
         points = [points_of(column, run.steps) for run in runs]
         if any(points):
             charts += chart(column, points)
     title = "Runs side by side"
-    parts = [
-        f"<header><h1>{title}</h1><p>{escape(', '.join(run.label for run in runs))}</p></header>",
-        f'<section><div class="scroll"><table><thead><tr><th></th>{legend}</tr></thead><tbody>{body}</tbody></table></div></section>',
-        f'<div class="charts">{charts}</div>' if charts else "<section><p>No finished step yet.</p></section>",
-    ]
-    return page(title, "\n".join(parts))
+    labels = [run.label for run in runs]
+    rows = facts(runs)
+    return page(
+        title,
+        render("comparison.html.jinja", title=title, labels=labels, colours=COLOURS, rows=rows, charts=Markup(charts)),
+    )
 
 
 def _end(column: str, form: str, run: ComparedRun) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from reports.page import escape, page
+from reports.page import page, render
 
 _REASONS = {
     "absurd_date": "the date is before 1980 or after 2039",
@@ -28,9 +28,9 @@ _REASONS = {
 
 def mail_html(report: Mapping[str, Any], statistics: Mapping[str, Any], source: str) -> str:
     """Return the page. `report` is a dumped `BuildReport`, `statistics` a dumped `DatabaseStatistics`."""
-    by_reason: dict[str, list[Mapping[str, Any]]] = {reason: [] for reason in report["dropped"]}
+    listed: dict[str, list[Mapping[str, Any]]] = {reason: [] for reason in report["dropped"]}
     for mail in report["listed"]:
-        by_reason[mail["reason"]].append(mail)
+        listed[mail["reason"]].append(mail)
     facts = [
         ("mails read", report["read"]),
         ("used", report["kept"]),
@@ -38,39 +38,18 @@ def mail_html(report: Mapping[str, Any], statistics: Mapping[str, Any], source: 
         ("left out", sum(report["dropped"].values())),
         ("inboxes", report["inboxes"]),
     ]
-    body = "".join(f"<div><dt>{name}</dt><dd>{count:,}</dd></div>" for name, count in facts)
-    parts = [f'<header><h1>Mails</h1><p>{escape(source)}</p></header><section><dl class="facts">{body}</dl></section>']
-    parts.append(_statistics(statistics))
-    parts += [_left_out(reason, count, by_reason[reason]) for reason, count in report["dropped"].items()]
-    return page("Mails", "\n".join(parts))
-
-
-def _statistics(statistics: Mapping[str, Any]) -> str:
-    names = ("min", "median", "p90", "p99", "max")
-    spread = "".join(
-        f'<tr><th scope="row">{what}</th>' + "".join(f"<td>{statistics[key][name]:,}</td>" for name in names) + "</tr>"
-        for what, key in (("mails of an inbox", "mails_per_inbox"), ("characters of a mail", "body_chars"))
-        if statistics[key]
+    spreads = [("mails of an inbox", statistics["mails_per_inbox"]), ("characters of a mail", statistics["body_chars"])]
+    body = render(
+        "mail.html.jinja",
+        source=source,
+        facts=facts,
+        dates=" to ".join(str(statistics[key] or "-")[:10] for key in ("first_date", "last_date")),
+        quantiles=("min", "median", "p90", "p99", "max"),
+        spreads=[(what, spread) for what, spread in spreads if spread],
+        largest=list(statistics["largest_inboxes"].items()),
+        dropped=[
+            {"name": reason, "count": count, "meaning": _REASONS.get(reason, reason), "mails": listed[reason]}
+            for reason, count in report["dropped"].items()
+        ],
     )
-    largest = "".join(
-        f"<tr><td>{escape(address)}</td><td>{mails:,}</td></tr>"
-        for address, mails in statistics["largest_inboxes"].items()
-    )
-    dates = " to ".join(str(statistics[key] or "-")[:10] for key in ("first_date", "last_date"))
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("", *names))
-    return (
-        f'<section><h2>The mails that are used</h2><p class="note">{escape(dates)}</p>'
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{spread}</tbody></table></div>'
-        '<h3>Largest inboxes</h3><div class="scroll"><table><thead><tr><th scope="col">address</th><th scope="col">mails</th>'
-        f"</tr></thead><tbody>{largest}</tbody></table></div></section>"
-    )
-
-
-def _left_out(reason: str, count: int, mails: Sequence[Mapping[str, Any]]) -> str:
-    shown = f"; the first {len(mails):,} of them:" if len(mails) < count else ""
-    rows = "".join(f"<tr><td>{escape(mail['where'])}</td><td>{escape(mail['detail'])}</td></tr>" for mail in mails)
-    return (
-        f"<section><details><summary>{count:,} {escape(reason)}</summary>"
-        f'<p class="note">{escape(_REASONS.get(reason, reason))}{shown}</p>'
-        f'<div class="scroll"><table class="lines"><tbody>{rows}</tbody></table></div></details></section>'
-    )
+    return page("Mails", body)

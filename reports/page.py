@@ -1,8 +1,7 @@
-"""One self-contained HTML file: inline style, script and data, no request to anywhere, nothing in it trusted.
+"""Self-contained HTML pages with inline style, scripts and data.
 
-Mails, answers and model output are hostile text. Everything that Python renders goes through `escape`, everything that
-the scripts render is set as text, the data is embedded so that no text can end its element, and a content policy
-forbids every request.
+Mails, answers and model output are hostile text. Templates and `escape` escape everything that Python renders, scripts set
+text only, embedded data cannot end its element, and a content security policy forbids every request.
 """
 
 from __future__ import annotations
@@ -13,41 +12,56 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-)
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 
 def escape(value: object) -> str:
-    """Text for element content and quoted attributes; what UTF-8 cannot hold becomes a question mark."""
+    """Return text for element content and quoted attributes. A lone surrogate becomes a question mark."""
     return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 
 def embed_json(value: Any) -> str:
-    """JSON that is safe inside a script element: pure ASCII, no angle brackets or ampersands; NaN and infinity are null."""
+    """Return JSON that is safe inside a script element: ASCII without angle brackets and ampersands; NaN and infinity are null."""
     text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
+def render(template: str, **values: Any) -> Markup:
+    """Fill a template of `templates/` with escaped values. Values of type `Markup` are HTML already."""
+    return Markup(_templates().get_template(template).render(values))
+
+
 def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None) -> str:
-    """The whole document. `body` is HTML, `scripts` are names of files in assets/, `data` is what they read."""
-    embedded = ""
-    if scripts:
-        embedded = f'<script type="application/json" id="data">{embed_json(data)}</script>\n' + "".join(
-            f"<script>\n{_asset(script)}</script>\n" for script in scripts
-        )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n{body}\n</main>\n"
-        f"{embedded}</body>\n</html>\n"
+    """Return the whole document. `body` is HTML, `scripts` are names of files in assets/, `data` is their input."""
+    embedded = Markup(embed_json(data)) if scripts else None
+    return str(render("page.html.jinja", title=title, body=Markup(body), scripts=scripts, data=embedded))
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_encodable,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
+    templates.globals["asset"] = lambda name: Markup(_asset(name))
+    return templates
+
+
+def _encodable(value: object) -> object:
+    """Return text without lone surrogates, which UTF-8 cannot encode."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return value
 
 
 def write_text(path: Path, text: str) -> Path:

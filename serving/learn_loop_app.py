@@ -16,9 +16,10 @@ from starlette.types import ASGIApp
 
 from serving.access import Keys, Origins
 from serving.answer import Problem
+from serving.errors import problem
 from serving.learn_loop_runs import Busy, LearnLoopRuns
 from serving.metrics import Metrics
-from serving.middleware import Doors, Envelope, problem
+from serving.middleware import Doors, Envelope
 from tasks.outreach.events import EventStore, UnknownMessage
 
 

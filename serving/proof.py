@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.judges.facts import Fact, fold, plain, read, stem
+from agent.judges.facts import Fact, fold, parse, plain, uninflected
 from environment.words import content_words
 from serving.answer import Mark
 
@@ -42,7 +42,7 @@ def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
     if marks:
         return Proof(True, tuple(marks[:_MAX_MARKS]))
     facts, words = _value(question, answer)
-    in_mail = {name: [fact for fact, _ in read(text).facts] for name, text in fields.items()}
+    in_mail = {name: [fact for fact, _ in parse(text).facts] for name, text in fields.items()}
     missing = not (facts or words)
     for fact in facts:
         spans = [
@@ -58,7 +58,7 @@ def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
             Mark(field=name, start=token.start, end=token.end)
             for name in fields
             for token in tokens[name]
-            if stem(token.folded) == word
+            if uninflected(token.folded) == word
         ]
         missing = missing or not spans
         marks += spans
@@ -69,20 +69,20 @@ def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
 
 def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
     """Return the facts, and the stems of the words, that must stand in the mail."""
-    asked, said = read(question), read(answer)
-    known = {stem(word.text) for word in asked.words}
+    asked, said = parse(question), parse(answer)
+    known = {uninflected(word.text) for word in asked.words}
     facts = [fact for fact, _ in said.facts]
     added = [fact for fact in facts if not any(other.agrees(fact) for other, _ in asked.facts)]
     followers = [*said.words, None][1:]
     names = [
-        stem(word.text)
+        uninflected(word.text)
         for word, follower in zip(said.words, followers, strict=True)
         # A capital at the start of a sentence means a name only where another one follows.
         if word.capitalised and word.can_name and (not word.opens or (follower is not None and follower.capitalised))
     ]
     names = [name for name in names if name not in known]
     if not added and not names:
-        words = [stem(part) for word in content_words(plain(answer)) for part in re.split(r"[^\w']", word) if part]
+        words = [uninflected(part) for word in content_words(plain(answer)) for part in re.split(r"[^\w']", word) if part]
         names = [] if facts else [word for word in words if word not in known]
         added = facts
     return added, list(dict.fromkeys(names))

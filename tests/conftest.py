@@ -50,6 +50,7 @@ _SERVICES = frozenset(
     + ["test_serverless.py", "test_standstill.py", "on_cluster", "pipelines", "serving", "cluster", "backends"]
     + ["test_browser.py", "test_injections.py", "test_every_setting_acts.py", "test_materializers.py", "test_gpu_check.py"]
     + ["test_published_run.py", "test_published_model.py", "test_model_registry.py", "test_gathering.py"]
+    + ["test_replay.py", "test_turn_credit.py", "test_second_task.py", "test_health.py"]
 )
 
 

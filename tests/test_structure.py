@@ -43,6 +43,7 @@ LIBRARIES = {
 MAX_LINES = 350
 LONG = {
     *("environment/sources/synthetic_inbox.py", "pipelines/runs.py", "serving/app.py", "training/trainer.py"),
+    *("sandbox/inside.py", "tasks/coding/built_in.py"),
     *("tests/environment/sources/test_synthetic.py", "tests/serving/test_app.py", "tests/training/test_gathering.py"),
 }
 """Files that are still to be split."""

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from agent.judges import Verdict
-from agent.judges.facts import Fact, Reading, Word, fold, plain, read, stem
+from agent.judges.facts import Fact, ParsedText, Word, fold, parse, plain, uninflected
 from environment.words import content_words
 
 _ARTICLES = ("a", "an", "the")
@@ -74,7 +74,7 @@ def _polarity_fault(reference: str, answer: str) -> str | None:
 
 def _fault(question: str, reference: str, answer: str) -> str | None:
     """Return the missing or contradicting part of the answer, or None."""
-    ours, theirs = read(reference), read(answer)
+    ours, theirs = parse(reference), parse(answer)
     facts = [fact for fact, _ in ours.facts]
     if any(fact.kind == "date" and fact.value[1] is not None for fact in facts):
         required = [fact for fact in facts if fact.kind != "weekday"]  # a full date implies its weekday
@@ -84,9 +84,9 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
         if not any(fact.agrees(other) for other, _ in theirs.facts):
             return f"{fact.text!r} is missing"
     names = [word.text for word in ours.words if word.capitalised and word.can_name]
-    said = {stem(word.text) for word in theirs.words}
+    said = {uninflected(word.text) for word in theirs.words}
     for name in names:
-        if stem(name) not in said:
+        if uninflected(name) not in said:
             return f"{name!r} is missing"
     if not facts and not names:
         wanted, given = _content_stems(reference), said | _content_stems(answer)
@@ -94,14 +94,14 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
             return f"{missing[0]!r} is missing"
         if not wanted and not _YES_NO.match(reference):
             return "the answer differs from the reference"
-    return _contradiction(read(question), ours, theirs, names)
+    return _contradiction(parse(question), ours, theirs, names)
 
 
 def _content_stems(text: str) -> set[str]:
-    return {stem(part) for word in content_words(plain(text)) for part in re.split(r"[^\w']", word) if part}
+    return {uninflected(part) for word in content_words(plain(text)) for part in re.split(r"[^\w']", word) if part}
 
 
-def _contradiction(question: Reading, ours: Reading, theirs: Reading, names: list[str]) -> str | None:
+def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, names: list[str]) -> str | None:
     """Return the first part of the answer that contradicts the reference, or None."""
     kinds = {fact.kind for fact, _ in ours.facts}
     phrases = {word.item for word in theirs.words if not word.capitalised}
@@ -113,16 +113,16 @@ def _contradiction(question: Reading, ours: Reading, theirs: Reading, names: lis
         if item in phrases and any(asked.agrees(other) for asked, _ in question.facts):
             continue
         return f"{other.text!r} contradicts the reference"
-    known = {stem(word.text) for word in ours.words}
-    asked_words = {stem(word.text) for word in question.words}
+    known = {uninflected(word.text) for word in ours.words}
+    asked_words = {uninflected(word.text) for word in question.words}
     if names:
-        wanted = [stem(name) for name in names]
+        wanted = [uninflected(name) for name in names]
         any_capital = any(word.capitalised for word in theirs.words)  # without capitals every word may be a name
         for position, word in enumerate(theirs.words):
             possible = _may_name(word, theirs.words[position + 1 :], wanted) if any_capital else word.can_name
-            if stem(word.text) in known or fold(word.text) in _OPENERS or not possible:
+            if uninflected(word.text) in known or fold(word.text) in _OPENERS or not possible:
                 continue
-            if not (word.item in phrases and stem(word.text) in asked_words):
+            if not (word.item in phrases and uninflected(word.text) in asked_words):
                 return f"{word.text!r} contradicts the reference"
     if names or not ours.facts:
         return _bare_candidate(theirs, known)
@@ -145,10 +145,10 @@ def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
     if word.before_colon:
         return False
     continues = bool(following) and following[0].item == word.item and not following[0].capitalised
-    return not (continues or [stem(other.text) for other in following[: len(wanted)]] == wanted)
+    return not (continues or [uninflected(other.text) for other in following[: len(wanted)]] == wanted)
 
 
-def _bare_candidate(answer: Reading, known: set[str]) -> str | None:
+def _bare_candidate(answer: ParsedText, known: set[str]) -> str | None:
     """Return a list item made only of content words that the reference lacks, that is, another candidate."""
     items: dict[int, list[Word]] = {}
     for word in answer.words:
@@ -157,6 +157,6 @@ def _bare_candidate(answer: Reading, known: set[str]) -> str | None:
     facts = {item for _, item in answer.facts}
     for item, words in items.items():
         bare = len(items) > 1 and item not in facts and not any(word.before_colon for word in words)
-        if bare and all(word.can_name and stem(word.text) not in known for word in words):
+        if bare and all(word.can_name and uninflected(word.text) not in known for word in words):
             return f"{' '.join(word.text for word in words)!r} is another candidate"
     return None

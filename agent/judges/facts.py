@@ -76,7 +76,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ParsedText:
     """The facts and the other words of a text, each with the number of its list item (between commas, "and" …)."""
 
     facts: tuple[tuple[Fact, int], ...]
@@ -98,7 +98,7 @@ def fold(word: str) -> str:
     return re.sub(r"'s?$", "", folded)
 
 
-def stem(word: str) -> str:
+def uninflected(word: str) -> str:
     """Return a word without plural, -ing or -ed, so that "meetings" equals "meeting"."""
     word = fold(word)
     if len(word) > 4 and word.endswith("ies"):
@@ -114,7 +114,7 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
-def read(text: str) -> Reading:
+def parse(text: str) -> ParsedText:
     """Parse a text into facts and words. Longer forms take precedence, and facts do not overlap."""
     masked = plain(text)
     found: list[tuple[int, Fact]] = []
@@ -135,7 +135,7 @@ def read(text: str) -> Reading:
             words.append(Word(match.group(), bisect(breaks, match.start()), opens, before_colon))
         end = match.end()
     facts = tuple((fact, bisect(breaks, start)) for start, fact in sorted(found, key=lambda entry: entry[0]))
-    return Reading(facts=facts, words=tuple(words))
+    return ParsedText(facts=facts, words=tuple(words))
 
 
 _MASK = "\ue000"

@@ -14,7 +14,7 @@ from datetime import date, datetime, timedelta
 from pydantic import ValidationError
 
 from agent.judges.exact import count_words, normalise
-from agent.judges.facts import Fact, Reading, fold, plain, read, stem
+from agent.judges.facts import Fact, ParsedText, fold, parse, plain, uninflected
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
@@ -93,7 +93,7 @@ class QuestionChecks:
 
     def _asked_before(self, inbox: str, message_ids: tuple[str, ...], about: list[str], answer: str) -> bool:
         """Return whether this was asked before about the inbox or a mail. Record the question if not."""
-        stems = frozenset(stem(part) for word in about for part in words(word))
+        stems = frozenset(uninflected(part) for word in about for part in words(word))
         same_answer = normalise(answer)
         of_inbox = self._of_inbox.setdefault(inbox, set())
         if stems in of_inbox:
@@ -113,19 +113,19 @@ def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
 
     The result is False for an answer without any of these (yes, no), because nothing identifies it.
     """
-    ours, theirs = read(answer), read(text)
+    ours, theirs = parse(answer), parse(text)
     folded = plain(text).casefold()
     if not all(_has(fact, theirs, folded) for fact, _ in ours.facts):
         return False
-    said = {stem(word) for word in words(fold(plain(text)))} | {stem(word.text) for word in theirs.words}
+    said = {uninflected(word) for word in words(fold(plain(text)))} | {uninflected(word.text) for word in theirs.words}
     about = [word for word in ours.words if word.can_name]
-    found = [word for word in about if all(stem(part) in said for part in words(fold(word.text)))]
+    found = [word for word in about if all(uninflected(part) in said for part in words(fold(word.text)))]
     if any(word.capitalised and not word.opens and word not in found for word in about):
         return False
     return bool(ours.facts or about) and len(found) >= share * len(about)
 
 
-def _has(fact: Fact, text: Reading, folded: str) -> bool:
+def _has(fact: Fact, text: ParsedText, folded: str) -> bool:
     if any(fact.agrees(other) for other, _ in text.facts):
         return True
     # The text may have the same characters inside a larger fact: the year of a date, the number of a room.

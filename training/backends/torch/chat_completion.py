@@ -154,8 +154,8 @@ class ChatCompletion:
             if content is not None and (len(content) > reply.text_sent or not content):
                 yield self._chunk(index, {"content": content[reply.text_sent :]}, logprobs=self._unsent_logprobs(reply))
             for position, call in enumerate(choice["message"].get("tool_calls", [])):
-                delta: dict[str, Any] = {"tool_calls": [{"index": position, **call}]}
-                yield self._chunk(index, delta, logprobs=self._unsent_logprobs(reply))
+                calls = {"tool_calls": [{"index": position, **call}]}
+                yield self._chunk(index, calls, logprobs=self._unsent_logprobs(reply))
             yield self._chunk(index, {}, choice["finish_reason"], self._unsent_logprobs(reply))
         if self._includes_usage:
             yield {**self._envelope("chat.completion.chunk", []), "usage": self._usage()}
