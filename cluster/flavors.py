@@ -71,8 +71,7 @@ class ResilientOrchestrator(KubernetesOrchestrator):
         Raises:
             RuntimeError: A run is under way.
         """
-        self._patient = False
-        namespace, cron_job = self.config.kubernetes_namespace, self._cron_job(schedule)
+        namespace, cron_job = self.config.kubernetes_namespace, self.cron_job(schedule)
         if cron_job and cron_job.status and cron_job.status.active:
             raise RuntimeError(
                 "a run is under way and would end with it: pause the schedule and delete it when the run has ended, or end "
@@ -83,7 +82,9 @@ class ResilientOrchestrator(KubernetesOrchestrator):
             with _absence_ignored():
                 kube_utils.delete_secret(self._k8s_core_api, namespace, secret)
 
-    def _cron_job(self, schedule: ScheduleResponse) -> V1CronJob | None:
+    def cron_job(self, schedule: ScheduleResponse) -> V1CronJob | None:
+        """Return the CronJob of a schedule; None when it is gone."""
+        self._patient = False
         name = schedule.run_metadata.get(KUBERNETES_CRON_JOB_METADATA_KEY)
         if name is not None:
             with _absence_ignored():

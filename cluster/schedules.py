@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,8 +11,11 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 from urllib3.exceptions import HTTPError
 from zenml.client import Client
-from zenml.models import ScheduleResponse
+from zenml.enums import StackComponentType
+from zenml.models import ScheduleResponse, ScheduleUpdate
+from zenml.stack import StackComponent
 
+from cluster.flavors import ResilientOrchestrator
 from training.errors import BadInput
 
 Changed = TypeVar("Changed")
@@ -93,20 +97,41 @@ def all_schedules() -> list[ScheduleResponse]:
 
 
 def set_active(name: str, active: bool) -> bool:
-    """Pauses or resumes a schedule, in the cluster first; a run that is under way goes on. False when it was so already.
+    """Pauses or resumes a schedule in the cluster; a run that is under way goes on. False when it was so already.
+
+    ZenML keeps the schedule as active: its server rejects the token of an inactive schedule, which a run under way uses.
 
     Raises:
         BadInput: there is no such schedule, its orchestrator cannot, or the cluster does not let us.
     """
     schedule = _find(name)
-    if schedule.active == active:
-        return False
-    updated = _in_cluster(name, lambda: Client().update_schedule(schedule.id, active=active))
-    if updated.active != active:  # ZenML only warns when it cannot
-        raise BadInput(
-            f"schedule {name}: its orchestrator is gone or cannot pause and resume; `--schedule-delete {name}`"
-        )
-    return True
+    orchestrator = _orchestrator(schedule)
+
+    def change() -> bool:
+        cron_job = orchestrator.cron_job(schedule)
+        if cron_job is None:
+            raise RuntimeError(f"its CronJob is gone; `--schedule-delete {name}`")
+        if schedule.active and active != bool(cron_job.spec.suspend):
+            return False
+        if active and not schedule.active:  # made inactive by ZenML's own command
+            Client().update_schedule(schedule.id, active=True)
+        else:
+            orchestrator.update_schedule(schedule, ScheduleUpdate(active=active))
+        return True
+
+    return _in_cluster(name, change)
+
+
+def state(schedule: ScheduleResponse) -> str:
+    """Return `active`, `paused`, or why neither is known."""
+    try:
+        orchestrator = _orchestrator(schedule)
+        cron_job = _in_cluster(schedule.name, lambda: orchestrator.cron_job(schedule))
+    except BadInput as error:
+        return f"unknown ({error})"
+    if cron_job is None:
+        return "gone from the cluster"
+    return "active" if schedule.active and not cron_job.spec.suspend else "paused"
 
 
 def delete(name: str) -> None:
@@ -126,6 +151,19 @@ def _find(name: str) -> ScheduleResponse:
         return Client().get_schedule(name, allow_name_prefix_match=False)
     except KeyError:
         raise BadInput(f"there is no schedule {name}; `--schedule-list` shows them") from None
+
+
+def _orchestrator(schedule: ScheduleResponse) -> ResilientOrchestrator:
+    """Raises BadInput when the schedule's orchestrator is gone, or is one that we cannot ask."""
+    with contextlib.suppress(KeyError):
+        if schedule.orchestrator_id is not None:
+            model = Client().get_stack_component(StackComponentType.ORCHESTRATOR, schedule.orchestrator_id)
+            orchestrator = StackComponent.from_model(model)
+            if isinstance(orchestrator, ResilientOrchestrator):
+                return orchestrator
+    raise BadInput(
+        f"schedule {schedule.name}: its orchestrator is gone or cannot pause and resume; `--schedule-delete {schedule.name}`"
+    )
 
 
 def _in_cluster(name: str, change: Callable[[], Changed]) -> Changed:

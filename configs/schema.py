@@ -75,8 +75,9 @@ class DataConfig(BaseModel):
     def _questions_belong_to_mails(self) -> Self:
         if self.emails == SYNTHETIC and (self.train_questions or self.test_questions):
             raise ValueError("train_questions: the synthetic company brings its own; set emails as well")
-        if self.emails == SYNTHETIC and self.unlabelled_questions:
-            raise ValueError("unlabelled_questions: the synthetic company's questions all have answers; set emails as well")
+        for name in ("unlabelled_questions", "min_realism", "held_out_fraction"):
+            if self.emails == SYNTHETIC and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name}: has no effect on the questions of the synthetic company; set emails as well")
         return self
 
 

@@ -28,13 +28,15 @@ def with_start(config: Config, *, scheduled: bool = False) -> Config:
     Raises:
         BadInput: there is no such run or checkpoint, or its adapter has another shape than the settings ask for.
     """
-    if config.continue_from is None or (scheduled and config.continue_from == FROM_PRODUCTION):
+    if config.continue_from is None:
         return config
     start = _find_start(config.continue_from)
+    if start is not None:
+        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
+    if scheduled and config.continue_from == FROM_PRODUCTION:
+        return config  # a run checks again what is in production by then
     if start is None:
         say("continue_from=production: nothing is in production yet, so this run starts from the base model")
-    else:
-        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
     return config.model_copy(update={"continue_from": start})
 
 

@@ -60,7 +60,7 @@ def list_schedules() -> None:
     """One line per schedule."""
     found = schedules.all_schedules()
     for schedule in found:
-        say(f'{schedule.name}  "{schedule.cron_expression}"  {"active" if schedule.active else "paused"}')
+        say(f'{schedule.name}  "{schedule.cron_expression}"  {schedules.state(schedule)}')
     if not found:
         say('no schedules; `--pipeline train --schedule "0 2 * * *"` creates one')
 

@@ -35,7 +35,7 @@ from training.progress import Progress
 from training.scoring import Scorer
 from training.selection import Question, StepQuestions
 from training.settings import TrainerSettings
-from training.task import Policy, Task
+from training.task import Policy, RolloutError, Task
 from training.watch import CallWatch
 
 _MAX_REASON_CHARS = 200
@@ -320,6 +320,6 @@ def tell_failures(
     if not ends_run:
         warn(told)
         return
-    if isinstance(failures[0], TimeoutError | OSError | OpenAIError):
+    if isinstance(failures[0], RolloutError | TimeoutError | OSError | OpenAIError):
         raise BadInput(f"{told}, {ends_run}; the same command goes on after the last finished step") from failures[0]
     raise failures[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,10 +45,11 @@ def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
 
 
 def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
-    """What rewards depend on beside the settings: setting -> sha256 of the rubric's text, of the reward function's source."""
+    """What rewards depend on beside the settings: setting -> sha256 of the rubric's text, of the reward function's module."""
     contents = {"ruler_rubric": read_rubric(settings)}
     if settings.reward_function:
-        contents["reward_function"] = inspect.getsource(load_reward_function(settings))
+        function = load_reward_function(settings)
+        contents["reward_function"] = inspect.getsource(inspect.getmodule(function) or function)
     return {setting: hashlib.sha256(content.encode()).hexdigest() for setting, content in contents.items() if content}
 
 
@@ -101,8 +103,14 @@ class Scorer:
 
 
 async def _call(function: RewardFunction, trajectory: art.Trajectory) -> float:
-    result = function(trajectory)
-    reward = await result if inspect.isawaitable(result) else result
+    try:
+        result = function(trajectory)
+        reward = await result if inspect.isawaitable(result) else result
+    except Exception as error:  # whatever the user's function raises
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInput(
+            f"reward_function: {function.__name__} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+        ) from error
     if isinstance(reward, bool | int | float) and math.isfinite(reward):
         return float(reward)
     raise BadInput(f"reward_function: {function.__name__} returned {reward!r}, which is not a finite number")

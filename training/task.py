@@ -21,6 +21,10 @@ UNLABELLED = "unlabelled"
 """Metadata of a rollout on a scenario without a reference: the task can neither reward it nor say whether it is correct."""
 
 
+class RolloutError(RuntimeError):
+    """A rollout failed for a reason outside of the program, such as a judge that gives no verdict."""
+
+
 class Policy(BaseModel):
     """A model behind an OpenAI-compatible endpoint, and how to sample from it."""
 
@@ -53,6 +57,8 @@ class Task(Protocol):
 
     async def rollout(self, policy: Policy, scenario: Any) -> art.Trajectory:
         """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure.
+
+        Too many failures end the run, with one line if they are RolloutError, TimeoutError, OSError or of a provider.
 
         The trainer's own metrics are `turns`, `sampled_tokens` and, of the whole conversation, `context_tokens`; those that begin
         with `SUSPECT` are true or false and watched by the monitors. By the metadata `scenario_id` and `question` it names an

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
+from training.task import RolloutError
+
 
 class Verdict(BaseModel):
     """Whether an answer says what the reference says, and why in one line."""
@@ -21,7 +23,7 @@ class Verdict(BaseModel):
     """US dollars; None without a language model, or where its price is unknown."""
 
 
-class JudgeError(RuntimeError):
+class JudgeError(RolloutError):
     """The judge could not reach a verdict. The run is then an error, not a wrong answer.
 
     `prompt_tokens` and `cost` are those of the attempts, as in `Verdict`.

@@ -78,7 +78,8 @@ def compute_metrics(
     """
     production = production or None
     summary = summarize([*predictions, *(production or [])])
-    accuracy = {name: row["accuracy"] for name, row in summary["policies"].items() if row["accuracy"] is not None}
+    known = {name: row for name, row in summary["policies"].items() if row["comparable"] and row["accuracy"] is not None}
+    accuracy = {name: row["accuracy"] for name, row in known.items()}
     log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
     of_policy = {name: [p for p in predictions if p.policy == name and not p.sample] for name in ("trained", "base")}
     promotion = decide_promotion(

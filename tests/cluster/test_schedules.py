@@ -127,6 +127,8 @@ def test_paused_resumed_and_deleted(
     assert cron_job(cluster)["spec"]["suspend"] is True
     operations.list_schedules()
     assert f'{scheduled}  "0 2 * * *"  paused' in capsys.readouterr().out
+    # ZenML's server rejects the token of an inactive schedule, and with it the run that is under way.
+    assert [schedule.active for schedule in schedules.all_schedules()] == [True]
     operations.set_schedule(scheduled, active=False)
     assert "was paused already" in capsys.readouterr().out
     operations.set_schedule(scheduled, active=True)

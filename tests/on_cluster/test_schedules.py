@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -25,7 +26,7 @@ from zenml.models import PipelineRunResponse
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(10800)]
 
 EVERY = timedelta(minutes=3)
-START_WITHIN = timedelta(seconds=60)
+START_WITHIN = timedelta(seconds=30)
 LOOKS = timedelta(seconds=30)
 """More than the controller takes to notice that a run is due."""
 TINY = {
@@ -45,13 +46,18 @@ TINY = {
     "scoring": "verifiable",
     "eval_limit": 2,
     "min_gain": -1.0,  # the base gives the same answer
+    "accepted_alerts": ["unread_answer"],  # the constant answer is given without reading a mail
 }
 
 
 class Judge(LoopbackModel):
     """Accepts the constant answer."""
 
+    seconds = 40.0
+    """Per verdict: on a quick machine the first run would be over before another one is due."""
+
     def answer(self, request: dict[str, Any]) -> str:
+        time.sleep(self.seconds)
         candidate = json.loads(request["messages"][-1]["content"])["candidate"]
         return json.dumps({"reasoning": "as expected", "accept": candidate == ANSWER})
 
@@ -93,11 +99,12 @@ class Schedule:
         return self.runs()[number - 1]
 
     def ended(self, number: int) -> PipelineRunResponse:
-        eventually(lambda: self.runs()[number - 1].status.is_finished and self.runs()[number - 1].end_time)
+        eventually(lambda: self.over(number))
         return self.runs()[number - 1]
 
-    def delete_job(self, name: str) -> None:
-        self._batch.delete_namespaced_job(name, self._namespace, propagation_policy="Background")
+    def over(self, number: int) -> bool:
+        run = self.runs()[number - 1]
+        return run.status.is_finished and run.end_time is not None
 
     def objects(self) -> set[str]:
         """CronJobs, jobs, pods and tokens in the namespace."""
@@ -118,7 +125,7 @@ class Schedule:
 
 @pytest.fixture(scope="module")
 def life(stack: Stack, project: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """One schedule: two runs, a pause, a run after it, and the end. What was seen on the way."""
+    """One schedule: a run, a pause that begins meanwhile, a second run, and the end. What was seen on the way."""
     folder = tmp_path_factory.mktemp("schedule")
     base = save_constant_model(folder / "base")
     given = Path(os.environ["KUBECONFIG"])
@@ -136,25 +143,24 @@ def life(stack: Stack, project: Checkout, tmp_path_factory: pytest.TempPathFacto
         name = re.findall(r"scheduled: (\S+)", output)[0]
         schedule.run(1)
         seen["first due"] = schedule.due()
-        seen["first"] = schedule.ended(1)
-        assert seen["first"].status.value == "completed", "all else depends on it"
-        schedule.run(2)
-        seen["second due"] = schedule.due()
+        eventually(lambda: datetime.now(UTC) > seen["first due"] + EVERY + LOOKS or schedule.over(1))
+        seen["skipped"] = len(schedule.runs()) == 1 and not schedule.over(1)
+        judge.seconds = 0.0
         seen["paused"] = schedule.command("--schedule-pause", name)
         seen["listed"] = schedule.command("--schedule-list")
-        seen["second"] = schedule.ended(2)
+        seen["first"] = schedule.ended(1)
+        assert seen["first"].status.value == "completed", "all else depends on it"
         due_in_pause = next_due(datetime.now(UTC))
         eventually(lambda: datetime.now(UTC) > due_in_pause + LOOKS)
-        seen["runs in the pause"] = len(schedule.runs()) - 2, schedule.cron_job().status.active
+        seen["runs in the pause"] = len(schedule.runs()) - 1
         seen["resumed"], seen["resumed at"] = schedule.command("--schedule-resume", name), datetime.now(UTC)
-        schedule.run(3)
-        seen["third due"] = schedule.due()
+        schedule.run(2)
+        seen["second due"] = schedule.due()
         seen["refused"] = schedule.command("--schedule-delete", name)
-        [job] = re.findall(r"kubectl delete job (\S+)", seen["refused"][1])
-        schedule.delete_job(job)
+        seen["second"] = schedule.ended(2)
         eventually(lambda: not schedule.cron_job().status.active)
         seen["deleted"] = schedule.command("--schedule-delete", name)
-        eventually(lambda: not schedule.left(), seconds=120)
+        eventually(lambda: not schedule.left(), seconds=600)
         seen["listed at the end"] = schedule.command("--schedule-list")
         seen["runs"] = schedule.runs()
         yield seen
@@ -193,28 +199,25 @@ def test_the_second_run_reuses_data_and_meets_the_gate(stack: Stack, life: dict[
 
 
 def test_a_run_that_is_due_while_another_runs_is_skipped(life: dict[str, Any]) -> None:
-    first, ended = life["first"], life["first"].end_time.replace(tzinfo=UTC)
-    if ended - START_WITHIN < life["first due"] + EVERY:
+    if life["first"].end_time.replace(tzinfo=UTC) < life["first due"] + EVERY + LOOKS:
         pytest.skip("the first run had ended before another one was due")
-    assert life["second"].start_time >= first.end_time
-    assert life["second due"] >= ended - START_WITHIN - LOOKS
-    assert life["second due"] - life["first due"] >= 2 * EVERY
+    assert life["skipped"]
 
 
 def test_a_pause_starts_nothing_and_ends_nothing(life: dict[str, Any]) -> None:
     assert life["paused"][0] == 0 and "paused" in life["listed"][1]
-    assert life["second"].status.value == "completed", "it was under way when the pause began"
-    assert life["runs in the pause"] == (0, None)
+    assert life["first"].status.value == "completed", "it was under way when the pause began"
+    assert life["runs in the pause"] == 0
 
 
 def test_a_resumed_schedule_starts_with_what_is_due_next(life: dict[str, Any]) -> None:
     assert life["resumed"][0] == 0
-    assert life["third due"] > life["resumed at"] - START_WITHIN - LOOKS
-    assert life["third due"] > life["second"].end_time.replace(tzinfo=UTC)
+    assert life["second due"] > life["resumed at"] - START_WITHIN - LOOKS
 
 
 def test_deletion_waits_for_a_run_and_leaves_nothing_behind(life: dict[str, Any]) -> None:
     code, output = life["refused"]
     assert code == 2 and "a run is under way" in output and "Traceback" not in output
+    assert life["second"].status.value == "completed"
     assert life["deleted"][0] == 0 and "no schedules" in life["listed at the end"][1]
-    assert len(life["runs"]) == 3, "its past runs stay"
+    assert len(life["runs"]) == 2, "its past runs stay"

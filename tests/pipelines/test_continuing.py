@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tiny_checkpoint import tiny_checkpoint
@@ -56,3 +57,13 @@ def test_production_is_looked_up_when_a_run_begins(capsys: pytest.CaptureFixture
     assert "nothing is in production yet, so this run starts from the base model" in capsys.readouterr().out
     scheduled = with_start(Config(continue_from="production"), scheduled=True)
     assert scheduled.continue_from == "production"
+
+
+def test_a_schedule_that_does_not_fit_what_is_in_production_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    stored = save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
+    version = SimpleNamespace(get_artifact=lambda name: stored)
+    monkeypatch.setattr(continuing, "production_version", lambda: version)
+    with pytest.raises(BadInput, match="^lora_rank=16 does not fit .*, which has 2"):
+        with_start(Config(continue_from="production", lora_rank=16), scheduled=True)
+    assert with_start(Config(continue_from="production", lora_rank=2), scheduled=True).continue_from == "production"

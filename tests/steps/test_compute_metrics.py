@@ -105,3 +105,14 @@ def test_only_the_checkpoint_of_a_version_takes_it_to_production(
     monkeypatch.setattr(model, "get_artifact", lambda name: None)
     assert close(12, None)[0]["promotion"]["promoted"]
     assert stages == [ModelStages.PRODUCTION] and linked == ["the evaluated artifact"]
+
+
+def test_what_errors_have_left_of_an_evaluation_is_not_what_a_version_is_worth(
+    stages: list[ModelStages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(module, "log_metadata", lambda metadata, **_: logged.update(metadata))
+    failed = [p.model_copy(update={"correct": None, "error": "TimeoutError"}) for p in answers("trained", 0)]
+    predictions = [*answers("base", 1), *answers("trained", 12)[:3], *failed[3:]]
+    module.compute_metrics.entrypoint(EvaluationConfig(), predictions, evaluated(), None)
+    assert logged["evaluation"] == {"n": 12, "base": 1 / 12} and not stages

@@ -21,7 +21,7 @@ from training.gathering import Slots
 from training.history import HISTORY_FILE, read_history
 from training.judge import JudgeUse
 from training.settings import TrainerSettings
-from training.task import Policy
+from training.task import Policy, RolloutError
 from training.trainer import Trainer, TrainingRun
 
 WAITS = 20.0
@@ -325,10 +325,11 @@ def test_a_step_whose_rollouts_mostly_fail_ends_the_run(broken: int, ends: bool,
 
     async def play(_: Policy, scenario: int) -> None:
         if scenario in asked[1][:broken]:
-            raise OSError("the connection was reset")
+            raise RolloutError("the judge gave no verdict")
 
     if ends:
-        with pytest.raises(BadInput, match=r"^step 2: 8 rollouts failed .* more than 50% of 12; the same command goes on"):
+        told = r"^step 2: 8 rollouts failed \(8 RolloutError: the judge .* more than 50% of 12; the same command goes on"
+        with pytest.raises(BadInput, match=told):
             run(tmp_path / "run", ahead(0, max_steps=2), Scripted(play=play))
     else:
         run(tmp_path / "run", ahead(0, max_steps=2), Scripted(play=play))

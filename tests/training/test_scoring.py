@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 import json
 import threading
 import time
@@ -218,6 +217,10 @@ def not_a_number(trajectory: art.Trajectory) -> str:
     return "good"
 
 
+def mistaken(trajectory: art.Trajectory) -> float:
+    return float(trajectory.metrics["no such figure"])
+
+
 def nan(trajectory: art.Trajectory) -> float:
     return float("nan")
 
@@ -237,11 +240,13 @@ def test_a_reward_function_of_the_users(importable: None, tmp_path: Path) -> Non
     rules = TrainerSettings(scoring="custom", reward_function=f"{HERE}:by_number")
     [(scored, use)] = score(rules, tmp_path, group(3))
     assert rewards(scored) == [0.0, 10.0, 20.0] and use == JudgeUse()
-    source = inspect.getsource(by_number)
+    source = Path(__file__).read_text()  # what the function calls counts too
     assert scoring_sources(rules) == {"reward_function": hashlib.sha256(source.encode()).hexdigest()}
     for name in ("not_a_number", "nan"):
         with pytest.raises(BadInput, match="not a finite number"):
             score(TrainerSettings(scoring="custom", reward_function=f"{HERE}:{name}"), tmp_path, group(2))
+    with pytest.raises(BadInput, match=r"^reward_function: mistaken raised KeyError: 'no such figure' \(.*test_scoring.py, line"):
+        score(TrainerSettings(scoring="custom", reward_function=f"{HERE}:mistaken"), tmp_path, group(2))
 
 
 def test_a_blend_is_the_weighted_sum(importable: None, model: JudgeModel, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 
 import pytest
 from guessing_game import GuessingGame
 from tiny_models import save_tiny_model
 
+from training.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.trainer import TrainingRun
@@ -19,9 +21,20 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("base"), "llama")
 
 
-def train(folder: Path, base: Path, **settings: object) -> TrainingRun:
+class Notes(Progress):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+
+def train(folder: Path, base: Path, progress: Progress | None = None, **settings: object) -> TrainingRun:
     rules = TrainerSettings(groups_per_step=4, rollouts_per_group=6, learning_rate=1e-3, max_context=1024, **settings)
-    return asyncio.run(run_training(GuessingGame(), base_model=str(base), settings=rules, max_tokens=80, run_folder=folder))
+    game = GuessingGame()
+    return asyncio.run(
+        run_training(game, base_model=str(base), settings=rules, max_tokens=80, run_folder=folder, progress=progress)
+    )
 
 
 def test_the_untouched_model_cannot_play(base: Path, tmp_path: Path) -> None:
@@ -47,3 +60,37 @@ def test_demonstrations_teach_the_game_and_rollouts_train_on(base: Path, tmp_pat
     assert any(row.groups_trained for row in steps) and any((row.accuracy or 0.0) > 0 for row in steps)
     assert run.history[-1].checkpoint_step == 1 + sum(bool(row.groups_trained) for row in steps)
     assert all(row.entropy and row.sampled_tokens for row in steps)
+
+
+def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_path: Path) -> None:
+    told = Notes()
+    run = train(
+        tmp_path,
+        base,
+        told,
+        demonstrations=40,
+        warm_start_learning_rate=2e-2,
+        temperature=0.7,
+        max_steps=3,
+        validate_every=0,
+        question_selection="learnability",
+        max_extra_groups=4,
+        min_reward_std=0.01,
+        train_rollouts_per_group=4,
+        scale_rewards="batch",
+        replay_steps=1,
+        turn_credit=0.5,
+        kl_penalty=0.01,
+        learning_rate_schedule="cosine",
+        max_steps_off_policy=1,
+    )
+    steps = run.history[1:]
+    updated = [row for row in steps if row.groups_trained]
+    assert len(updated) > 1, [row.accuracy for row in steps]
+    assert all(row.rollouts_trained == 4 * row.groups_trained for row in steps)
+    assert updated[1].rollouts_replayed == updated[0].rollouts_trained
+    figures = [row.model_extra or {} for row in updated]
+    assert all(math.isfinite(row["loss/train"]) and 0 < row["loss/grad_norm"] < 1e3 for row in figures), figures
+    assert [round(row["loss/learning_rate"] / 1e-3, 3) for row in figures][-1] == 0.1, "the end of the cosine"
+    [note] = told.notes
+    assert "log-probabilities recorded for 100%, 0 tokens retokenised" in note

@@ -12,6 +12,7 @@ from loopback_model import LoopbackModel, Reply
 
 from agent.judges import JudgeError
 from agent.judges.llm import LLMJudge
+from training.task import RolloutError
 
 
 class FakeModel(LoopbackModel):
@@ -79,6 +80,13 @@ def test_three_unusable_replies_are_an_error_and_not_a_wrong_answer(model: FakeM
 def test_a_failing_provider_is_an_error_too(model: FakeModel) -> None:
     model.replies = [500, 500, 500]
     with pytest.raises(JudgeError, match="InternalServerError"):
+        ask(model)
+
+
+def test_a_judge_that_is_away_ends_a_training_with_one_line(model: FakeModel) -> None:
+    """The trainer takes other exceptions for mistakes in the program."""
+    model.replies = [500, 500, 500]
+    with pytest.raises(RolloutError):
         ask(model)
 
 
