@@ -154,9 +154,8 @@ class LocalRunner:
             theirs.close()
         if answer is None or "error" in answer:
             ours.close()
-            raise NoIsolation(
-                f"this machine does not let a workspace be confined ({(answer or {}).get('error') or self._complaint()})"
-            )
+            why = self._complaint() or (answer or {}).get("error") or "no reason given"
+            raise NoIsolation(f"this machine does not let a workspace be confined ({why})")
         workspace = LocalWorkspace(ours, self.limits)
         try:
             workspace.write_files(files or {}, snapshot=True)
@@ -211,11 +210,11 @@ class LocalRunner:
         return ours
 
     def _complaint(self) -> str:
-        """What bubblewrap said before it ended."""
+        """What bubblewrap said before it ended; empty while it runs."""
         template = self._template
         if template is None or template.stderr is None:
-            return "no reason given"
+            return ""
         with contextlib.suppress(subprocess.TimeoutExpired):
             template.wait(2)
-            return template.stderr.read(2000).decode("utf-8", "replace").strip() or "no reason given"
-        return "no reason given"
+            return template.stderr.read(2000).decode("utf-8", "replace").strip()
+        return ""

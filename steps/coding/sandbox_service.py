@@ -5,15 +5,17 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from steps.project import ROOT
 from tasks.coding.sandbox_client import require_sandbox
 from training.errors import BadInput
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 @contextmanager
@@ -30,29 +32,30 @@ def sandbox_service(url: str | None, *, capacity: int) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # It stops when its standard input ends, also when this process is killed.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sandbox", "--port", str(port), "--stop-at-eof", "--set", f"capacity={capacity}"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        base_url = f"http://127.0.0.1:{port}"
-        _wait_for(process, base_url)
-        yield base_url
-    finally:
-        process.terminate()
-        process.communicate()
+    with tempfile.TemporaryFile() as said:
+        # It stops when its standard input ends, also when this process is killed.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sandbox", "--port", str(port), "--stop-at-eof", "--set", f"capacity={capacity}"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stderr=said,
+        )
+        try:
+            base_url = f"http://127.0.0.1:{port}"
+            _wait_for(process, base_url, said)
+            yield base_url
+        finally:
+            process.terminate()
+            process.communicate()
 
 
-def _wait_for(process: subprocess.Popen[str], base_url: str) -> None:
+def _wait_for(process: subprocess.Popen[bytes], base_url: str, said: IO[bytes]) -> None:
     until = time.monotonic() + START_SECONDS
     while True:
         if process.poll() is not None:
-            _, said = process.communicate()
-            raise BadInput(f"the sandbox does not start: {said.strip().removeprefix('error: ') or 'no reason given'}")
+            said.seek(0)
+            why = said.read(2000).decode("utf-8", "replace").strip().removeprefix("error: ")
+            raise BadInput(f"the sandbox does not start: {why or 'no reason given'}")
         try:
             require_sandbox(base_url)
             return

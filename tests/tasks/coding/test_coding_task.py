@@ -78,7 +78,7 @@ def test_output_is_told_and_the_oldest_is_shortened_when_the_context_is_full(url
 
 def test_too_many_steps_and_a_full_context_end_an_episode(url: str) -> None:
     assert episode(url, ["1"] * 9, max_repl_steps=2).outcome == "max_repl_steps"
-    assert episode(url, ["'é' * 30000", "1"], max_context_tokens=300).outcome == "context"
+    assert episode(url, ["'é' * 30000", "1"], max_context_tokens=200).outcome == "context"
 
 
 def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
