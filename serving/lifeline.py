@@ -19,7 +19,8 @@ def main(command: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def end_with_input() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # unbuffered: a buffer's lock would still be held when the interpreter ends
+            pass
         os.killpg(0, signal.SIGTERM)
 
     threading.Thread(target=end_with_input, name="lifeline", daemon=True).start()

@@ -81,6 +81,7 @@ def client_of(service: Service) -> TestClient:
 
 def wait_for(client: TestClient, run_id: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     while not wanted(found := client.get(f"/learn-loop/{run_id}").json()):
+        assert found["state"] in ("queued", "running"), found
         time.sleep(0.02)
     return found
 
