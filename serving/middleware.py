@@ -136,7 +136,8 @@ class Doors:
         if origin is not None and not self.origins.same(origin, host):
             return 403, "requests from pages of other origins are not accepted"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] == "POST" and kind != "application/json":
+        empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers and not kind
+        if scope["method"] == "POST" and kind != "application/json" and not empty:
             return 415, "send the body as application/json"
         return None
 

@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, inbox: str
     stored = place.python(STORE, str(tiny_store))
     assert stored.returncode == 0, stored.stderr
     yield place
-    for name in ("by-command", "by-code"):
+    for name in ("by-command", "by-code", "killed"):
         place.zenml("deployment", "delete", name, "--yes")
 
 
@@ -185,13 +185,13 @@ def test_the_benchmarks_deploy_and_ask_a_checkpoint(place: Place) -> None:
 
 
 def test_a_killed_service_comes_back_by_itself(place: Place) -> None:
-    deployed = place.python(DEPLOY, "by-code", json.dumps({"checkpoint": str(place.base.with_name("tiny"))}))
+    deployed = place.python(DEPLOY, "killed", json.dumps({"checkpoint": str(place.base.with_name("tiny"))}))
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     url = deployed.stdout.splitlines()[-1]
     good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
 
     def metadata() -> dict[str, object]:
-        code = "import json; from zenml.client import Client; d = Client().get_deployment('by-code')"
+        code = "import json; from zenml.client import Client; d = Client().get_deployment('killed')"
         shown = place.python(f"{code}; print(json.dumps([d.status, d.deployment_metadata['pid']]))")
         status, pid = json.loads(shown.stdout.splitlines()[-1])
         return {"status": status, "pid": pid}
@@ -231,7 +231,7 @@ def test_a_killed_service_comes_back_by_itself(place: Place) -> None:
     while (after := metadata())["status"] != "running":
         assert time.monotonic() < deadline
     assert after["pid"] != supervisor
-    assert place.zenml("deployment", "deprovision", "by-code", "--yes").returncode == 0
+    assert place.zenml("deployment", "deprovision", "killed", "--yes").returncode == 0
     with pytest.raises(OSError):
         urlopen(f"{url}/health", timeout=5)
     assert not psutil.pid_exists(after["pid"]) or psutil.Process(after["pid"]).status() == psutil.STATUS_ZOMBIE
