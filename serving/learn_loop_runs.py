@@ -108,8 +108,8 @@ class LearnLoopRuns:
             state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise KeyError(run_id) from None
-        if state["state"] == "finished" and run_id in self._processes:
-            state["state"] = "running"  # the held-out evaluation is still to come
+        if run_id in self._processes:
+            state["state"] = "running"  # whatever it has written: it is over when its process is
         if run_id in self._cancelled:
             state["state"] = "cancelled"
         metrics = [
@@ -165,7 +165,6 @@ class LearnLoopRuns:
     def _watch(self, run_id: str, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
         with self._lock:
-            del self._processes[run_id]
             if run_id in self._cancelled:
                 self._save(run_id, state="cancelled", error=None)
             elif self._closing:
@@ -174,6 +173,7 @@ class LearnLoopRuns:
                 self._save(run_id, state="finished")
             else:
                 self._save(run_id, state="failed", error=self._last_line(run_id) or f"exit code {code}")
+            del self._processes[run_id]
             self._start_next()
 
     def _last_line(self, run_id: str) -> str:
