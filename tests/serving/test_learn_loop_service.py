@@ -27,16 +27,22 @@ from training.errors import BadInput
 
 KEY = "a key of this service"
 LOOP = """
-import json, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, time
 state, release = pathlib.Path(sys.argv[1], "state.json"), pathlib.Path(sys.argv[2])
 known = json.loads(state.read_text())
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(state.write_text(json.dumps(known | {"state": "failed"}))))
+
+def save(**changes):
+    beside = state.with_name("beside")
+    beside.write_text(json.dumps(known | changes))
+    os.replace(beside, state)
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(save(state="failed") or 1))
 while not release.exists():
     time.sleep(0.01)
 if release.read_text() == "fail":
-    state.write_text(json.dumps(known | {"state": "failed"}))
+    save(state="failed")
     sys.exit("error: the graph is gone")
-state.write_text(json.dumps(known | {"state": "finished", "iteration": 3}))
+save(state="finished", iteration=3)
 """
 
 
@@ -107,7 +113,7 @@ def test_one_loop_at_a_time_per_graph(client: TestClient, service: Service) -> N
     other_graph, second = start(client, graph_seed=1), start(client, wait=True)
     wait_for(client, other_graph, lambda found: found["state"] == "running")
     assert client.get(f"/learn-loop/{second}").json()["state"] == "queued"
-    assert client.post(f"/learn-loop/{first}/cancel").json()["state"] == "cancelled"
+    assert client.post(f"/learn-loop/{first}/cancel", json={}).json()["state"] == "cancelled"
     wait_for(client, second, lambda found: found["state"] == "running")
     assert client.get(f"/learn-loop/{first}").json()["state"] == "cancelled"
     service.release.write_text("fail")
@@ -158,7 +164,7 @@ def test_feedback_counts_once(client: TestClient, service: Service) -> None:
         ("GET", "/learn-loop/unknown", None, 404),
         ("GET", "/learn-loop/..%2Fsecret", None, 404),
         ("GET", "/learn-loop/.hidden", None, 422),
-        ("POST", "/learn-loop/unknown/cancel", None, 404),
+        ("POST", "/learn-loop/unknown/cancel", {}, 404),
     ],
 )
 def test_bad_requests_get_one_line(
