@@ -31,10 +31,10 @@ run: install
 install: .venv/installed
 
 test: .venv/installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .

@@ -8,9 +8,11 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # The user's ZenML, with its runs and stacks, is not the tests' to write to. At exit, since ZenML writes to it until then.
 ZENML = tempfile.mkdtemp(prefix="zenml-tests-")
@@ -56,7 +58,7 @@ _SERVICES = frozenset(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of services, and group tests for workers (`-n 2 --dist loadgroup`) by file, which shares its fixtures."""
+    """Mark the tests of services, and put the longest files first."""
     tests = Path(__file__).parent
     for item in items:
         if not _SERVICES.isdisjoint(item.path.relative_to(tests).parts):
@@ -64,13 +66,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not hasattr(config, "workerinput"):
         return
 
-    def group(item: pytest.Item) -> str:
-        return "services" if any(part in _ONE_AFTER_ANOTHER for part in item.path.parts) else str(item.path)
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
     order = {name: place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(Path(group(item)).name, len(order)))
+    items.sort(key=lambda item: order.get(Path(_group(item.nodeid)).name, len(order)))
+
+
+def _group(nodeid: str) -> str:
+    """What one worker runs as a whole: a file, whose fixtures are made once, or all that must not meet itself."""
+    path = nodeid.partition("::")[0]
+    return "services" if any(part in _ONE_AFTER_ANOTHER for part in path.split("/")) else path
+
+
+class _GroupScheduling(LoadScopeScheduling):
+    """Groups for workers. The marker `xdist_group` would do, but xdist 3.8 loses it with this pytest."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _GroupScheduling:
+    return _GroupScheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from live_stack import Stack
 from loopback_model import LoopbackModel
 from zenml.models import PipelineRunResponse
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(10800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.schedule, pytest.mark.timeout(10800)]
 
 EVERY = timedelta(minutes=3)
 START_WITHIN = timedelta(seconds=30)
