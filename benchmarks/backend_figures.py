@@ -98,7 +98,7 @@ def decode_figures(
 
 
 def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]) -> dict[str, Any]:
-    """Rates of the arithmetic that cannot be avoided, and of all that is computed, beside both matrix products."""
+    """Throughput of the unavoidable arithmetic and of all arithmetic, compared with both matrix products."""
     figures = {}
     rows = []
     products = [dtype for dtype in ("float32", "bfloat16") if f"gemm_{dtype}_gflops" in limits]

@@ -159,7 +159,7 @@ class LearnLoopConfig(TrainerSettings, OutreachSettings):
     )
     max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
     test_samples: int = Field(default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation")
-    webhook_url: str | None = Field(default=None, description="http(s) URL that is told of every iteration (docs/outreach.md)")
+    webhook_url: str | None = Field(default=None, description="http(s) URL that receives a notice after every iteration (docs/outreach.md)")
     webhook_private: bool = Field(default=False, description="allow a webhook_url that leads to a private address")
 
 

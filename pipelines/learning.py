@@ -1,4 +1,4 @@
-"""`--pipeline learn-loop`: which run it is, what may not run beside it, and what the user is told."""
+"""`--pipeline learn-loop`: name the run, refuse a second one on the same graph, and print the result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Run the command in the arguments, and end it with SIGTERM when standard input ends: when whoever started this is gone.
+"""Run a command, and end it with SIGTERM when standard input closes, which means that the parent process is gone.
 
-Started in a session of its own, of which the command becomes a part. Needs nothing but the standard library.
+Start this program in a session of its own; the command joins that session. It needs only the standard library.
 """
 
 from __future__ import annotations

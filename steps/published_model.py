@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
@@ -22,6 +24,7 @@ from training.backends.model_sources.folder import (
     model_files,
 )
 from training.errors import BadInput
+from training.experiment import Experiment
 
 BASE_MODELS_FOLDER = "base_models"
 PUBLISHED_FILE = "published.json"
@@ -36,6 +39,18 @@ class PublishedModel(BaseModel):
     checksum: str
     files: dict[str, str]
     """sha256 of each file by its name."""
+
+
+def manifest_fields(files: BaseModelFiles, source: str, experiment: Experiment) -> dict[str, Any]:
+    """Return what the manifests of a run's checkpoints have in common: base model, settings, data and time."""
+    return {
+        "base_model": files.id,
+        "base_model_checksum": files.checksum,
+        "base_model_source": source,
+        "config": experiment.config,
+        "data": experiment.data,
+        "created": datetime.now(UTC),
+    }
 
 
 def publish_base_model(files: BaseModelFiles, source: str) -> None:

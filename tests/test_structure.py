@@ -42,7 +42,7 @@ LIBRARIES = {
 
 MAX_LINES = 350
 LONG = {
-    *("environment/sources/synthetic_inbox.py", "pipelines/runs.py", "serving/app.py", "training/trainer.py"),
+    *("environment/sources/synthetic_inbox.py", "pipelines/runs.py", "training/trainer.py"),
     *("sandbox/inside.py", "tasks/coding/built_in.py"),
     *("tests/environment/sources/test_synthetic.py", "tests/serving/test_app.py", "tests/training/test_gathering.py"),
 }

@@ -16,7 +16,7 @@ from steps.artifact_names import CHECKPOINT, HISTORY, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.interruption import run_cancellable
 from steps.project import MODELS, RUNS, git_revision, training_code
-from steps.published_model import base_model_files
+from steps.published_model import base_model_files, manifest_fields
 from steps.training.train_agent import identity_of, nothing_learnt, outcome_of
 from tasks.coding.task import CodingTask, load_scenarios, require_checked
 from training.backends.serverless import remote_base_model
@@ -93,14 +93,7 @@ def train_coding_agent(
         raise BadInput(nothing_learnt(run))
     experiment = experiment.model_copy(update={"stopped": run.stopped})
     experiment.save(run_folder)
-    described = {
-        "base_model": files.id,
-        "base_model_checksum": files.checksum,
-        "base_model_source": base["source"],
-        "config": experiment.config,
-        "data": experiment.data,
-        "created": datetime.now(UTC),
-    }
+    described = manifest_fields(files, base["source"], experiment)
     alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
     trained = Checkpoint.from_adapter(
         run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described

@@ -15,7 +15,7 @@ from steps.artifact_names import CHECKPOINT, EMAILS, ITERATIONS, KNOWLEDGE_GRAPH
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import EVENTS, graph_of, open_task
 from steps.project import LEARN_LOOPS, MODELS, code_of, git_revision, training_code
-from steps.published_model import base_model_files
+from steps.published_model import base_model_files, manifest_fields
 from tasks.outreach.events import EventStore
 from tasks.outreach.loop import LearnLoop
 from tasks.outreach.results import VALIDATION
@@ -94,14 +94,7 @@ def learn_outreach(
         raise BadInput(f"nothing was learnt ({run.stopped}): set demonstrations above 0 or raise rollouts_per_group")
     if undelivered := outbox.undelivered():
         say(f"webhook: {len(undelivered)} notices are not delivered yet: the same command tries again", alarm=True)
-    described = {
-        "base_model": files.id,
-        "base_model_checksum": files.checksum,
-        "base_model_source": base["source"],
-        "config": experiment.config,
-        "data": experiment.data,
-        "created": datetime.now(UTC),
-    }
+    described = manifest_fields(files, base["source"], experiment)
     alerts = tuple(sorted({alert.name for row in run.history for alert in row.alerts}))
     trained = Checkpoint.from_adapter(adapter, name=run_id, step=last.step, alerts=alerts, **described)
     warm_start = trained

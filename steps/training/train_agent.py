@@ -23,7 +23,7 @@ from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, 
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
 from steps.project import MODELS, RUNS, git_revision, training_code
-from steps.published_model import base_model_files
+from steps.published_model import base_model_files, manifest_fields
 from steps.training.labels import require_labels
 from steps.training.published_run import PublishedRun
 from training.backends.model_sources.folder import BaseModelFiles
@@ -125,14 +125,7 @@ def train_agent(
         raise BadInput(nothing_learnt(run))
     experiment = experiment.model_copy(update={"stopped": run.stopped})
     experiment.save(run_folder)
-    described = {
-        "base_model": files.id,
-        "base_model_checksum": files.checksum,
-        "base_model_source": base["source"],
-        "config": experiment.config,
-        "data": experiment.data,
-        "created": datetime.now(UTC),
-    }
+    described = manifest_fields(files, base["source"], experiment)
     alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
     if continued:  # whoever continues from a suspicious policy has not resolved what made it suspicious
         alerts |= set(continued.manifest.alerts)

@@ -260,7 +260,7 @@ class LearnLoop(Progress):
         return estimate(choices, [by_scores(choice.options, scores) for choice in choices])
 
     def save_state(self, state: str, iteration: int, error: str | None = None) -> None:
-        """Say how far the run is, for whoever looks from outside."""
+        """Write how far the run is, for other processes."""
         told = {"state": state, "iteration": iteration, "iterations": self._iterations, "error": error}
         write_json(self.folder / STATE, {**told, "undelivered": self._outbox.undelivered()})
 

@@ -165,6 +165,8 @@ def test_feedback_counts_once(client: TestClient, service: Service) -> None:
         ("GET", "/learn-loop/..%2Fsecret", None, 404),
         ("GET", "/learn-loop/.hidden", None, 422),
         ("POST", "/learn-loop/unknown/cancel", {}, 404),
+        ("POST", "/learn-loop/unknown/cancel", None, 404),
+        ("POST", "/learn-loop/", {}, 404),
     ],
 )
 def test_bad_requests_get_one_line(
