@@ -1,6 +1,6 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment
-# make test     every test;  make test-fast: those without the real model, services or processes (two minutes)
+# make test     every test;  make test-fast: only those without the real model, services or processes (two minutes)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
 # make lock     export the pinned requirements of pyproject.toml to requirements*.txt
 # make bench    comparisons with simpler designs (ARGS="--mails 20000")
@@ -16,9 +16,9 @@ ARGS ?=
 
 SUPPORTED := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 BIN := .venv/bin
-# -qq leaves errors on the terminal and takes the warnings off it.
+# -qq hides warnings and still shows errors.
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-input
-# uv takes seconds where pip takes a minute or two, but does not read pip.conf: where only that names the index, pip does it all.
+# uv takes seconds where pip takes a minute or two, but does not read pip.conf. If only pip.conf names the index, pip installs everything.
 UV := UV_HTTP_TIMEOUT=10 UV_HTTP_RETRIES=1 $(BIN)/python -m uv pip install -q --python $(BIN)/python
 LOCK := $(BIN)/python -m uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-annotate \
 	--custom-compile-command "make lock"
@@ -45,7 +45,7 @@ format: .venv/installed-dev
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-# uv keeps the versions that the exported files have, unless pyproject.toml rules them out. ARGS=--upgrade takes the newest.
+# uv keeps the versions of the exported files unless pyproject.toml excludes them. ARGS=--upgrade takes the newest.
 lock: .venv/installed
 	@$(LOCK) --extra cpu --output-file requirements.txt $(ARGS)
 	@$(LOCK) --extra cpu --extra dev --constraint requirements.txt --output-file requirements-dev.txt $(ARGS)

@@ -1,15 +1,15 @@
 """Train, evaluate and serve an agent that answers questions about a mailbox.
 
-python run.py --pipeline all                      the whole way once: data, train, eval
-python run.py --pipeline train --config FILE      one pipeline; what it depends on runs first, unless it has run already
-python run.py --pipeline train --resume NAME      a run that was cut off goes on, with the settings that it began with
+python run.py --pipeline all                      data, train and eval, one after the other
+python run.py --pipeline train --config FILE      one pipeline; those that it depends on run first if needed
+python run.py --pipeline train --resume NAME      resume an interrupted run with its original settings
 python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
 python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
 python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
 python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
 python run.py --pipeline learn-loop               an agent that writes e-mails and learns from replies (docs/outreach.md)
 python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
-python run.py --pipeline compare A B              training runs side by side, by name or key
+python run.py --pipeline compare A B              compare training runs, by name or key
 python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
 """
 
@@ -55,12 +55,14 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
-    what.add_argument("--schedule-pause", metavar="NAME", help="no further runs; one that is under way goes on")
+    what.add_argument("--schedule-pause", metavar="NAME", help="start no further runs; a run in progress continues")
     what.add_argument(
-        "--schedule-resume", metavar="NAME", help="runs again from the next time on, or at once if just due"
+        "--schedule-resume",
+        metavar="NAME",
+        help="start runs again from the next due time, or at once if one is just due",
     )
     what.add_argument(
-        "--schedule-delete", metavar="NAME", help="delete the schedule, unless a run is under way; past runs stay"
+        "--schedule-delete", metavar="NAME", help="delete the schedule, unless a run is in progress; past runs stay"
     )
     add("runs", nargs="*", metavar="RUN", help="compare: names of experiments or keys of runs")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
@@ -73,9 +75,9 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add(
         "--resume",
         metavar="NAME",
-        help="train: go on with this run, by name of the experiment or key; refuses other settings",
+        help="train: continue this run (name of the experiment, or key); refuses other settings",
     )
-    add("--new-code", action="store_true", help="with --resume: go on although the training code has changed since")
+    add("--new-code", action="store_true", help="with --resume: continue although the training code has changed")
     add(
         "--from",
         dest="start",
@@ -103,15 +105,15 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         if given not in (None, False) and arguments.pipeline not in pipelines:
             parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
     if arguments.new_code and arguments.resume is None:
-        parser.error("--new-code belongs to --resume NAME")
+        parser.error("--new-code needs --resume NAME")
     if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
-        parser.error("--resume goes on with a run; --no-cache and --schedule start new ones")
+        parser.error("--resume continues a run; --no-cache and --schedule start new ones")
     if arguments.resume is not None and arguments.start is not None:
-        parser.error("--resume goes on with the run itself; --from starts a new one from its adapter")
+        parser.error("--resume continues the run itself; --from starts a new run from its adapter")
     if arguments.start is not None:
         arguments.set.append(f"continue_from={json.dumps(arguments.start)}")
     if arguments.dry_run and arguments.schedule is not None:
-        parser.error("--dry-run is about a run that starts now: leave out --schedule")
+        parser.error("--dry-run checks a run that starts now: leave out --schedule")
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
     if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
@@ -120,32 +122,32 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
 
 
 def _unwritable(file: Path) -> str | None:
-    """Why no file can be written there, as far as can be seen before hours of work."""
+    """Return why the file cannot be written, before hours of work; None if it seems writable."""
     if file.is_dir():
         return "is a folder; name a file"
     folder = next(place for place in file.absolute().parents if place.exists())
     return (
         None
         if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-        else f"{folder} is no folder that can be written to"
+        else f"{folder} is not a folder that can be written to"
     )
 
 
 def quiet_third_parties() -> None:
-    """Set what libraries read when they are imported, unless it is exported already, and hide their warnings.
+    """Set environment variables that libraries read on import, unless they are set, and hide warnings of libraries.
 
     Runtime warnings of the project itself, such as NaNs in numpy or a coroutine that is never awaited, stay visible.
     """
     for name, value in {
-        "ZENML_LOGGING_VERBOSITY": "CRITICAL",  # steps raise what went wrong, and this file reports it
+        "ZENML_LOGGING_VERBOSITY": "CRITICAL",  # steps raise errors, and this file reports them
         "ZENML_ENABLE_RICH_TRACEBACK": "false",
         "ZENML_ANALYTICS_OPT_IN": "false",
         "ZENML_ENABLE_REPO_INIT_WARNINGS": "false",
         "ZENML_CUSTOM_SOURCE_ROOT": str(Path(__file__).resolve().parent),
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise its import waits for a price list from the network
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise its import downloads a price list
         "WANDB_ERROR_REPORTING": "false",
         "WANDB_SILENT": "true",
-        "TQDM_DISABLE": "1",  # bars of libraries; our own are rich's
+        "TQDM_DISABLE": "1",  # progress bars of libraries; ours are rich's
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
@@ -175,7 +177,7 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command goes on after the last finished step", file=sys.stderr)
+        print("stopped; the same command resumes after the last finished step", file=sys.stderr)
         return 130
     return 0
 
@@ -184,117 +186,129 @@ def execute(arguments: argparse.Namespace) -> None:
     """Run the chosen pipelines in order."""
     from dotenv import load_dotenv
 
-    from configs.schema import explicit_values, load_config, require_source, with_prompt
+    from configs.loading import explicit_values, load_config
+    from configs.schema import require_source, with_prompt
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
     if arguments.pipeline is None:
         manage_schedules(arguments)
         return
     if arguments.pipeline == "compare":
-        from pipelines.comparison import run_compare
+        from commands.compare import run_compare
 
         run_compare(arguments.runs)
         return
     if arguments.pipeline == "learn-loop":
         if arguments.serve:
-            from pipelines.learn_loop_service import serve_learn_loops
+            from commands.learn_loop_service import serve_learn_loops
 
             serve_learn_loops(arguments.config, arguments.set)
             return
-        from pipelines.learning import run_learn_loop
+        from commands.learn_loop import run_learn_loop
 
         run_learn_loop(arguments.config, arguments.set, cache=not arguments.no_cache, dry_run=arguments.dry_run)
         return
     resumed = None
     if arguments.resume is not None:
-        from pipelines.resuming import find_resumable
+        from commands.resume import find_resumable
 
         resumed = find_resumable(arguments.resume, arguments.config, arguments.set, new_code=arguments.new_code)
-    # A run that goes on has the prompt with which it began, whatever its function returns by now.
+    # A resumed run keeps its original prompt, even if its function returns another one by now.
     config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
     if config.task == "coding":
-        from pipelines.coding import run_coding
+        from commands.coding import run_coding
 
         options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}
+        options |= {"schedule": arguments.schedule, "checkpoint": arguments.checkpoint}
         run_coding(config, arguments.pipeline, **options)
         return
     if arguments.pipeline == "stack":
-        from pipelines.operations import run_stack
+        from commands.stack import run_stack
 
         run_stack(config, dry_run=arguments.dry_run)
         return
     if arguments.pipeline == "export":
-        from pipelines.exporting import run_export
+        from commands.export import run_export
 
         named = explicit_values(arguments.config, arguments.set).get("base_model")
         run_export(arguments.to, merged=arguments.merged, checkpoint=arguments.checkpoint, base_model=named)
         return
     require_source(config, questions=arguments.pipeline != "scenarios")
     if arguments.dry_run:
-        from pipelines.planning import run_plan
+        from commands.dry_run import run_plan
 
         run_plan(config)
         return
     if arguments.schedule is not None or config.step_settings:
-        from pipelines.operations import require_cluster
+        from commands.stack import require_cluster
 
         require_cluster(config, arguments.schedule)
     explicit = explicit_values(arguments.config, arguments.set)
 
-    from pipelines import runs
-
-    if resumed is not None:
-        runs.require_training(config)
-        resumed.require_same_weights()
-        runs.run_train(config, resumed.data, cache=True, key=resumed.experiment.run)
-        return
     cache = not arguments.no_cache
     if arguments.pipeline == "scenarios":
-        runs.run_scenarios(config, cache=cache)
+        from commands.scenarios import run_scenarios
+
+        run_scenarios(config, cache=cache)
         return
     if arguments.pipeline == "deploy":
+        from commands.deploy import run_deploy
+
         name = arguments.name if arguments.name is not None else "email-search-agent"
         chosen = {"checkpoint": arguments.checkpoint, "unpromoted": arguments.unpromoted}
-        runs.run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
+        run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
         return
-    if arguments.pipeline == "eval" and (trained := runs.find_trained(explicit, arguments.checkpoint)):
-        runs.run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
+
+    from commands.data import run_data
+    from commands.evaluate import find_trained, require_evaluation, run_eval
+    from commands.train import require_training, run_train
+
+    if resumed is not None:
+        require_training(config)
+        resumed.require_same_weights()
+        run_train(config, resumed.data, cache=True, key=resumed.experiment.run)
+        return
+    if arguments.pipeline in ("eval", "all"):
+        require_evaluation(config)
+    if arguments.pipeline == "eval" and (trained := find_trained(explicit, arguments.checkpoint)):
+        run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
         return
     if config.continue_from is not None and arguments.pipeline != "data":
-        from pipelines.continuing import with_start
+        from commands.continue_from import with_start
 
         config = with_start(config, scheduled=arguments.schedule is not None)
     if arguments.schedule is not None:
-        runs.schedule_retraining(config, arguments.schedule)
+        from commands.schedules import schedule_retraining
+
+        schedule_retraining(config, arguments.schedule)
         return
     if arguments.pipeline != "data":
-        runs.require_training(config)
-    if arguments.pipeline in ("eval", "all"):
-        runs.require_baseline(config)
-    data = runs.run_data(config, cache=cache)
+        require_training(config)
+    data = run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return
-    trained = runs.run_train(config, data, cache=cache)
+    trained = run_train(config, data, cache=cache)
     if arguments.pipeline in ("eval", "all"):
-        runs.run_eval(config, trained, cache=cache, summary=arguments.summary)
+        run_eval(config, trained, cache=cache, summary=arguments.summary)
 
 
 def manage_schedules(arguments: argparse.Namespace) -> None:
-    """What the --schedule-… options do, which need no pipeline."""
-    from pipelines import operations
+    """Carry out the --schedule-… options, which need no pipeline."""
+    from commands.schedules import delete_schedule, list_schedules, set_schedule
 
     if arguments.schedule_pause:
-        operations.set_schedule(arguments.schedule_pause, active=False)
+        set_schedule(arguments.schedule_pause, active=False)
     elif arguments.schedule_resume:
-        operations.set_schedule(arguments.schedule_resume, active=True)
+        set_schedule(arguments.schedule_resume, active=True)
     elif arguments.schedule_delete:
-        operations.delete_schedule(arguments.schedule_delete)
+        delete_schedule(arguments.schedule_delete)
     else:
-        operations.list_schedules()
+        list_schedules()
 
 
 if __name__ == "__main__":
-    # Both end a run like Ctrl-C, after ZenML's own handler, which hears SIGINT in a script's background too, where the shell ignores it.
+    # Both signals end a run like Ctrl-C, after ZenML's handler. SIGINT does so in a script's background too, where the
+    # shell ignores it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     sys.exit(main())

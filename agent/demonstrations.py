@@ -7,6 +7,7 @@ reach through the tools, no agent can.
 from __future__ import annotations
 
 import json
+import random
 import re
 import time
 from collections import Counter
@@ -24,7 +25,8 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schema
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-MIN_NAME_WORDS = 3
+NAME_QUERIES = 0.35
+"""Share of the demonstrated questions that are searched for by the names in them alone, where they have names."""
 MIN_QUOTE_F1 = 0.5
 """Token-F1 to the reference from which on words of a mail count as a statement of it."""
 
@@ -57,14 +59,16 @@ def named_words(question: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def first_query(question: str) -> list[str]:
-    """Return the words that an agent searches for that knows the question alone.
+def first_query(scenario: Scenario) -> list[str]:
+    """Return the words that a demonstration searches for first.
 
-    A long name says what the question is about; the words around it also occur in mails that ask the same. Without one, all
-    content words find most.
+    Most demonstrations search for all content words of the question, some for its names alone. Which of the two finds more
+    depends on the mail: names in the synthetic company, all words in real mail. Demonstrations therefore show both, drawn by
+    the scenario's id, and reinforcement finds out what pays.
     """
-    named = named_words(question)
-    return named if len(named) >= MIN_NAME_WORDS else content_words(question)[:MAX_KEYWORDS]
+    named = named_words(scenario.question)
+    by_name = random.Random(f"query-{scenario.id}").random() < NAME_QUERIES
+    return named if named and by_name else content_words(scenario.question)
 
 
 def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str]:
@@ -79,18 +83,25 @@ def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str
     return []
 
 
-def _queries(question: str, target: EmailView, read: list[EmailView], hindsight: bool) -> list[str]:
+def _queries(scenario: Scenario, target: EmailView, read: list[EmailView], hindsight: bool) -> list[str]:
     """Queries that may lead to `target`, best first, for an agent that has read the mails `read`.
 
     The first query follows from what such an agent has seen: words of the question or, after a mail, a name in it. The others
     need to know the target and are there with `hindsight` only.
     """
+    question = scenario.question
     asked = content_words(question)
-    plans = [_bridge(question, target, read) if read else first_query(question)]
+    plans = [_bridge(question, target, read) if read else first_query(scenario)]
     if hindsight:
         in_target = set(content_words(_text(target)))
         shared = [word for word in asked if word in in_target]
-        plans += [shared, asked, [*plans[0], *shared], [*shared, *content_words(target.subject)], content_words(target.subject)]
+        plans += [
+            shared,
+            asked,
+            [*plans[0], *shared],
+            [*shared, *content_words(target.subject)],
+            content_words(target.subject),
+        ]
     return [_as_written(plan, [question, *map(_text, read), _text(target)]) for plan in plans if plan]
 
 
@@ -123,8 +134,9 @@ def play_oracle(
     """Search for each gold mail in order, read it, answer with the reference. `gold_ids` are the short ids of the gold mails.
 
     A gold mail that no query finds is left out; without any, the episode ends without an answer. Without `hindsight` the
-    episode is one that an agent could play that knows the question and what it has read: it writes its queries from these,
-    and its answer is a quotation (`quoted`) or, where the last mail does not say the reference, none.
+    episode is one that an agent could play that knows the question and what it has read. It writes its queries from these
+    and always opens the first hit. Its answer is a quotation (`quoted`). Where that does not lead to the reference, the
+    episode ends without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -150,23 +162,25 @@ def play_oracle(
         if name == SEARCH:
             shown.update(result.email_ids)
 
-    for gold_id in gold_ids:
-        target = mailbox.read(gold_id)
-        if target is None:
-            continue
-        if gold_id not in shown:
-            for query in _queries(scenario.question, target, read, hindsight):
-                found = mailbox.search([query], max_results=settings.max_results)
-                if gold_id in {hit.id for hit in found}:
-                    act(SEARCH, {"keywords": [query]})
-                    break
-            else:
+    def finds(query: str, target: EmailView) -> bool:
+        found = [hit.id for hit in mailbox.search([query], max_results=settings.max_results)]
+        return target.id in (found if hindsight else found[:1])
+
+    targets = [mail for gold_id in gold_ids if (mail := mailbox.read(gold_id)) is not None]
+    for target in targets:
+        if target.id not in shown or not hindsight:
+            query = next((query for query in _queries(scenario, target, read, hindsight) if finds(query, target)), None)
+            if query is None and hindsight:
                 continue
-        act(READ, {"email_id": gold_id})
+            if query is None:
+                break
+            act(SEARCH, {"keywords": [query]})
+        act(READ, {"email_id": tools.number_of(target.id)})
         read.append(target)
-    said = scenario.answer if hindsight or not read else quoted(scenario.answer, calls[-1].observation)
-    if read and said:
-        act(FINAL_ANSWER, {"answer": said, "source_ids": [mail.id for mail in read]})
+    if read and (hindsight or read == targets):
+        said = scenario.answer if hindsight else quoted(scenario.answer, calls[-1].observation)
+        if said:
+            act(FINAL_ANSWER, {"answer": said, "source_ids": [tools.number_of(mail.id) for mail in read]})
     turns = sum(turn["role"] == "assistant" for turn in record)
     return AgentRun(
         answer=answer,

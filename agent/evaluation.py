@@ -1,4 +1,4 @@
-"""The same questions through every policy, and the non-learning rows beside them, as judged predictions."""
+"""Ask every policy and every non-learning baseline the same questions, and judge the predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from environment.models import Scenario
 from training.task import Policy
 
 MOST_ATTEMPTS = 3
-"""How often a question is asked at most when asking it fails."""
+"""Maximum attempts of a question that fails with an error."""
 
 WARM_START, START = "warm_start", "start"
 """Names of the policy before the first GRPO step: after demonstrations, or that of the run which this one continued from."""
@@ -29,7 +29,7 @@ BASELINES = ("search_and_quote", "oracle", "do_nothing")
 
 
 def select_questions(scenarios: Sequence[Scenario], limit: int | None, seed: int = 0) -> list[Scenario]:
-    """The test scenarios, at most `limit` of them: a selection that depends on nothing but their ids and the seed."""
+    """Return at most `limit` test scenarios, selected by their ids and the seed only."""
     test = sorted((scenario for scenario in scenarios if scenario.split == "test"), key=lambda scenario: scenario.id)
     random.Random(seed).shuffle(test)
     return test if limit is None else test[:limit]
@@ -56,8 +56,8 @@ class Evaluation:
     ) -> list[Prediction]:
         """Return a policy's predictions, numbered `sample`, in the order of `scenarios`.
 
-        What ended in an error is asked again when all others are done, up to `MOST_ATTEMPTS` times in all. `examples` are
-        demonstrations put before the question (few-shot prompting).
+        Questions that ended in an error are asked again after all others, up to `MOST_ATTEMPTS` times in total.
+        `examples` are demonstrations put before the question (few-shot prompting).
         """
 
         async def ask(scenario: Scenario) -> AgentRun:
@@ -120,7 +120,7 @@ class Evaluation:
             run = await act(scenario)
             if run.answer and scenario.labelled:
                 verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer)
-        except Exception as error:  # whatever failed is this question's result, by name and message
+        except Exception as error:  # any failure becomes this question's result, with its name and message
             spent = {"prompt_tokens": run.prompt_tokens, "cost": run.cost} if run else {}
             if isinstance(error, JudgeError):
                 spent |= {"judge_tokens": error.prompt_tokens, "judge_cost": error.cost}
@@ -156,7 +156,7 @@ class Evaluation:
 
 
 def _with_cost_of(failed: Prediction, prediction: Prediction) -> Prediction:
-    """Return the prediction with what a failed attempt at the same question cost as well."""
+    """Return the prediction with the cost of a failed attempt at the same question added."""
     costs = {
         name: _sum(getattr(failed, name), getattr(prediction, name)) for name in ("cost", "judge_cost", "judge_tokens")
     }

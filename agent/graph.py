@@ -91,6 +91,7 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
         )
     return of_this_loop[server].bind_tools(
         tool_schemas(optional_arguments),
+        tool_choice="required" if policy.must_call else None,
         model=policy.model,
         temperature=policy.temperature,
         max_tokens=policy.max_tokens,

@@ -11,6 +11,8 @@ from typing import Any
 from environment.errors import BadInput
 
 EXAMPLE = "openai/gpt-4.1"
+_SECONDS = 30.0
+"""Maximum wait for the word with which a model shows that it is there."""
 
 
 def require_model(model: str, api_base: str | None, *, setting: str, needed_by: str = "", hint: str = "") -> None:
@@ -33,6 +35,26 @@ def require_model(model: str, api_base: str | None, *, setting: str, needed_by: 
     if api_base is None and (missing := missing_keys(model)):
         needs = f"{needed_by} needs" if needed_by else f"{setting}={model} needs"
         raise BadInput(f"{needs} {' and '.join(missing)} in the environment or in .env{hint and '; '}{hint}")
+
+
+def require_reply(model: str, api_base: str | None, *, setting: str) -> None:
+    """Ask the model for a word, before anything is spent. Raise BadInput when it cannot be asked, for example for its key."""
+    import litellm
+    from openai import OpenAIError
+
+    try:
+        litellm.completion(
+            model=model,
+            messages=[{"role": "user", "content": "Reply with the word ready."}],
+            timeout=_SECONDS,
+            num_retries=0,
+            drop_params=True,
+            api_base=api_base,
+            api_key=key_for(model, api_base),
+        )
+    except OpenAIError as error:
+        where = f" at {api_base}" if api_base else ""
+        raise BadInput(f"{setting}={model}{where} cannot be asked: {' '.join(str(error).split())[:200]}") from error
 
 
 def missing_keys(model: str) -> list[str]:

@@ -68,7 +68,8 @@ class Seconds(BaseModel):
 class PolicyMetrics(BaseModel):
     """Metrics of one policy over its `n` runs without error. The `errors` other runs count nowhere else.
 
-    `source_recall` and `source_precision` are means over questions, see `source_recall_of` and `source_precision_of`.
+    `source_recall` and `source_precision` are means over questions with known gold mails, and None if there is none: see
+    `source_recall_of` and `source_precision_of`.
     """
 
     n: int
@@ -79,8 +80,8 @@ class PolicyMetrics(BaseModel):
     accuracy: float | None
     ci95: tuple[float, float] | None
     answer_rate: float
-    source_recall: float
-    source_precision: float
+    source_recall: float | None
+    source_precision: float | None
     token_f1: float | None
     turns: float
     seconds: Seconds
@@ -176,12 +177,15 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
 
     Answer rate, source recall, turns and seconds are over all runs without error, whether they answered or not; source
     precision is over those that answered. Accuracy and token-F1 are over questions with a reference answer, and None if
-    there is none. Source recall omits questions without known gold mails. The mean of no values is 0.
+    there is none. Source recall and precision are over questions with known gold mails, and None if there is none. The
+    mean of no values is otherwise 0.
     """
     runs = [prediction for prediction in predictions if prediction.error is None]
     answered = [run for run in runs if run.answer is not None]
     judged = [run for run in runs if run.correct is not None]
     unlabelled = bool(runs) and not judged
+    sourced = [run for run in runs if run.gold_ids]
+    cited = [run for run in sourced if run.answer is not None]
     right = sum(run.correct is True for run in judged)
     kinds = sorted({run.kind for run in runs})
     seconds = sorted(run.seconds for run in runs)
@@ -193,8 +197,8 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
         accuracy=None if unlabelled else right / len(judged) if judged else 0.0,
         ci95=None if unlabelled else wilson_interval(right, len(judged)),
         answer_rate=len(answered) / len(runs) if runs else 0.0,
-        source_recall=_mean([source_recall_of(run) for run in runs if run.gold_ids]),
-        source_precision=_mean([source_precision_of(run) for run in answered]),
+        source_recall=_mean([source_recall_of(run) for run in sourced]) if sourced else None,
+        source_precision=_mean([source_precision_of(run) for run in cited]) if sourced else None,
         token_f1=None if unlabelled else _mean([token_f1(run.reference, run.answer) for run in judged]),
         turns=_mean([run.turns for run in runs]),
         seconds=Seconds(median=statistics.median(seconds) if seconds else 0.0, p95=_quantile(seconds, 0.95)),

@@ -6,15 +6,18 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from agent.metrics import Prediction
+from agent.metrics import Prediction, too_many_errors
 
 
-def pass_at_k(samples: Sequence[Prediction]) -> dict[int, float]:
+def pass_at_k(samples: Sequence[Prediction]) -> dict[int, float] | None:
     """Map k to the mean over questions of the unbiased estimator 1 - C(n-c, k) / C(n, k) for c correct of n samples.
 
     Chen et al., "Evaluating Large Language Models Trained on Code" (2021), eq. 1. k is 1, 2, 4, ... and the largest n.
     Samples with an error or without a verdict do not count. pass@k omits questions with fewer than k counted samples.
+    None with too many errors, because long questions fail first and the rest would be the easy ones.
     """
+    if too_many_errors(samples):
+        return None
     verdicts: dict[str, list[bool]] = {}
     for sample in samples:
         if sample.error is None and sample.correct is not None:

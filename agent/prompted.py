@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_openai_messages
 from pydantic import BaseModel, ConfigDict
 
-from agent.llm_client import key_for, price_of, require_model
+from agent.llm_client import key_for, price_of, require_model, require_reply
 from environment.tools import tool_schemas
 
 _SECONDS = 120.0
@@ -31,6 +31,7 @@ class PromptedModel(BaseModel):
     def require_ready(self, setting: str) -> None:
         """Raise BadInput when the model cannot be asked. The message begins with `setting`, which names the model."""
         require_model(self.model, self.api_base, setting=setting)
+        require_reply(self.model, self.api_base, setting=setting)
 
     async def ainvoke(self, messages: Sequence[AnyMessage], **_: Any) -> AIMessage:
         """Return the next reply with its usage and cost. Raise LiteLLM's errors, which derive from `openai.OpenAIError`."""

@@ -1,4 +1,4 @@
-"""The weights of the verifiable reward, apart from the reward itself: settings are read before anything heavy is imported."""
+"""The weights of the verifiable reward, in a separate module because settings must load without heavy imports."""
 
 from __future__ import annotations
 
@@ -18,13 +18,25 @@ class RewardWeights(BaseModel):
     correct: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="base of a correct answer")
     wrong: float = Field(default=-0.4, allow_inf_nan=False, description="base of a wrong answer")
     no_answer: float = Field(default=-0.7, allow_inf_nan=False, description="base of an episode without an answer")
-    malformed: float = Field(default=-1.0, allow_inf_nan=False, description="base of one that ends in a malformed reply")
+    malformed: float = Field(
+        default=-1.0, allow_inf_nan=False, description="base of an episode that ends in a malformed reply"
+    )
     overlap: float = Field(default=0.2, ge=0, le=10, description="times the token-F1 of the answer and the reference")
-    all_sources: float = Field(default=0.3, ge=0, le=10, description="times the share of gold mails that a correct answer cites")
-    few_sources: float = Field(default=0.1, ge=0, le=10, description="for a correct answer that cites no mail too many")
-    few_turns: float = Field(default=0.1, ge=0, le=10, description="times the share of turns that a correct answer leaves unused")
+    all_sources: float = Field(
+        default=0.3, ge=0, le=10, description="times the share of gold mails that a correct answer cites"
+    )
+    few_sources: float = Field(
+        default=0.1, ge=0, le=10, description="for a correct answer that cites no superfluous mail"
+    )
+    few_turns: float = Field(
+        default=0.1, ge=0, le=10, description="times the share of turns that a correct answer leaves unused"
+    )
     partial: float = Field(
-        default=0.1, ge=0, le=10, description="each, without a correct answer: gold mails found, read, cited; no invalid call"
+        default=0.3,
+        ge=0,
+        le=10,
+        description="partial credit without a correct answer, for each of: gold mails found, read, cited; no invalid "
+        "call",
     )
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, convert_to_messages
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,10 +18,10 @@ from agent.graph import EpisodeContext, Outcome, ToolCallRecord, connect, react_
 from agent.prompted import COST, PromptedModel
 from agent.prompts import load
 from agent.settings import AgentSettings
-from agent.standstill import progress_of
 from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
+from training.standstill import PolicyServerProgress, progress_of
 from training.task import Policy
 
 if TYPE_CHECKING:  # importing ART takes ten seconds, and the deployed service does not need it
@@ -67,6 +68,19 @@ class Watcher(Protocol):
         """Receive a finished tool call."""
 
 
+class _NotesProgress(AsyncCallbackHandler):
+    """Note every streamed token and every ended reply as progress of the policy's server."""
+
+    def __init__(self, progress: PolicyServerProgress) -> None:
+        self._progress = progress
+
+    async def on_llm_new_token(self, *_: Any, **__: Any) -> None:
+        self._progress.moved()
+
+    async def on_llm_end(self, *_: Any, **__: Any) -> None:
+        self._progress.moved()
+
+
 def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -> list[dict[str, str]]:
     """Return system and user message. The system message is the same for all questions, so servers can reuse its cache."""
     asked = load("question").format(
@@ -106,11 +120,11 @@ async def answer_question(
     # Requests of a prompted model have their own time limit.
     model: Any = policy
     limit: AbstractAsyncContextManager[None] = contextlib.nullcontext()
-    callbacks = []
+    callbacks: list[AsyncCallbackHandler] = []
     if isinstance(policy, Policy):
         model = connect(policy, optional_arguments=settings.optional_arguments)
         progress = progress_of(policy.base_url)
-        limit, callbacks = progress.required(settings.rollout_timeout), [progress]
+        limit, callbacks = progress.required(settings.rollout_timeout), [_NotesProgress(progress)]
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
     # Two graph steps per turn. The limit only guards against an endless graph.
     config = {"recursion_limit": 2 * settings.max_turns + 2, "callbacks": callbacks}

@@ -23,12 +23,14 @@ class AgentSettings(BaseModel):
         default=300.0,
         gt=0,
         le=3600,
-        description="seconds without progress of the policy server after which a question fails",
+        description="fail a question when the policy server has made no progress for this many seconds",
     )
     max_results: int = Field(default=3, ge=1, le=20, description="mails per search")
     read_chars: int = Field(
         default=750, ge=100, le=20_000, description="characters of a mail's body that one read shows"
     )
     optional_arguments: bool = Field(
-        default=False, description="describe search filters and reading on in long mails to the model (longer prompts)"
+        default=False,
+        description="describe the optional tool arguments to the model (search filters, reading position); prompts "
+        "become longer",
     )

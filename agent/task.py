@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
-from itertools import chain, zip_longest
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, zip_longest
 
 import art
 
 from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
-from agent.reward import RewardWeights, rubric, verifiable_reward
+from agent.reward import rubric, verifiable_reward
+from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
@@ -60,10 +61,12 @@ class EmailSearchTask:
         return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings, hindsight=hindsight)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
-        """Oracle episodes of randomly selected scenarios, of one mail and of several by turns as far as there are enough.
+        """Return oracle episodes without hindsight for randomly selected scenarios, alternating one-mail and multi-mail
+        questions while both last.
 
-        Those that the oracle fails are no example to follow. Whether to answer or to search again is what is learnt last,
-        and side by side in a batch the two kinds teach what tells them apart; apart, they pull the policy to and fro.
+        Episodes that the oracle fails are left out. The policy learns last whether to answer or to search again.
+        Batches that contain both kinds contrast the two decisions; batches of one kind would pull the policy back and
+        forth.
         """
         scenarios = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
@@ -72,22 +75,24 @@ class EmailSearchTask:
             if not scenario.labelled:
                 continue
             by_mails.setdefault(len(scenario.message_ids), []).append(scenario)
-        in_turn = zip_longest(*(by_mails[mails] for mails in sorted(by_mails)))
-        examples: list[art.Trajectory] = []
-        for scenario in filter(None, chain.from_iterable(in_turn)):
-            if len(examples) == limit:
-                break
+        in_turn = zip_longest(*(self._examples(by_mails[mails]) for mails in sorted(by_mails)))
+        return list(islice(filter(None, chain.from_iterable(in_turn)), limit))
+
+    def _examples(self, scenarios: Sequence[Scenario]) -> Iterator[art.Trajectory]:
+        """Demonstrations of those scenarios that the oracle without hindsight answers from the right mails."""
+        for scenario in scenarios:
             run = self.oracle(scenario, hindsight=False)
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
-                examples.append(demonstration(run, scenario, self.settings))
-        return examples
+                yield demonstration(run, scenario, self.settings)
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
         run = await answer_question(policy, mailbox, scenario.question, self.settings)
         gold_ids = self.gold_ids(scenario)
         if scenario.labelled:
-            verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
+            verdict = (
+                await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
+            )
             counts = rubric(run, scenario, gold_ids, correct=bool(verdict and verdict.correct))
             reward = verifiable_reward(counts, self.settings.max_turns, self.weights)
             measured = {**counts.model_dump(), "verifiable_reward": reward}

@@ -72,12 +72,12 @@ def main() -> int:
     add("--scenarios", type=int, default=4, help="questions of the step (default 4)")
     add("--rollouts", type=int, default=6, help="rollouts of each (default 6)")
     add("--demonstrations", type=int, default=8, help="conversations of the supervised update (default 8)")
-    add("--repeats", type=int, default=2, help="times of each measurement, of which the fastest counts (default 2)")
+    add("--repeats", type=int, default=2, help="repetitions of each measurement; the fastest counts (default 2)")
     add("--threads", type=int, default=physical_cores(), help="default: one per physical core")
     add("--dtype", choices=("float32", "bfloat16"), default="float32", help="of the products, on all sides")
     add("--llama-python", help="a Python that has xllamacpp: llama.cpp decodes too")
     add("--trl-python", help="a Python that has trl and peft: a whole step of its GRPOTrainer is measured too")
-    add("--quick", action="store_true", help="hardly any work: one question, two rollouts, short replies")
+    add("--quick", action="store_true", help="smoke test: one question, two rollouts, short replies")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.scenarios, arguments.rollouts, arguments.demonstrations, arguments.repeats = 1, 2, 1, 1
@@ -145,7 +145,9 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 
 
 def make_job(arguments: argparse.Namespace, scratch: Path) -> Job:
-    """Demonstrations as ids: one of each of `--scenarios` questions for the rollouts, others for the supervised update."""
+    """Return demonstrations as token ids: one for each of `--scenarios` questions for the rollouts, others for the
+    supervised update.
+    """
     company = synthetic_company()
     build_database(company.emails(), scratch / "mails.sqlite")
     database = MailDatabase(scratch / "mails.sqlite")
@@ -183,7 +185,7 @@ def make_job(arguments: argparse.Namespace, scratch: Path) -> Job:
 
 
 def _conversation(ids: list[int], labels: list[int]) -> Conversation:
-    """Cut where replies begin and end: their tokens are the labelled ones."""
+    """Split a demonstration into turns at the boundaries of its labelled tokens, which are the replies."""
     edges = [i for i in range(1, len(ids)) if (labels[i] == -100) != (labels[i - 1] == -100)]
     opening, *parts = [ids[a:b] for a, b in zip([0, *edges], [*edges, len(ids)], strict=True)]
     replies = parts[::2]
@@ -199,13 +201,15 @@ def _shortened(conversation: Conversation) -> Conversation:
 
 
 def _with_other_replies(conversation: Conversation, chance: random.Random, vocabulary: int) -> Conversation:
-    """What an update is given: nothing after the opening is common to two rollouts, which is the worst case for ours."""
+    """Return the conversation with random replies. Rollouts of an update then share no tokens after the opening, which
+    is the worst case for our backend.
+    """
     turns = [Turn([chance.randrange(100, vocabulary) for _ in turn.reply], turn.then) for turn in conversation.turns]
     return Conversation(conversation.opening, turns)
 
 
 def _prompt_tokens(conversation: Conversation) -> int:
-    """Of all turns, each fed from the beginning."""
+    """Return the tokens of all turns when each is computed from the beginning."""
     total, length = 0, len(conversation.opening)
     for turn in conversation.turns:
         total += length

@@ -26,7 +26,7 @@ def rollout_figures(
     bytes_per_number: int,
 ) -> dict[str, Any]:
     arithmetic = size.forward_flops(work) / 1e9 / gflops
-    # The conversation that samples most takes a step for each of its tokens, and each step reads all weights.
+    # The conversation with the most sampled tokens needs one step per token, and each step reads all weights.
     steps = max(c.reply_tokens for c in job.conversations)
     reading = steps * size.weights * bytes_per_number / 1e9 / limits["memory_gb_per_second"]
     figures: dict[str, Any] = {"least_seconds": {"arithmetic": round(arithmetic, 2), "memory": round(reading, 2)}}
@@ -127,7 +127,9 @@ def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]
 
 
 def step_figures(ours: dict[str, Any], trl: dict[str, Any] | str) -> dict[str, Any]:
-    """Rollouts and GRPO update together; without HTTP, ART's tokenizing and the checkpoint, which TRL's step has not either."""
+    """Rollouts plus GRPO update, without HTTP, ART's tokenization and the checkpoint, which TRL's step does not include
+    either.
+    """
     rollouts, update = ours["rollouts"], ours["training"]["grpo"]
     seconds = rollouts["seconds"] + update["seconds"]
     figures: dict[str, Any] = {"ours": {"seconds": round(seconds, 2), "sampled_tokens": rollouts["sampled_tokens"]}}

@@ -1,4 +1,4 @@
-"""The service that a benchmark asks: one that runs already, or one deployed from a checkpoint for the benchmark."""
+"""Provide a benchmark with a service: a running one, or one deployed from a checkpoint for the benchmark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.output import progress
 
 ROOT = Path(__file__).parents[1]
 REQUEST_SECONDS = 400
-"""Longer than a question may wait and take by the service's own limits."""
+"""Timeout of a request, longer than the service's own limits on waiting and answering."""
 FIRST_PORT = 8600
 
 
@@ -85,7 +85,7 @@ class Service:
             connection.close()
 
     def model(self) -> dict[str, Any]:
-        """Return what the service says of its model. Raises SystemExit when it does not answer."""
+        """Return the service's description of its model. Raises SystemExit if it does not answer."""
         reply = self.request("GET", "/model", timeout=30)
         if reply.status != 200:
             said = (reply.json or {}).get("error") if reply.status else f"nothing answers there ({reply.error})"

@@ -45,7 +45,7 @@ from environment.words import content_words
 
 RESULTS = 10
 REPEATS = 3
-"""Times that each query is made; the median counts, so that one slow moment of the machine does not."""
+"""Repetitions of each query. The median counts, so that a slow moment of the machine does not distort it."""
 COMMON_WORDS = 100
 COMMON_SAMPLE = 5_000
 CHARS_PER_TOKEN = 4
@@ -104,7 +104,7 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 
 
 def measure_build(corpus: Corpus, scratch: Path) -> dict[str, Any]:
-    """Both databases, each built in a process of its own: mails per second, its peak memory in MB and its size."""
+    """Build each database in a separate process. Return mails per second, peak memory in MB and size."""
     figures: dict[str, Any] = {}
     for design in ("obvious", "ours"):
         progress(f"building: {design}")
@@ -200,7 +200,7 @@ def _large_inboxes(database: MailDatabase) -> list[str]:
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What `call` returns, and the milliseconds that it takes at the median of some repeats."""
+    """Return the result of `call`, and its median time over the repetitions in milliseconds."""
     result, measured = None, []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -255,7 +255,7 @@ def _rank(gold: str, message_ids: list[str]) -> int | None:
 def measure_tokens(
     database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario], tokenizer_file: Path
 ) -> dict[str, Any]:
-    """Tokens of what a model writes and reads: one search with a question's content words, one mail, the answer.
+    """Count the tokens that a model writes and reads: one search with a question's content words, one mail, the answer.
 
     Only questions for which the obvious design finds the gold mail are played, since it reads nothing for the others; the
     hit rate is over all. Our tools have their default settings. The mail that is read is the gold mail where it was found,
@@ -311,7 +311,7 @@ def measure_tokens(
 
 
 def _token_counter(file: Path) -> tuple[Callable[[str], int], str]:
-    """Counts the tokens of a text, and says how."""
+    """Return a token counter, and a description of it."""
     if not file.is_file():
         return lambda text: -(-len(text) // CHARS_PER_TOKEN), f"{CHARS_PER_TOKEN} characters a token (no {file})"
     tokenizer = Tokenizer.from_file(str(file))

@@ -39,7 +39,7 @@ def main() -> int:
     add = parser.add_argument
     add("run", type=Path, help="folder of a training run")
     add("--judge", required=True, help="any model of LiteLLM, as provider/model")
-    add("--api-base", help="its server, if it is one of your own")
+    add("--api-base", help="base URL of a self-hosted judge")
     add("--groups", type=int, default=16, help="groups to judge (default 16)")
     add("--timeout", type=float, default=600.0, help="seconds that a reply may take (default 600)")
     add("--rubric", help="file with grading standards instead of RULER's own")
@@ -109,7 +109,9 @@ def _trajectory(rollout: dict[str, Any]) -> art.Trajectory:
 async def judge(
     groups: list[art.TrajectoryGroup], ruler: RulerJudge
 ) -> list[tuple[list[float], list[float] | None, JudgeUse]]:
-    """Of each group the verifiable rewards, the judge's scores (`None` if it gave none) and what asking took."""
+    """Return for each group the verifiable rewards, the judge's scores (`None` if it gave none), and requests, time and
+    cost.
+    """
     judged = []
     for number, group in enumerate(groups, start=1):
         scores, use = await ruler.compare(group)

@@ -41,11 +41,11 @@ WORDS = 20_000
 MAILS_PER_FOLDER = 1_000
 MAILS_PER_DEFECT = 100
 OVERSIZED = 3
-"""Of 26 MB each; a defect among a hundred would fill the disk."""
+"""Number of oversized mails of 26 MB each. At one per hundred mails they would fill the disk."""
 
 
 def main() -> int:
-    """Writes the mails, reads them in both ways, returns the exit code."""
+    """Write the mails, read them in both ways, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--files", type=int, default=100_000, help="mails in the folder (default 100,000)")
@@ -66,7 +66,9 @@ def main() -> int:
 
 
 def measure(path: Path, scratch: Path, written: int, planted: Counter[str], alternative: int) -> dict[str, Any]:
-    """Mails per second and peak memory in MB of both ways to read `path`, and what was reported of the planted defects."""
+    """Measure mails per second and peak memory in MB of both ways to read `path`, and compare the report with the
+    planted defects.
+    """
     rates: dict[str, float] = {}
     figures: dict[str, Any] = {"mails": written, "planted": dict(sorted(planted.items()))}
     for way, mails in (("ours", written), ("standard library", min(written, alternative))):
@@ -113,7 +115,9 @@ def _standard(source: Path) -> Iterator[Email]:
             email.message_from_bytes(file.read_bytes(), policy=email.policy.default) for file in files if file.is_file()
         )
     else:
-        read: Any = email.message_from_binary_file  # typeshed's factory gets an object that is no binary file to it
+        read: Any = (
+            email.message_from_binary_file
+        )  # typeshed's factory gets an object that typeshed does not consider a binary file
         messages = mailbox.mbox(source, factory=lambda file: read(file, policy=email.policy.default), create=False)
     for message in messages:
         body = message.get_body(("plain", "html"))
@@ -172,11 +176,11 @@ def _append(file: BinaryIO, raw: bytes) -> None:
 
 
 def mails(*, in_mbox: bool) -> Iterator[tuple[bytes, str]]:
-    """Endlessly: a mail and the reason for which it is to be left out, empty for a good one."""
+    """Yield endlessly a mail and the expected reason for dropping it, empty for a good one."""
     chance = random.Random(0)
     words = ["".join(chance.choices("aeioubcdfglmnprst", k=chance.randint(3, 10))) for _ in range(WORDS)]
     defects = [
-        "absurd_date", "bad_date", "body_too_long", "duplicates", "message_id_reused", "no_body", "no_date",
+        "absurd_date", "bad_date", "body_too_long", "duplicates", "no_body", "no_date",
         "no_message_id", "oversized", "too_many_recipients", *([] if in_mbox else ["no_file", "no_headers"]),
     ]  # fmt: skip
     last, number, oversized = b"", 0, 0
@@ -195,7 +199,7 @@ def _mail(chance: random.Random, words: list[str], number: int, defect: str) -> 
     text = "\n".join(" ".join(chance.choices(words, k=12)) for _ in range(chance.randint(3, 40)))
     message = EmailMessage(policy=email.policy.SMTP.clone(linesep="\n"))
     people = [f"{chance.choice(words)}@example.com" for _ in range(2)]
-    message["Message-ID"] = f"<{number if defect != 'message_id_reused' else number - 1}@example.com>"
+    message["Message-ID"] = f"<{number}@example.com>"
     message["Date"] = f"{number % 28 + 1} May 2001 16:39:{number % 60:02} -0700"
     message["From"], message["To"] = people[0], people[1]
     message["Subject"] = f"{chance.choice(words)} é {number}" if number % 7 == 0 else f"{chance.choice(words)} {number}"

@@ -1,4 +1,5 @@
-"""Can the facts that get replies be learnt from so few e-mails? The learn loop with a softmax policy in the place of a language model.
+"""Run the learn loop with a softmax policy instead of a language model: are that few e-mails enough to learn which
+facts get replies?
 
 The policy has a weight per fact, per role and fact, and per place in the list; a policy gradient with group-normalised advantages
 updates them. It knows the format, so its rates are an upper bound of what to expect from a model that still has to learn that.

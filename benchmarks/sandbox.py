@@ -1,4 +1,5 @@
-"""The sandbox: starting 32 workspaces at once, a cell next to `python -c`, and what is left behind by many of them.
+"""Measure the sandbox: the start of 32 concurrent workspaces, a cell compared with `python -c`, and leaks after many
+workspaces.
 
   python -m benchmarks.sandbox
   python -m benchmarks.sandbox --workspaces 1000 --cells 10000      the leak check at full length
@@ -19,7 +20,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from sandbox.local import LocalRunner, LocalWorkspace
+import psutil
+
+from sandbox.local import LocalRunner
+from sandbox.workspace import Workspace
 
 FILES = {"target.py": "def double(number):\n    return number + number\n"}
 AT_ONCE = 32
@@ -31,8 +35,8 @@ def milliseconds(action: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1000
 
 
-def start(runner: LocalRunner) -> tuple[float, LocalWorkspace]:
-    """A new workspace, and how long it took."""
+def start(runner: LocalRunner) -> tuple[float, Workspace]:
+    """Open a workspace. Return the time that this took, and the workspace."""
     began = time.perf_counter()
     workspace = runner.open(FILES)
     return (time.perf_counter() - began) * 1000, workspace
@@ -43,21 +47,23 @@ def spread(times: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(ordered), 2), "p95": round(ordered[int(0.95 * (len(ordered) - 1))], 2)}
 
 
-def descendants(pid: int) -> int:
-    """How many processes there are below one."""
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-    return len(children) + sum(descendants(child) for child in children if Path(f"/proc/{child}/task").exists())
-
-
 def held() -> dict[str, int]:
-    """What could leak on the host. A workspace has no files there: they are in memory, in its mount namespace."""
+    """Return what could leak on the host. Files cannot: those of a workspace are in memory, in its mount namespace."""
     return {
-        "processes": descendants(os.getpid()),
+        "processes": len(psutil.Process().children(recursive=True)),
         "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
         "descriptors": len(os.listdir("/proc/self/fd")),
     }
+
+
+def settled() -> dict[str, int]:
+    """Return what is held after ended processes have been reaped, that is, once it stays the same for a second."""
+    found, since = held(), time.monotonic()
+    while time.monotonic() - since < 1.0:
+        time.sleep(0.05)
+        if (now := held()) != found:
+            found, since = now, time.monotonic()
+    return found
 
 
 def main() -> None:
@@ -68,7 +74,7 @@ def main() -> None:
     arguments = parser.parse_args()
     runner = LocalRunner()
     runner.require_isolation()
-    before = held()
+    before = settled()
     started = [start(runner) for _ in range(AT_ONCE)]
     alone = [taken for taken, _ in started]
     for _, workspace in started:
@@ -91,7 +97,7 @@ def main() -> None:
             assert workspace.exec(f"import target; target.double({number})").output == f"{2 * number}\n"
         workspace.close()
     seconds = time.perf_counter() - began
-    after = held()
+    after = settled()
     runner.close()
     print(
         json.dumps(

@@ -44,9 +44,9 @@ CONNECTIONS = 600
 ASKED_AT_ONCE = 8
 KILLED_QUESTIONS = 16
 BUSY_SECONDS = 900
-"""How long a question that is refused with 429 or 503 is asked again."""
+"""Seconds for which a question refused with 429 or 503 is asked again."""
 BACK_SECONDS = 600
-"""How long a killed service may take to answer again."""
+"""Maximum seconds until a killed service answers again."""
 ALL_MAIL = "2099-12-31"
 
 PATHS = (
@@ -199,7 +199,7 @@ def failed(reply: Reply) -> bool:
 
 
 def held_connections(service: Service, count: int) -> dict[str, Any]:
-    """Open `count` connections of each kind, ask `/health` meanwhile, and return how that went."""
+    """Open `count` connections of each kind, and return the results of `/health` during that time."""
     head = b"POST /invoke HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
     kinds = {"idle": b"", "half_head": b"GET /health HT", "half_body": head % service.address[0].encode()}
     figures: dict[str, Any] = {}
@@ -218,7 +218,9 @@ def held_connections(service: Service, count: int) -> dict[str, Any]:
 
 
 def killed(service: Service, inboxes: list[str], *, model_only: bool) -> dict[str, Any]:
-    """Kill the service, or its model's server, while it answers. Return what clients saw and when it was back."""
+    """Kill the service, or its model's server, while it answers. Return the clients' results and the seconds until it
+    was back.
+    """
     before = service.model()
     process = psutil.Process(before["process_id"])
     victim = process.children()[0] if model_only else process

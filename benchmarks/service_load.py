@@ -38,7 +38,7 @@ PROGRESS_EVERY_SECONDS = 10
 
 @dataclass
 class Tally:
-    """What all callers saw."""
+    """Results of all callers."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)

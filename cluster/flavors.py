@@ -1,8 +1,8 @@
-"""ZenML's Kubernetes orchestrator and step operator, taught to wait for an API server, to outlive a node and to name what keeps a pod.
+"""ZenML's Kubernetes orchestrator and step operator, made resilient to outages of the API server and to lost nodes.
 
-As they come, both take a minute without the API server for a failed step, while its pod goes on; the step operator waits
-without a word for a pod that cannot start, even for an image that does not exist; and a run whose pods are lost together with
-their node fails, though its orchestrator is started again to go on.
+ZenML's own classes have three problems. They report a step as failed after a minute without the API server, while its pod
+continues. The step operator waits silently for a pod that cannot start, even if its image does not exist. A run whose pods
+are lost with their node fails, although its orchestrator is restarted.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from zenml.models import ScheduleResponse, ScheduleUpdate, StepRunResponse
 
 FLAVOR = "resilient_kubernetes"
 REQUEST_SECONDS = 30
-"""How long one request may take; a request that could not be sent at all is repeated, see `PATIENCE`."""
+"""Time limit of a request in seconds. Requests that could not be sent are repeated, see `PATIENCE`."""
 PATIENCE = Retry(total=None, connect=12, read=3, redirect=3, status=3, other=3, backoff_factor=1, backoff_max=20)
 """Twelve attempts to connect, with pauses of 2, 4, 8, 16 and then 20 seconds: almost three minutes."""
 PENDING = "pending"
-"""Metadata of a step run: why its pod does not start, or why it ended; empty when it started after all."""
+"""Key of the metadata of a step run with the reason why its pod does not start or has ended; empty once it started."""
 ENDING_SECONDS = 90
-"""How long a new attempt waits for the pods of an earlier one to end; Kubernetes gives them 30 seconds for it."""
+"""Seconds that a new attempt waits for pods of an earlier one to end; Kubernetes gives them 30."""
 
 logger = get_logger(__name__)
 
 
 def with_retries(client: ApiClient, retries: Retry | bool) -> ApiClient:
-    """The client, whose requests are repeated so; so are those of every client that is made of its configuration."""
+    """Set the retries of `client` and of all clients with its configuration. Return `client`."""
     client.configuration.retries = retries
     client.rest_client.pool_manager.connection_pool_kw["retries"] = retries
     return client
 
 
 class ResilientOrchestrator(KubernetesOrchestrator):
-    """ZenML's Kubernetes orchestrator with patience, but not where somebody waits at a terminal: with schedules."""
+    """ZenML's Kubernetes orchestrator with repeated requests, except for schedules, where a user waits at a terminal."""
 
     _patient = True
 
@@ -66,10 +66,10 @@ class ResilientOrchestrator(KubernetesOrchestrator):
     def delete_schedule(self, schedule: ScheduleResponse) -> None:
         """Delete the CronJob, its finished jobs and the secret with their token.
 
-        Kubernetes would end a run that is under way together with its CronJob.
+        Kubernetes would end an active run together with its CronJob.
 
         Raises:
-            RuntimeError: A run is under way.
+            RuntimeError: a run is active.
         """
         namespace, cron_job = self.config.kubernetes_namespace, self.cron_job(schedule)
         if cron_job and cron_job.status and cron_job.status.active:
@@ -83,7 +83,7 @@ class ResilientOrchestrator(KubernetesOrchestrator):
                 kube_utils.delete_secret(self._k8s_core_api, namespace, secret)
 
     def cron_job(self, schedule: ScheduleResponse) -> V1CronJob | None:
-        """Return the CronJob of a schedule; None when it is gone."""
+        """Return the CronJob of a schedule; None if it is gone."""
         self._patient = False
         name = schedule.run_metadata.get(KUBERNETES_CRON_JOB_METADATA_KEY)
         if name is not None:
@@ -93,9 +93,9 @@ class ResilientOrchestrator(KubernetesOrchestrator):
 
 
 class ResilientStepOperator(KubernetesStepOperator):
-    """ZenML's Kubernetes step operator with patience, one job at a time, and a word about pods that do not start.
+    """ZenML's Kubernetes step operator with repeated requests, one job at a time, and reasons why pods do not start.
 
-    Its pod submits the step's job and waits for it; when that pod is lost, its successor submits another one.
+    Its pod submits the step's job and waits for it. If that pod is lost, its successor submits a new job.
     """
 
     _said = ""
@@ -104,11 +104,11 @@ class ResilientStepOperator(KubernetesStepOperator):
         return with_retries(super().get_kube_client(), PATIENCE)
 
     def submit_with_allocation(self, info: Any, *arguments: Any, **options: Any) -> None:
-        """Submits the step's job when what an earlier attempt has left running is ended: two would publish one training."""
+        """Submit the step's job after ending jobs of earlier attempts, because two jobs would publish the same training."""
         self._end_earlier(info)
         super().submit_with_allocation(info, *arguments, **options)
-        # An orchestrator that was started again goes on with every job that names a step. It would take the end of this one,
-        # which the step survives by a retry, for the end of the step.
+        # A restarted orchestrator adopts every job that names a step. It would mistake the end of this job for the end
+        # of the step, although a retry continues the step.
         for job in self._jobs(step_run_id=info.step_run_id):
             kube_utils.update_job(
                 self._k8s_batch_api,
@@ -119,7 +119,7 @@ class ResilientStepOperator(KubernetesStepOperator):
             )
 
     def wait(self, step_run: StepRunResponse) -> ExecutionStatus:
-        """Waits for the step's job. It ends with the waiting when that is interrupted: nobody would take note of its end."""
+        """Wait for the step's job. An interruption ends the job too, because nothing would record its end."""
         try:
             return super().wait(step_run)
         except BaseException:
@@ -127,9 +127,9 @@ class ResilientStepOperator(KubernetesStepOperator):
             raise
 
     def get_status(self, step_run: StepRunResponse) -> ExecutionStatus:
-        """Status of the step's job; why it is pending goes to the step's log and metadata.
+        """Return the status of the step's job. Write the reason for a pending one to the step's log and metadata.
 
-        Raises when the API server cannot be asked: `wait` then goes by what ZenML's server knows of the step.
+        Raises if the API server does not answer; `wait` then uses the status of the step on ZenML's server.
         """
         jobs = self._jobs(step_run_id=step_run.id)
         if not jobs:
@@ -158,7 +158,7 @@ class ResilientStepOperator(KubernetesStepOperator):
                 logger.warning("Step `%s`: ending the job of an earlier attempt, %s", info.pipeline_step_name, name)
                 kube_utils.delete_job(self._k8s_batch_api, self.config.kubernetes_namespace, name, **self._limits)
                 asked.add(name)
-            if time.monotonic() > deadline:  # its node is away and cannot say
+            if time.monotonic() > deadline:  # its node does not answer
                 return
             time.sleep(1)
 
@@ -181,7 +181,7 @@ class ResilientStepOperator(KubernetesStepOperator):
 
 @contextmanager
 def _absence_ignored() -> Iterator[None]:
-    """Ignore that the API server does not have the object."""
+    """Ignore that the object does not exist."""
     try:
         yield
     except ApiException as error:
@@ -198,13 +198,13 @@ def _token_secrets(cron_job: V1CronJob) -> set[str]:
 
 
 def _runs_step(job: V1Job) -> bool:
-    """Whether it is a step operator's and not over. The job whose pod waits for it has the same labels."""
+    """Return whether a job is that of a step operator and active. The job whose pod waits for it has the same labels."""
     conditions = {condition.type for condition in job.status.conditions or [] if condition.status == "True"}
     return STEP_OPERATOR_ANNOTATION_KEY in (job.metadata.annotations or {}) and not conditions & {"Complete", "Failed"}
 
 
 class ResilientOrchestratorFlavor(KubernetesOrchestratorFlavor):
-    """Registers `ResilientOrchestrator`."""
+    """Flavor of `ResilientOrchestrator`."""
 
     @property
     def name(self) -> str:
@@ -216,7 +216,7 @@ class ResilientOrchestratorFlavor(KubernetesOrchestratorFlavor):
 
 
 class ResilientStepOperatorFlavor(KubernetesStepOperatorFlavor):
-    """Registers `ResilientStepOperator`."""
+    """Flavor of `ResilientStepOperator`."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""What a stack needs that is not ZenML's to make: asked before anything is registered, one line each."""
+"""Preflight checks of the external requirements of a stack, one line each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cluster.settings import StackSettings
 from cluster.stack import Component, components_of
 
 SECONDS = 10
-"""How long one question to a server may take."""
+"""Time limit of a request in seconds."""
 
 GPU = "nvidia.com/gpu"
 RIGHTS = (
@@ -47,12 +47,12 @@ OWN_RIGHTS = (
     ("apps", "deployments", "create"),
     ("", "services", "create"),
 )
-"""The same for whoever starts runs, schedules and deployments from outside."""
+"""The same for starting runs, schedules and deployments from outside the cluster."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that must be there; `remedy` says what to do when it is not."""
+    """Result of a check; `remedy` says what to do if it failed."""
 
     name: str
     ok: bool
@@ -65,10 +65,10 @@ class Check:
 
 
 def preflight(settings: StackSettings) -> Iterator[Check]:
-    """Every check, as it is made. Without a cluster, what would be asked of it is left out.
+    """Run the checks one by one. Without access to the cluster, leave out those that need it.
 
-    The artifact store is tried with a small object that is written, read and removed. Raises BadInput when a setting that
-    has no default is missing.
+    The check of the artifact store writes, reads and removes a small object. Raises BadInput if a setting without default
+    is missing.
     """
     components = {component.kind: component for component in components_of(settings)}
     yield _zenml_server()
@@ -106,7 +106,7 @@ def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | Non
             )
             return Check(name, False, f"no context {context} in the kubeconfig", known), None
         api = kubeconfig.new_client_from_config(context=context)
-    except Exception as error:  # a damaged file shows in whatever stumbles over it first
+    except Exception as error:  # a damaged file can cause any of these errors
         return Check(
             name, False, f"no usable kubeconfig ({_one_line(error)})", "set KUBECONFIG to the cluster's file"
         ), None
@@ -124,7 +124,7 @@ def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | Non
 
 
 def _asked(name: str, check: Callable[[], Check]) -> Check:
-    """The check, or what kept the API server from answering it."""
+    """Run a check. If the API server does not answer, the check fails with the reason."""
     try:
         return check()
     except ApiException as error:
@@ -183,7 +183,7 @@ def _service_account(settings: StackSettings, api: k8s.ApiClient) -> Check:
 def _refused(
     rights: tuple[tuple[str, str, str], ...], namespace: str, allowed: Callable[[k8s.V1ResourceAttributes], bool]
 ) -> str:
-    """The rights that are not given, as words; empty when all are."""
+    """Describe the missing rights; empty if there are none."""
     refused = []
     for group, resource, verb in rights:
         kind, _, part = resource.partition("/")
@@ -235,7 +235,7 @@ def _storage(settings: StackSettings, component: Component) -> Check:
         with store.open(probe, "rb") as file:
             file.read()
         store.remove(probe)
-    except Exception as error:  # botocore, aiohttp and s3fs each have errors of their own
+    except Exception as error:  # botocore, aiohttp and s3fs each raise their own errors
         remedy = "create the bucket, or check artifact_store_endpoint and the rights of artifact_store_secret"
         return Check(name, False, f"{place} cannot be written and read ({_one_line(error)})", remedy)
     return Check(name, True, f"{place} can be written and read from here")
@@ -247,13 +247,13 @@ def _registry(settings: StackSettings) -> Check:
         return Check(name, False, *missing)
     host = uri.partition("/")[0]
     address = "registry-1.docker.io" if host == "docker.io" else host
-    # What docker does: plain HTTP for this machine's own registries only.
+    # Like docker: plain HTTP for registries on this machine only.
     scheme = "http" if address.partition(":")[0] in ("localhost", "127.0.0.1") else "https"
     try:
         with urllib.request.urlopen(f"{scheme}://{address}/v2/", timeout=SECONDS):
             pass
     except urllib.error.HTTPError as error:
-        if error.code != 401:  # a registry that wants credentials is there
+        if error.code != 401:  # a registry that asks for credentials exists
             return Check(
                 name, False, f"{address} answers {error.code}, not as a registry does", "check container_registry"
             )

@@ -1,4 +1,4 @@
-"""Schedules of the training pipeline: which expressions a cluster accepts, and looking after the ones that exist."""
+"""Schedules of the training pipeline: validate cron expressions, and list, pause, resume and delete schedules."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ Changed = TypeVar("Changed")
 MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-FIELDS = (
+FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("minute", 0, 59, {}),
     ("hour", 0, 23, {}),
     ("day of month", 1, 31, {}),
     ("month", 1, 12, {name: number for number, name in enumerate(MONTHS, start=1)}),
     ("day of week", 0, 6, {name: number for number, name in enumerate(DAYS)}),
 )
-"""Name, smallest and largest value, and names of values of each field: what a Kubernetes CronJob accepts."""
+"""Name, minimum, maximum and names of values of each field that a Kubernetes CronJob accepts."""
 
 
 def require_cron(expression: str) -> None:
-    """Raises BadInput unless a Kubernetes CronJob accepts the expression.
+    """Raise BadInput unless a Kubernetes CronJob accepts the expression.
 
-    That is five fields or one of `MACROS`; no seconds, no years, and Sunday is 0 only.
+    It accepts five fields or one of `MACROS`, without seconds or years. Sunday is 0 only.
     """
     if expression in MACROS:
         return
@@ -49,14 +49,18 @@ def require_cron(expression: str) -> None:
     for text, (name, low, high, names) in zip(fields, FIELDS, strict=True):
         for part in text.split(","):
             if not _is_range(part.lower(), low, high, names):
-                words = f" or {'-'.join((min(names, key=names.get), max(names, key=names.get)))}" if names else ""
+                words = (
+                    f" or {'-'.join((min(names, key=names.__getitem__), max(names, key=names.__getitem__)))}"
+                    if names
+                    else ""
+                )
                 raise BadInput(
-                    f'--schedule "{expression}": {part!r} is no {name} ({low}-{high}{words}, *, ranges, /steps)'
+                    f'--schedule "{expression}": {part!r} is not a valid {name} ({low}-{high}{words}, *, ranges, /steps)'
                 )
 
 
 def _is_range(part: str, low: int, high: int, names: dict[str, int]) -> bool:
-    """Whether `part` is `*`, a value, or a range of ascending values, each with an optional step."""
+    """Return whether `part` is `*`, a value, or a range of ascending values, each with an optional step."""
     found = re.fullmatch(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/(\d+))?", part, re.ASCII)
     if found is None or (found[3] is not None and int(found[3]) == 0):
         return False
@@ -67,7 +71,7 @@ def _is_range(part: str, low: int, high: int, names: dict[str, int]) -> bool:
 
 
 def require_scheduler() -> None:
-    """Raises BadInput unless the active stack's orchestrator can run on a schedule."""
+    """Raise BadInput unless the active stack's orchestrator supports schedules."""
     stack = Client().active_stack_model
     orchestrator = Client().active_stack.orchestrator
     if not orchestrator.config.is_schedulable:
@@ -78,7 +82,7 @@ def require_scheduler() -> None:
 
 
 def require_unscheduled(name: str) -> None:
-    """Raises BadInput when there is a schedule of that name: a second one would start the same training beside it."""
+    """Raise BadInput if a schedule of that name exists, because a second one would duplicate the training."""
     if existing := Client().list_schedules(name=name).items:
         raise BadInput(
             f'--schedule: {name} exists already ("{existing[0].cron_expression}"); `--schedule-delete {name}` first'
@@ -86,7 +90,7 @@ def require_unscheduled(name: str) -> None:
 
 
 def all_schedules() -> list[ScheduleResponse]:
-    """Every schedule, oldest first; deleted ones are not among them."""
+    """Return every schedule that is not deleted, oldest first."""
     client, found, page = Client(), [], 1
     while True:
         answer = client.list_schedules(page=page, hydrate=True)
@@ -97,12 +101,12 @@ def all_schedules() -> list[ScheduleResponse]:
 
 
 def set_active(name: str, active: bool) -> bool:
-    """Pauses or resumes a schedule in the cluster; a run that is under way goes on. False when it was so already.
+    """Pause or resume a schedule in the cluster. Active runs continue. Return False if nothing had to change.
 
-    ZenML keeps the schedule as active: its server rejects the token of an inactive schedule, which a run under way uses.
+    In ZenML the schedule stays active, because its server rejects the token of an inactive schedule, which active runs use.
 
     Raises:
-        BadInput: there is no such schedule, its orchestrator cannot, or the cluster does not let us.
+        BadInput: there is no such schedule, its orchestrator does not support this, or the cluster refuses.
     """
     schedule = _find(name)
     orchestrator = _orchestrator(schedule)
@@ -135,13 +139,13 @@ def state(schedule: ScheduleResponse) -> str:
 
 
 def delete(name: str) -> None:
-    """Deletes a schedule, in the cluster first; its past runs stay. Raises BadInput as `set_active` does."""
+    """Delete a schedule, in the cluster first. Past runs stay. Raises BadInput as `set_active` does."""
     schedule = _find(name)
     _in_cluster(name, lambda: Client().delete_schedule(schedule.id))
 
 
 def forget(name: str) -> None:
-    """Removes what is left in ZenML of a schedule that the cluster did not take; nothing if it never got that far."""
+    """Remove ZenML's record, if any, of a schedule that the cluster refused."""
     for schedule in Client().list_schedules(name=name).items:
         Client().delete_schedule(schedule.id, soft=False)
 
@@ -154,7 +158,7 @@ def _find(name: str) -> ScheduleResponse:
 
 
 def _orchestrator(schedule: ScheduleResponse) -> ResilientOrchestrator:
-    """Raises BadInput when the schedule's orchestrator is gone, or is one that we cannot ask."""
+    """Return the orchestrator of a schedule. Raises BadInput if it is gone or of another flavor."""
     with contextlib.suppress(KeyError):
         if schedule.orchestrator_id is not None:
             model = Client().get_stack_component(StackComponentType.ORCHESTRATOR, schedule.orchestrator_id)
@@ -175,5 +179,5 @@ def _in_cluster(name: str, change: Callable[[], Changed]) -> Changed:
         raise BadInput(
             f"schedule {name}: the cluster cannot be reached ({' '.join(str(error).split())[:160]})"
         ) from None
-    except RuntimeError as error:  # no CronJob is known for it
+    except RuntimeError as error:  # it has no recorded CronJob
         raise BadInput(f"schedule {name}: {error}") from None

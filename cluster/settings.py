@@ -1,4 +1,4 @@
-"""Settings of a ZenML stack on Kubernetes. Credentials are named here, never given: they are in ZenML secrets."""
+"""Settings of a ZenML stack on Kubernetes. Credentials are in ZenML secrets, which the settings name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, field_validator
 
 
 class StackSettings(BaseModel):
-    """One stack: where its pods run, where its artifacts and images are, and what the cluster must offer."""
+    """A stack: the cluster, the artifact store, the image registry, and the requirements of the cluster."""
 
     stack_name: str = Field(
         default="email-agent-k8s",
@@ -17,9 +17,9 @@ class StackSettings(BaseModel):
         description="name of the stack; its components are named after it",
     )
     kubernetes_context: str | None = Field(default=None, description="context of the kubeconfig (see `kubectl config`)")
-    kubernetes_namespace: str = Field(default="zenml", description="where pods and deployments go; must exist")
+    kubernetes_namespace: str = Field(default="zenml", description="namespace of pods and deployments; must exist")
     service_account: str = Field(
-        default="email-agent", description="what the orchestrator's and the steps' pods run as; must exist"
+        default="email-agent", description="service account of the orchestrator's and the steps' pods; must exist"
     )
     min_gpus: int = Field(
         default=1,
@@ -34,7 +34,7 @@ class StackSettings(BaseModel):
         description="ZenML secret with aws_access_key_id and aws_secret_access_key; null: the pods' own identity",
     )
 
-    container_registry: str | None = Field(default=None, description="where images go, as HOST or HOST/PATH")
+    container_registry: str | None = Field(default=None, description="registry for images, as HOST or HOST/PATH")
     container_registry_secret: str | None = Field(
         default=None, description="ZenML secret with username and password; null: what docker is logged in with"
     )

@@ -1,4 +1,4 @@
-"""A ZenML stack as code: which components the settings mean, how they differ from what is registered, and registering them."""
+"""A ZenML stack as code: build its components from settings, compare them with the registered ones, and register them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ OWN_FLAVORS = {
     StackComponentType.STEP_OPERATOR: flavors.ResilientStepOperatorFlavor,
 }
 START_WITHIN_SECONDS = 300
-"""How late a scheduled run may start. Without a limit, Kubernetes starts the last run that a pause or a long run prevented as soon as it
-can, and none at all when there were more than 100 of them."""
+"""Maximum delay of a scheduled run in seconds. Without a limit, Kubernetes makes up for the last run that a pause or a
+long run prevented, and stops the schedule after more than 100 of them.
+"""
 NEEDED = ("kubernetes_context", "artifact_store", "container_registry")
 
 
 @dataclass(frozen=True)
 class Component:
-    """One component of the stack as it should be."""
+    """A component of the configured stack."""
 
     kind: StackComponentType
     name: str
@@ -38,7 +39,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Change:
-    """What registering does to one component, or to the stack itself; `keys` are those of the configuration that differ."""
+    """The change of a component or of the stack by its registration; `keys` are the configuration keys that differ."""
 
     action: Literal["create", "update", "keep"]
     what: str
@@ -50,7 +51,7 @@ class Change:
 
 
 def components_of(settings: StackSettings) -> list[Component]:
-    """The components that the settings mean. Raises BadInput when a setting that has no default is missing."""
+    """Build the components from settings. Raises BadInput if a setting without default is missing."""
     if missing := [key for key in NEEDED if getattr(settings, key) is None]:
         raise BadInput(f"{', '.join(missing)}: needed for a stack; see configs/stack_k8s.yaml")
     name, namespace = settings.stack_name, settings.kubernetes_namespace
@@ -72,11 +73,11 @@ def components_of(settings: StackSettings) -> list[Component]:
             | {
                 "api_request_timeout": flavors.REQUEST_SECONDS,
                 "service_account_name": settings.service_account,
-                # Steps with a step operator are submitted by the step's own pod, which needs the same rights for that.
+                # The pod of a step with a step operator submits its job, and needs the rights for it.
                 "step_pod_service_account_name": settings.service_account,
-                # Otherwise the server's token stands in every pod's manifest.
+                # Otherwise every pod's manifest holds the server's token.
                 "pass_zenml_token_as_secret": True,
-                # Two runs of one schedule would train the same thing twice, on GPUs that the other waits for.
+                # Two runs of one schedule would train the same twice and compete for GPUs.
                 "concurrency_policy": "Forbid",
                 "starting_deadline_seconds": START_WITHIN_SECONDS,
                 "successful_jobs_history_limit": 3,
@@ -87,7 +88,7 @@ def components_of(settings: StackSettings) -> list[Component]:
             StackComponentType.STEP_OPERATOR,
             f"{name}-gpu",
             flavors.FLAVOR,
-            # It is called inside the cluster only, where no kubeconfig has the context of this machine.
+            # Used inside the cluster only, where no kubeconfig has the context of this machine.
             {"kubernetes_namespace": namespace, "incluster": True, "api_request_timeout": flavors.REQUEST_SECONDS},
         ),
         Component(StackComponentType.ARTIFACT_STORE, f"{name}-artifacts", "s3", store),
@@ -107,10 +108,10 @@ def components_of(settings: StackSettings) -> list[Component]:
 
 
 def plan(name: str, components: Iterable[Component]) -> list[Change]:
-    """What `register` would do; changes nothing.
+    """Return the changes that `register` would make.
 
     Raises:
-        BadInput: a component of that name is of another flavor, or ZenML refuses a value.
+        BadInput: a component of that name has another flavor, or ZenML refuses a value.
     """
     wanted = list(components)
     changes = [_component_change(component) for component in wanted]
@@ -124,9 +125,9 @@ def plan(name: str, components: Iterable[Component]) -> list[Change]:
 
 
 def register(name: str, components: Sequence[Component]) -> list[Change]:
-    """Makes what is registered equal to the components and returns what had to be done. Again: nothing.
+    """Register or update the components and return the changes. Idempotent.
 
-    Components that the stack has beside these (an alerter, say) stay. Raises BadInput as `plan` does.
+    Other components of the stack, such as an alerter, stay. Raises BadInput as `plan` does.
     """
     changes = plan(name, components)
     client = Client()
@@ -135,7 +136,7 @@ def register(name: str, components: Sequence[Component]) -> list[Change]:
         if change.action == "create":
             client.create_stack_component(component.name, component.flavor, component.kind, component.configuration)
         elif change.action == "update":
-            # What is left out of an update stays: None removes it.
+            # An update keeps omitted keys; None removes them.
             gone = {key: None for key in change.keys if key not in component.configuration}
             client.update_stack_component(component.name, component.kind, configuration=component.configuration | gone)
     ids: dict[StackComponentType, UUID] = {
@@ -150,7 +151,7 @@ def register(name: str, components: Sequence[Component]) -> list[Change]:
 
 
 def register_flavors() -> None:
-    """Makes our flavors known to ZenML, once."""
+    """Register our flavors with ZenML, once."""
     for kind, flavor in OWN_FLAVORS.items():
         if not Client().list_flavors(name=flavors.FLAVOR, type=kind).total:
             Client().create_flavor(f"{flavor.__module__}.{flavor.__name__}", kind)
@@ -158,7 +159,7 @@ def register_flavors() -> None:
 
 def _component_change(component: Component) -> Change:
     what = component.kind.value.replace("_", " ")
-    # Our flavors are configured as those that they extend, and registered only when the stack is.
+    # Our flavors have the configuration of those that they extend, and are registered with the stack only.
     configured_as = KUBERNETES_ORCHESTRATOR_FLAVOR if component.flavor == flavors.FLAVOR else component.flavor
     try:
         valid = validate_stack_component_config(component.configuration, configured_as, component.kind)
@@ -181,7 +182,7 @@ def _component_change(component: Component) -> Change:
 
 
 def require_remote_stack(step_settings: dict[str, dict[str, Any]]) -> None:
-    """Refuses to start what cannot end well: a step on a step operator in a stack whose artifacts its pod cannot reach.
+    """Raise BadInput for a step on a step operator if the active stack cannot run it.
 
     Raises:
         BadInput: the active stack has no step operator, or a local artifact store.

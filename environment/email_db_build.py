@@ -57,6 +57,8 @@ class BuildReport(BaseModel):
     kept: int
     duplicates: int
     """Further copies of a kept mail; their Message-IDs are kept as aliases."""
+    renamed: int
+    """Kept mails and copies with the Message-ID of an earlier mail of another text; they are cited by a name of their own."""
     dropped: dict[str, int]
     """Reason to number of mails."""
     listed: list[DroppedMail]
@@ -78,7 +80,9 @@ def build_database(
     """Write the mail database `path` from `emails` and report which mails were kept and why others were dropped.
 
     The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
-    Message-ID. Of a copy that repeats date and recipients of another, only the Message-ID is kept, as an alias.
+    Message-ID. Of a copy that repeats date and recipients of another, only the Message-ID is kept, as an alias. A mail with
+    the Message-ID of an earlier mail of another text is kept, since the other one may be somebody else's, and is cited as
+    `MESSAGE-ID#DIGEST`.
 
     Dropped, counted and listed are mails without Message-ID, body or any address, without a plausible date (1980-01-02 to
     2039), with a body over `max_body_chars` or with over `max_recipients` distinct recipients, and the source's own
@@ -145,12 +149,12 @@ class _Builder:
         self._addresses: dict[str, int] = {}
         self._kept: dict[bytes, int] = {}  # digest of what makes a mail the same -> id
         self._copies: dict[bytes, int] = {}  # digest of mail, date and people -> id of the copy
-        self._message_ids: set[bytes] = set()
+        self._message_ids: dict[bytes, int] = {}  # digest of a Message-ID -> the first mail that has it
         self._dropped: Counter[str] = Counter()
         self._listed: list[DroppedMail] = []
         self._checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
         self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
-        self._duplicates = 0
+        self._duplicates = self._renamed = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {
             "email": [],
             "copy": [],
@@ -189,6 +193,7 @@ class _Builder:
             read=read,
             kept=len(self._kept),
             duplicates=self._duplicates,
+            renamed=self._renamed,
             dropped=dict(sorted(self._dropped.items())),
             listed=self._listed,
             inboxes=len(self._addresses),
@@ -228,10 +233,6 @@ class _Builder:
         sender = people["from"][0] if people["from"] else ""
         content = _digest(subject, body, sender)
         known = self._kept.get(content)
-        id_digest = _digest(message_id)
-        if id_digest in self._message_ids and known is None:
-            self._drop(DroppedMail(reason="message_id_reused", where=_where(email)))
-            return
         seconds = (sent_at - FIRST_DATE) // timedelta(seconds=1)
         email_id = len(self._kept) + 1 if known is None else known
         if known is None:
@@ -239,7 +240,10 @@ class _Builder:
             self._rows["email"].append((email_id, sender, subject, body))
         else:
             self._duplicates += 1
-        self._message_ids.add(id_digest)
+        cited_as = message_id
+        if self._message_ids.setdefault(_digest(message_id), email_id) != email_id:
+            cited_as = f"{message_id}#{content.hex()}"  # if it were dropped, mail of others would change this inbox
+            self._renamed += 1
         replies_to = [storable(earlier) for earlier in email.replies_to]
         for earlier in replies_to:
             self._joined[_root(self._joined, message_id)] = _root(self._joined, earlier)
@@ -249,12 +253,12 @@ class _Builder:
         copy_id = self._copies.get(delivered)
         if copy_id is None:
             copy_id = self._copies[delivered] = len(self._copies) + 1
-            self._rows["copy"].append((copy_id, email_id, message_id, sent_at.isoformat(" ")))
+            self._rows["copy"].append((copy_id, email_id, cited_as, sent_at.isoformat(" ")))
             for role, ordered in people.items():
                 for place, address in enumerate(ordered):
                     address_id = self._addresses.setdefault(address, len(self._addresses) + 1)
                     self._rows["delivery"].append((email_id, address_id, copy_id, role, place))
-        self._rows["alias"].append((message_id, copy_id))
+        self._rows["alias"] += [(name, copy_id) for name in dict.fromkeys((message_id, cited_as))]
         self._rows["reply"] += [(copy_id, earlier) for earlier in replies_to]
 
     def _threads(self) -> Iterator[tuple[int, int]]:
@@ -262,11 +266,10 @@ class _Builder:
         mails_of: dict[str, set[int]] = {}
         for message_id in self._joined:
             found = self._connection.execute(
-                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ? LIMIT 1",
-                (message_id,),
-            ).fetchone()
+                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ?", (message_id,)
+            ).fetchall()
             if found:
-                mails_of.setdefault(_root(self._joined, message_id), set()).add(found[0])
+                mails_of.setdefault(_root(self._joined, message_id), set()).update(row[0] for row in found)
         joined: dict[int, int] = {}
         for email_ids in mails_of.values():
             first, *others = sorted(email_ids)

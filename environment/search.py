@@ -157,13 +157,17 @@ class Mailbox:
         if len(set(mail_of.values())) < 2:
             return ()
         named = self._database.rows(
-            "SELECT copy_id, message_id FROM json_each(?) JOIN (SELECT * FROM alias UNION ALL SELECT message_id, copy_id"
-            " FROM reply) ON copy_id = value",
+            "SELECT copy_id, message_id, replies FROM json_each(?) JOIN (SELECT *, 0 AS replies FROM alias"
+            " UNION ALL SELECT message_id, copy_id, 1 FROM reply) ON copy_id = value",
             json.dumps(list(mail_of)),
         )
         mails_of_name: dict[str, set[int]] = {}
         names_of_mail: dict[int, set[str]] = {}
-        for copy_id, message_id in named:
+        # Two mails with one Message-ID are no thread by that alone.
+        replied_to = {message_id for _, message_id, replies in named if replies}
+        for copy_id, message_id, _ in named:
+            if message_id not in replied_to:
+                continue
             mails_of_name.setdefault(message_id, set()).add(mail_of[copy_id])
             names_of_mail.setdefault(mail_of[copy_id], set()).add(message_id)
         found, to_visit = {email_id}, [email_id]

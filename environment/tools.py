@@ -1,7 +1,8 @@
 """The three tools of the e-mail search task, over one mailbox at one moment.
 
-Observations are short, because a model on two cores reads about 400 tokens per second: a Message-ID takes 35 tokens, a
-mail's integer id about four. A malformed call returns a line of text, never an exception.
+Observations are short, because a model on two cores reads about 400 tokens per second. A Message-ID takes 35 tokens, so an
+episode numbers the mails that it shows: 1, 2, 3. A mail that no observation has shown has no number and cannot be read or
+cited. A malformed call returns a line of text, never an exception.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class ToolResult(BaseModel):
     invalid: bool = False
     """The call was malformed: an unknown tool or unusable arguments."""
     email_ids: list[int] = []
-    """Mails in the observation: hits of a search, the mail read, or the mails cited."""
+    """Database ids of the mails in the observation: hits of a search, the mail read, or the mails cited."""
 
 
 class MailTools:
@@ -101,6 +102,7 @@ class MailTools:
         self.settings = settings
         self._domain = "@" + mailbox.address.rpartition("@")[2]
         self._sought: frozenset[str] = frozenset()
+        self._numbers: dict[int, int] = {}
         self._calls: dict[str, Callable[[dict[str, Any]], ToolResult]] = {
             SEARCH: self._search,
             READ: self._read,
@@ -116,6 +118,15 @@ class MailTools:
             return tool(arguments if isinstance(arguments, dict) else {})
         except QueryTimeout:
             return ToolResult(observation="That took too long. Try fewer or rarer words.")
+
+    def number_of(self, email_id: int) -> int:
+        """Return the number of a mail in this episode. A mail without one gets the next: 1, 2, 3."""
+        return self._numbers.setdefault(email_id, len(self._numbers) + 1)
+
+    def _numbered(self, number: int | None) -> EmailView | None:
+        """Return the mail that was shown under `number`."""
+        shown = list(self._numbers)
+        return self.mailbox.read(shown[number - 1]) if number is not None and 1 <= number <= len(shown) else None
 
     def _search(self, arguments: dict[str, Any]) -> ToolResult:
         keywords = arguments.get("keywords")
@@ -134,22 +145,22 @@ class MailTools:
         hits = self.mailbox.search(keywords, **{"max_results": self.settings.max_results, **filters})
         self._sought = frozenset(query_words(keywords).values())
         lines = [
-            f"{hit.id} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
+            f"{self.number_of(hit.id)} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits
         ]
         return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
 
     def _read(self, arguments: dict[str, Any]) -> ToolResult:
-        email_id, start = _as_id(arguments.get("email_id")), None
+        number, start = _as_id(arguments.get("email_id")), None
         chosen = arguments.get("start") not in (None, "")
         if chosen:
             start = _as_id(arguments["start"])
-        if email_id is None or (chosen and start is None):
+        if number is None or (chosen and start is None):
             return _invalid(f'{READ} expects {{"email_id": number}}.')
-        mail = self.mailbox.read(email_id)
+        mail = self._numbered(number)
         if mail is None:
-            return ToolResult(observation="No mail with that id in this mailbox.")
-        return ToolResult(observation=self._show(mail, start), email_ids=[email_id])
+            return ToolResult(observation="No mail with that number has been found yet.")
+        return ToolResult(observation=self._show(mail, start), email_ids=[mail.id])
 
     def _final_answer(self, arguments: dict[str, Any]) -> ToolResult:
         answer, sources = arguments.get("answer"), arguments.get("source_ids", [])
@@ -160,8 +171,7 @@ class MailTools:
             return _invalid(f'{FINAL_ANSWER} expects {{"answer": text, "source_ids": [numbers]}}.')
         cited: dict[int, str] = {}
         for source in sources:
-            email_id = _as_id(source)
-            mail = self.mailbox.read(email_id) if email_id is not None else None
+            mail = self._numbered(_as_id(source))
             if mail is not None:
                 cited[mail.id] = mail.message_id
         return ToolResult(
@@ -182,7 +192,9 @@ class MailTools:
             head.append(f"To: {', '.join(map(self._person, addresses[:_MAX_PEOPLE]))}{more}")
         head += [f"Date: {self._day(mail.date)} {mail.date:%H:%M}", f"Subject: {_subject(mail.subject)}"]
         if mail.thread:
-            head.append(f"Thread: {', '.join(map(str, mail.thread[-_MAX_THREAD:]))}")
+            head.append(
+                f"Thread: {', '.join(str(self.number_of(email_id)) for email_id in mail.thread[-_MAX_THREAD:])}"
+            )
         body = condensed(mail.body, mail.subject)
         length = self.settings.read_chars
         before = ""

@@ -36,7 +36,7 @@ class CheckpointMaterializer(BaseMaterializer):
             file.write(json.dumps(sha256_of))
 
     def load(self, data_type: type[Any]) -> Checkpoint:
-        """Load the checkpoint. Raise `DamagedArtifact` or `BadInput` when the files are not the stored ones."""
+        """Load the checkpoint. Raise `DamagedArtifact` or `BadInput` if the files are not the stored ones."""
         with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "r") as file:
             sha256_of = json.loads(file.read())
         return Checkpoint.load(local_folder(self.artifact_store, self.uri, sha256_of))

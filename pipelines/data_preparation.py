@@ -10,7 +10,7 @@ from steps.data.create_database import create_database
 from steps.data.load_scenarios import load_scenarios
 
 
-# Failing fast raises what a step raised, and not that some step failed.
+# Fail fast, so that the error of a step is raised, not a generic one.
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def data_preparation_pipeline(config: DataConfig, source_version: str) -> None:
     database, _ = create_database(config=config, source_version=source_version)

@@ -18,7 +18,7 @@ from steps.evaluation.load_trained_model import load_trained_model
 from steps.evaluation.run_inference import run_inference
 
 
-# Failing fast raises what a step raised, and not that some step failed.
+# Fail fast, so that the error of a step is raised, not a generic one.
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def evaluation_pipeline(
     config: EvaluationConfig,

@@ -21,7 +21,7 @@ from steps.inference.service_lifecycle import load_service, unload_service
 PORT = 8080
 HIGHEST_PORT = 65535
 START_SECONDS = 600
-# The runner is named, not imported: whoever deploys need not load the agent.
+# The runner is named, not imported, because a deployment need not load the agent.
 DEPLOYMENT = DeploymentSettings(
     app_title="E-mail search agent",
     app_description="Answers questions about a mailbox and cites the mails that prove the answer.",
@@ -31,7 +31,7 @@ DEPLOYMENT = DeploymentSettings(
 
 
 def deployer_settings(port: int, address: str = "127.0.0.1") -> dict[str, Any]:
-    """Settings of ZenML's local deployer: `port` or the next free one, and how long a start may take."""
+    """Return settings of ZenML's local deployer: `port` or the next free one, and the time limit of a start."""
     return {
         "address": address,
         "port": port,
@@ -47,14 +47,16 @@ def deployer_settings(port: int, address: str = "127.0.0.1") -> dict[str, Any]:
     settings={"deployment": DEPLOYMENT, "deployer": deployer_settings(PORT)},
     environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "WANDB_ERROR_REPORTING": "false"},
     enable_cache=False,
-    # Each of these costs every request database writes, and nothing reads them.
+    # Each of these would cost database writes per request, and nothing reads them.
     enable_artifact_metadata=False,
     enable_heartbeat=False,
     enable_step_logs=False,
     enable_pipeline_logs=False,
 )
-def inference_pipeline(question: str = "", inbox_address: str = "", query_date: str = "", request_id: str = "") -> Answer:
-    """One question about one inbox, as it was on `query_date`. The defaults only let the pipeline compile."""
+def inference_pipeline(
+    question: str = "", inbox_address: str = "", query_date: str = "", request_id: str = ""
+) -> Answer:
+    """Answer one question about one inbox as of `query_date`. The defaults only let the pipeline compile."""
     return run_single_inference(
         question=question, inbox_address=inbox_address, query_date=query_date, request_id=request_id
     )

@@ -12,7 +12,7 @@ from steps.learn_loop.prepare_outreach import prepare_outreach
 from steps.training.setup_art_model import setup_art_model
 
 
-# Failing fast raises what a step raised, and not that some step failed.
+# Fail fast, so that the error of a step is raised, not a generic one.
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def learn_loop_pipeline(config: LearnLoopConfig, run_id: str, source_version: str) -> None:
     graph, scenarios = prepare_outreach(config=config, source_version=source_version)

@@ -10,7 +10,7 @@ from steps.data.create_database import create_database
 from steps.data.write_questions import write_questions
 
 
-# Failing fast raises what a step raised, and not that some step failed.
+# Fail fast, so that the error of a step is raised, not a generic one.
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def question_writing_pipeline(
     config: QuestionConfig, data: DataConfig, source_version: str, read_chars: int, fresh: str

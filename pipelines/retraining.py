@@ -1,6 +1,6 @@
-"""What a schedule runs: data when its source changed, training, evaluation, and the gate to production.
+"""The pipeline of a schedule: data if the source changed, training, evaluation, and the gate to production.
 
-Whatever can change from one run to the next is looked up by the run itself: the state of the source, and the version in production.
+Each run looks up what can change between runs: the state of the source, and the version in production.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def retraining_pipeline(data: DataConfig, training: TrainingConfig, evaluation: 
     start = training.continue_from
     if start == FROM_PRODUCTION:
         start = find_production(id="find_start")
-    # Every run trains and decides, whatever it finds in the cache.
+    # Every run trains and decides, regardless of the cache.
     checkpoint, warm_start, _, _ = train_agent.with_options(enable_cache=False)(
         config=training, run_key=None, base=base, database=database, scenarios=scenarios, start=start
     )
     asked = {"config": evaluation, "database": database, "scenarios": scenarios}
     predictions = run_inference(base=base, checkpoint=checkpoint, warm_start=warm_start, **asked)
-    # Not before: a training takes hours, and production may change meanwhile.
+    # Looked up after the training, because production may change during its hours.
     production = find_production(after=["train_agent"])
     answers = ask_production(production=production, **asked)
     compute_metrics.with_options(enable_cache=False)(

@@ -13,7 +13,7 @@ from steps.training.setup_art_model import setup_art_model
 from steps.training.train_agent import train_agent
 
 
-# Failing fast raises what a step raised, and not that some step failed.
+# Fail fast, so that the error of a step is raised, not a generic one.
 @pipeline(execution_mode=ExecutionMode.FAIL_FAST)
 def training_pipeline(config: TrainingConfig, run_key: str, database: UUID, scenarios: UUID) -> None:
     client = Client()

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.page import escape
+from markupsafe import Markup
+
+from reports.page import render
 
 ORDER = (
     *("validation_accuracy", "validation_win_rate", "reward", "accuracy", "validation_reward"),
@@ -74,7 +76,7 @@ def points_of(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[floa
     ]
 
 
-def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | None = None) -> str:
+def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | None = None) -> Markup:
     """Return one figure with a line per run. A single run also shows its points or, when there are many, its running mean.
 
     `level` is the label and the value of a dashed line across the figure, to compare with.
@@ -93,50 +95,49 @@ def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | Non
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
 
-    def path(points: Points) -> str:
-        return "M" + "L".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)
+    def path(style: str, points: Points) -> dict[str, str]:
+        return {"style": style, "d": "M" + "L".join(f"{x(step):.1f},{y(value):.1f}" for step, value in points)}
 
-    grid = "".join(
-        f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text x="{LEFT - 6}" y="{y(tick) + 4:.1f}" text-anchor="end">{short(tick)}</text>'
-        for tick in ticks
-    )
-    ends = [(first, "start"), (last, "end")] if last > first else [(first, "middle")]
-    axis = "".join(
-        f'<text x="{x(step):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">step {step:g}</text>' for step, anchor in ends
-    )
+    def dots(points: Points) -> list[tuple[str, str]]:
+        return [(f"{x(step):.1f}", f"{y(value):.1f}") for step, value in points]
+
+    curves: list[dict[str, Any]]
     if len(runs) == 1:
         [points] = runs
-        smoothed = len(points) >= _SMOOTHED_FROM
-        lines = f'<path class="raw{" faint" if smoothed else ""}" d="{path(points)}"/>'
-        if smoothed:
-            lines += f'<path class="smooth" d="{path(_running_mean(points))}"/>'
+        if len(points) >= _SMOOTHED_FROM:
+            paths = [path("raw faint", points), path("smooth", _running_mean(points))]
+            curves = [{"paths": paths, "dots": []}]
         else:
-            lines += "".join(f'<circle class="dot" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2.5"/>' for a, b in points)
+            curves = [{"paths": [path("raw", points)], "dots": dots(points), "dot_style": "dot", "radius": 2.5}]
         latest = short(points[-1][1])
     else:
-        lines = "".join(
-            f'<path class="raw run{number % COLOURS}" d="{path(points)}"/>'
-            + "".join(
-                f'<circle class="run{number % COLOURS}" cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points
-            )
-            for number, points in enumerate(runs)
-            if points
-        )
+        curves = []
+        for number, points in enumerate(runs):
+            if points:
+                colour = f"run{number % COLOURS}"
+                paths = [path(f"raw {colour}", points)]
+                curves.append({"paths": paths, "dots": dots(points), "dot_style": colour, "radius": 2})
         latest = ""
-    if level is not None:
-        label, value = level
-        lines += (
-            f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-            f'<text class="level" x="{WIDTH - RIGHT}" y="{y(value) - 5:.1f}" text-anchor="end">{escape(label)}</text>'
-        )
-    name = LABELS.get(column, column.replace("_", " ").replace("/", " / "))
-    return (
-        f'<figure data-column="{escape(column)}" data-low="{low}" data-high="{high}" data-first="{first}" '
-        f'data-last="{last}" data-top="{TOP}" data-bottom="{HEIGHT - BOTTOM}">'
-        f"<figcaption><span>{escape(name)}</span><output>{latest}</output></figcaption>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)} per step">'
-        f"{grid}{axis}{lines}</svg></figure>"
+    ends = [(first, "start"), (last, "end")] if last > first else [(first, "middle")]
+    return render(
+        "chart.html.jinja",
+        column=column,
+        name=LABELS.get(column, column.replace("_", " ").replace("/", " / ")),
+        latest=latest,
+        low=low,
+        high=high,
+        first=first,
+        last=last,
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=WIDTH - RIGHT,
+        top=TOP,
+        bottom=HEIGHT - BOTTOM,
+        ticks=[{"y": f"{y(tick):.1f}", "text_y": f"{y(tick) + 4:.1f}", "text": short(tick)} for tick in ticks],
+        ends=[{"x": f"{x(step):.1f}", "anchor": anchor, "step": f"{step:g}"} for step, anchor in ends],
+        curves=curves,
+        level=level and {"y": f"{y(level[1]):.1f}", "text_y": f"{y(level[1]) - 5:.1f}", "text": level[0]},
     )
 
 
@@ -164,6 +165,6 @@ def short(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """ "3 min 5 s"."""
+    """Format seconds as "3 min 5 s"."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

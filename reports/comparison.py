@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -75,17 +74,17 @@ def comparison_table(runs: Sequence[ComparedRun]) -> Table:
 
 def comparison_html(runs: Sequence[ComparedRun]) -> str:
     """Return the page: the same table, and one chart per figure with a line per run."""
-    charts = ""
+    charts = []
     for column in ordered(_CURVES):
         points = [points_of(column, run.steps) for run in runs]
         if any(points):
-            charts += chart(column, points)
+            charts.append(chart(column, points))
     title = "Runs side by side"
     labels = [run.label for run in runs]
     rows = facts(runs)
     return page(
         title,
-        render("comparison.html.jinja", title=title, labels=labels, colours=COLOURS, rows=rows, charts=Markup(charts)),
+        render("comparison.html.jinja", title=title, labels=labels, colours=COLOURS, rows=rows, charts=charts),
     )
 
 

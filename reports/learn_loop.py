@@ -1,4 +1,4 @@
-"""A learn loop as one HTML page: rates per iteration, the graph's scores before and after, and e-mails side by side."""
+"""Report of a learn loop: rates per iteration, the graph's scores before and after, and e-mails next to each other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.charts import chart, points_of
-from reports.page import escape, page
+from reports.page import page, render
 
 Row = Mapping[str, Any]
 
@@ -29,25 +29,34 @@ def learn_loop_html(
     emails: Mapping[str, Any],
     simulated: bool,
 ) -> str:
-    """The page. `scores` has the nodes' scores `before` and `after`, `emails` lists `baseline` and `final` ones to the same prospects."""
+    """Return the page.
+
+    `scores` has node scores `before` and `after`, `emails` lists `baseline` and `final` ones to the same prospects.
+    """
     rows = [{**row, "step": row["iteration"]} for row in iterations]
     curves = {column: points_of(column, rows) for column in _CHARTS}
-    charts = "".join(chart(column, [points]) for column, points in curves.items() if points)
-    feedback = "Feedback is simulated: no e-mail was sent to anybody." if simulated else "Feedback is recorded."
-    body = [
-        f"<header><h1>Learn loop {escape(run_id)}</h1><p>{len(rows)} iterations, iteration 0 included. {feedback}</p></header>",
-        _evaluation(evaluation),
-        f'<div class="charts">{charts}</div>',
-        f"<section><h2>Node scores before and after</h2>{_picture(nodes, edges, scores)}</section>",
-        _emails(emails),
-    ]
-    return page(f"Learn loop {run_id}", "\n".join(body))
+    heads, results = _evaluation(evaluation)
+    body = render(
+        "learn_loop.html.jinja",
+        run_id=run_id,
+        iterations=len(rows),
+        feedback="Feedback is simulated: no e-mail was sent to anybody." if simulated else "Feedback is recorded.",
+        prospects=evaluation["prospects"],
+        heads=heads,
+        results=results,
+        ranks=evaluation.get("rank_correlation"),
+        charts=[chart(column, [points]) for column, points in curves.items() if points],
+        graph=_graph(nodes, edges, scores),
+        emails={"before": emails["before"], "after": emails["after"], "rows": _emails(emails)},
+    )
+    return page(f"Learn loop {run_id}", body)
 
 
-def _evaluation(evaluation: Row) -> str:
+def _evaluation(evaluation: Row) -> tuple[Sequence[str], list[tuple[str, Sequence[str]]]]:
+    """Return the heads of the table, and the name and the formatted cells of each row."""
     kind = "expected reply rate" if evaluation["expected"] else "reply rate"
     heads = ("", kind, "rollouts with an e-mail", f"{kind} of sent e-mails", "times iteration 0", "95% interval", "p")
-    lines = []
+    results: list[tuple[str, Sequence[str]]] = []
     for name, row in evaluation["rows"].items():
         interval, ratio, sent = row.get("ratio_interval"), row.get("ratio"), row.get("finished_reply_rate")
         cells = (
@@ -58,25 +67,15 @@ def _evaluation(evaluation: Row) -> str:
             f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-",
             f"{row['p']:.4f}" if "p" in row else "-",
         )
-        lines.append(
-            f'<tr><th scope="row">{escape(name)}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
-        )
-    found = evaluation.get("rank_correlation")
-    ranks = (
-        f'<p class="note">Rank correlation of the scores with the hidden interests: {found["advantage"]:.2f}; by the top-half rule '
-        f"{found['top_half']:.2f}.</p>"
-        if found
-        else ""
-    )
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    return (
-        f'<section><h2>{evaluation["prospects"]} held-out prospects</h2><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>{ranks}</section>"
-    )
+        results.append((name, cells))
+    return heads, results
 
 
-def _picture(nodes: Sequence[Row], edges: Sequence[Row], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """The graph as SVG, a column per type of node. The bar of a node is its score, the thin line its score before."""
+def _graph(nodes: Sequence[Row], edges: Sequence[Row], scores: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return places and sizes of the graph's picture, a column per type of node.
+
+    The bar of a node is its score, the thin line its earlier score.
+    """
     columns = [[node for node in nodes if node["type"] == kind] for kind in _COLUMNS]
     columns = [column for column in columns if column]
     places = {
@@ -84,47 +83,33 @@ def _picture(nodes: Sequence[Row], edges: Sequence[Row], scores: Mapping[str, Ma
         for x, column in enumerate(columns)
         for y, node in enumerate(column)
     }
-    lines = "".join(
-        f'<line class="grid" x1="{places[e["source"]][0] + 60}" y1="{places[e["source"]][1]}" '
-        f'x2="{places[e["target"]][0] + 60}" y2="{places[e["target"]][1]}"/>'
-        for e in edges
-    )
     drawn = []
     for node in nodes:
         x, y = places[node["id"]]
         before, after = scores["before"][node["id"]], scores["after"][node["id"]]
         drawn.append(
-            f'<g><title>{escape(node["text"])}</title><rect class="track" x="{x}" y="{y - 4}" width="120" height="8"/>'
-            f'<rect class="value" x="{x}" y="{y - 4}" width="{60 * after:.1f}" height="8"/>'
-            f'<line class="half" x1="{x + 60 * before:.1f}" x2="{x + 60 * before:.1f}" y1="{y - 7}" y2="{y + 7}"/>'
-            f'<text x="{x}" y="{y - 8}">{escape(node["id"])} {escape(node["name"][:16])} {after:.2f}</text></g>'
+            {
+                "x": x,
+                "y": y,
+                "text": node["text"],
+                "label": f"{node['id']} {node['name'][:16]}",
+                "before_x": f"{x + 60 * before:.1f}",
+                "after": after,
+            }
         )
-    width = 2 * _MARGIN + _COLUMN_WIDTH * len(columns)
-    height = 2 * _MARGIN + _ROW_HEIGHT * max(map(len, columns))
-    return (
-        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="knowledge graph with node scores">'
-        f"{lines}{''.join(drawn)}</svg></figure>"
-    )
+    return {
+        "width": 2 * _MARGIN + _COLUMN_WIDTH * len(columns),
+        "height": 2 * _MARGIN + _ROW_HEIGHT * max(map(len, columns)),
+        "edges": [(places[edge["source"]], places[edge["target"]]) for edge in edges],
+        "nodes": drawn,
+    }
 
 
-def _emails(emails: Mapping[str, Any]) -> str:
-    before = {email["scenario"]: email for email in emails["baseline"]}
-    rows = "".join(
-        f'<tr><th scope="row">{escape(email["scenario"])}</th><td>{_email(before.get(email["scenario"]))}</td><td>{_email(email)}</td></tr>'
-        for email in emails["final"]
-    )
-    if not rows:
-        return ""
-    return (
-        f'<section><h2>E-mails of iterations {emails["before"]} and {emails["after"]}</h2><div class="scroll"><table><thead><tr>'
-        f'<th scope="col">prospect</th><th scope="col">before</th><th scope="col">after</th></tr></thead>'
-        f"<tbody>{rows}</tbody></table></div></section>"
-    )
+def _emails(emails: Mapping[str, Any]) -> list[tuple[str, Row | None, Row]]:
+    """Return each prospect with the e-mail before and after."""
+    before = {email["scenario"]: _with_citations(email) for email in emails["baseline"]}
+    return [(email["scenario"], before.get(email["scenario"]), _with_citations(email)) for email in emails["final"]]
 
 
-def _email(email: Row | None) -> str:
-    if email is None or email["body"] is None:
-        return f"no e-mail ({escape(email['outcome'])})" if email else "-"
-    expected = f" (expected replies {email['expected']:.1%})" if email["expected"] is not None else ""
-    cited = escape(", ".join(email["citations"]))
-    return f"<b>{escape(email['subject'])}</b><br>{escape(email['body'])}<br><small>cites {cited}{expected}</small>"
+def _with_citations(email: Row) -> Row:
+    return {**email, "cited": ", ".join(email["citations"])}

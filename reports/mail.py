@@ -11,7 +11,6 @@ _REASONS = {
     "absurd_date": "the date is before 1980 or after 2039",
     "bad_date": "the date cannot be read",
     "body_too_long": "the text is longer than max_body_chars",
-    "message_id_reused": "an earlier mail has the same Message-ID and another content",
     "no_address": "neither sender nor recipients",
     "no_body": "no text, or text in attachments only",
     "no_date": "no date",
@@ -35,6 +34,7 @@ def mail_html(report: Mapping[str, Any], statistics: Mapping[str, Any], source: 
         ("mails read", report["read"]),
         ("used", report["kept"]),
         ("further copies", report["duplicates"]),
+        ("with the Message-ID of an earlier mail", report["renamed"]),
         ("left out", sum(report["dropped"].values())),
         ("inboxes", report["inboxes"]),
     ]

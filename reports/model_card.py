@@ -1,4 +1,4 @@
-"""The README of an exported model: what it is, what it was trained on, how good it is and how to run it."""
+"""The README of an exported model: origin, training data, evaluation and usage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def model_card(
     prompts: dict[str, str],
     tools: list[dict[str, Any]],
 ) -> str:
-    """Markdown with the front matter of a Hugging Face model card.
+    """Return Markdown with the front matter of a Hugging Face model card.
 
-    `manifest` is the checkpoint's, `summary` the closing table of its evaluation (None: it was not evaluated), `data` one
-    sentence per data artifact, `prompts` has the texts `system` and `question`.
+    `manifest` is the checkpoint's, `summary` the closing table of its evaluation (None: it was not evaluated), `data`
+    one sentence per data artifact, `prompts` has the texts `system` and `question`.
     """
     config = manifest["config"]
     shown = ("backend", "scoring", "max_steps", "demonstrations", "continue_from", "learning_rate", "lora_rank", "seed")
@@ -90,7 +90,7 @@ def _serving(manifest: dict[str, Any], merged: bool, lora_rank: int) -> str:
     if merged:
         return f"vllm serve . --served-model-name email-agent {tools}"
     base = shlex.quote(manifest["base_model"])
-    # vLLM takes these ranks only.
+    # vLLM accepts these ranks only.
     rank = next((size for size in (1, 8, 16, 32, 64, 128, 256, 320, 512) if size >= lora_rank), lora_rank)
     return (
         f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules email-agent=. \\\n"

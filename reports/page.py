@@ -1,12 +1,11 @@
 """Self-contained HTML pages with inline style, scripts and data.
 
-Mails, answers and model output are hostile text. Templates and `escape` escape everything that Python renders, scripts set
-text only, embedded data cannot end its element, and a content security policy forbids every request.
+Mails, answers and model output are hostile text. Templates escape everything that Python renders, scripts set text
+only, embedded data cannot end its element, and a content security policy forbids every request.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import math
 import os
@@ -21,11 +20,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def escape(value: object) -> str:
-    """Return text for element content and quoted attributes. A lone surrogate becomes a question mark."""
-    return html.escape(str(value).encode("utf-8", "replace").decode("utf-8"), quote=True)
-
-
 def embed_json(value: Any) -> str:
     """Return JSON that is safe inside a script element: ASCII without angle brackets and ampersands; NaN and infinity are null."""
     text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
@@ -37,10 +31,10 @@ def render(template: str, **values: Any) -> Markup:
     return Markup(_templates().get_template(template).render(values))
 
 
-def page(title: str, body: str, *, scripts: Sequence[str] = (), data: Any = None) -> str:
-    """Return the whole document. `body` is HTML, `scripts` are names of files in assets/, `data` is their input."""
+def page(title: str, body: Markup, *, scripts: Sequence[str] = (), data: Any = None) -> str:
+    """Return the whole document. `scripts` are names of files in assets/, `data` is their input."""
     embedded = Markup(embed_json(data)) if scripts else None
-    return str(render("page.html.jinja", title=title, body=Markup(body), scripts=scripts, data=embedded))
+    return str(render("page.html.jinja", title=title, body=body, scripts=scripts, data=embedded))
 
 
 @cache

@@ -10,7 +10,10 @@ from rich.text import Text
 
 
 def closing_table(summary: dict[str, Any]) -> Table:
-    """Policies first, then the non-learning rows. `summary` is what `--summary` writes; missing figures show as "-"."""
+    """Build the table: policies, then non-learning rows.
+
+    `summary` is what `--summary` writes; missing figures show as "-".
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.title, table.title_style, table.title_justify = f"{summary.get('n', 0)} held-out questions", "bold", "left"
     table.add_column("policy", no_wrap=True)
@@ -25,10 +28,10 @@ def closing_table(summary: dict[str, Any]) -> Table:
     errors = incomparable = False
     for group in ("policies", "baselines"):
         for name, row in summary.get(group, {}).items():
-            failed = row.get("errors", 0)
+            failed = row.get("errors", 0) or row.get("sample_errors", 0)
             errors = errors or bool(failed)
             comparable = row.get("comparable", True)
-            incomparable = incomparable or not comparable
+            incomparable = incomparable or not comparable or _lost_samples(row)
             style = (
                 "bold red" if not comparable else "dim" if group == "baselines" else "bold" if name == "trained" else ""
             )
@@ -70,8 +73,14 @@ def gain(summary: dict[str, Any]) -> str | None:
 
 
 def pass_at(row: dict[str, Any]) -> str:
-    """pass@k as "1: 60% 4: 85%"."""
+    """Format pass@k as "1: 60% 4: 85%"; the number of errors in red if too many samples ended in one."""
+    if _lost_samples(row):
+        return f"[bold red]{row['sample_errors']} errors[/]"
     return " ".join(f"{k}: {share:.0%}" for k, share in row.get("pass_at", {}).items()) or "-"
+
+
+def _lost_samples(row: dict[str, Any]) -> bool:
+    return bool(row.get("sample_errors")) and "pass_at" not in row
 
 
 def _dollars(value: float | None) -> str:
@@ -85,32 +94,32 @@ _SPENT = (
     ("judge's\ntokens", lambda row: f"{row['judge_tokens']:,}" if row.get("judge_tokens") else "-"),
     ("judge's\ncost (USD)", lambda row: _dollars(row.get("judge_cost"))),
 )
-"""Columns that are there only when some row has a figure."""
+"""Return the optional columns, shown if some row has a figure."""
 
 
 def correct(row: dict[str, Any]) -> str:
-    """Accuracy with its interval as "85.3% (79.1-90.2%)"; "-" for questions that nobody knows the answer to."""
+    """Format accuracy with its interval as "85.3% (79.1-90.2%)"; "-" without reference answers."""
     if row.get("accuracy") is None:
         return "-"
     return f"{percent(row['accuracy'])} ({interval(row.get('ci95'))})"
 
 
 def percent(share: float | None) -> str:
-    """0.853 as "85.3%"."""
+    """Format 0.853 as "85.3%"."""
     return "-" if share is None else f"{share:.1%}"
 
 
 def interval(bounds: list[float] | tuple[float, float] | None) -> str:
-    """Bounds of a proportion as "79.1-90.2%"."""
+    """Format the bounds of a proportion as "79.1-90.2%"."""
     return "-" if not bounds else f"{bounds[0] * 100:.1f}-{bounds[1] * 100:.1f}%"
 
 
 def number(value: float | None, digits: int) -> str:
-    """A fixed number of decimals, or "-"."""
+    """Format a number with fixed decimals, or as "-"."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def seconds_of(row: dict[str, Any]) -> float | None:
-    """Median seconds per question; `seconds` may hold the median alone or the median and p95."""
+    """Format the median of seconds per question; `seconds` holds the median, or median and p95."""
     seconds = row.get("seconds")
     return seconds.get("median") if isinstance(seconds, dict) else seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import sys
 import threading
 
@@ -12,16 +13,18 @@ import uvicorn
 from pydantic import ValidationError
 
 from sandbox.app import create_app
+from sandbox.containers import ContainerRunner
 from sandbox.errors import NoIsolation
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from sandbox.workspace import Runner
 
 
 def main(words: list[str] | None = None) -> int:
-    """Returns the exit code: 2 when a setting is wrong or nothing confines untrusted code here."""
+    """Run the service. Return the exit code: 2 if a setting is wrong or this machine cannot isolate untrusted code."""
     parser = argparse.ArgumentParser(prog="python -m sandbox", description=__doc__)
     parser.add_argument(
-        "--host", default="127.0.0.1", help="the service has no access control: only ever a trusted network"
+        "--host", default="127.0.0.1", help="the service has no access control: use it in a trusted network only"
     )
     parser.add_argument("--port", type=int, default=8100)
     parser.add_argument(
@@ -43,16 +46,33 @@ def main(words: list[str] | None = None) -> int:
             f"error: --set {'.'.join(map(str, first['loc']))}: {first['msg']}; see sandbox/settings.py", file=sys.stderr
         )
         return 2
-    runner = LocalRunner(settings.limits)
     try:
+        runner = _runner(settings, owner=f"{socket.gethostname()}-{arguments.port}"[-63:].lstrip("-._"))
         runner.require_isolation()
-    except NoIsolation as error:
+    except (NoIsolation, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if arguments.stop_at_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
     uvicorn.run(create_app(settings, runner), host=arguments.host, port=arguments.port, log_level="warning")
     return 0
+
+
+def _runner(settings: SandboxSettings, *, owner: str) -> Runner:
+    """Return the configured runner. Raises NoIsolation if it is unavailable, ValueError for an unusable pod
+    template.
+    """
+    if settings.runner == "local":
+        return LocalRunner(settings.limits)
+    if settings.runner == "docker":
+        from sandbox.docker_engine import DockerEngine
+
+        return ContainerRunner(DockerEngine(owner), settings)
+    from sandbox.kubernetes_engine import KubernetesEngine, PodTemplate
+
+    template = PodTemplate.load(settings.pod_template)
+    engine = KubernetesEngine(owner, settings.namespace, template, start_seconds=settings.start_seconds)
+    return ContainerRunner(engine, settings)
 
 
 def _stop_at_eof() -> None:

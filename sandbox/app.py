@@ -8,17 +8,17 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sandbox.checks import Check, Verdict, run_checks
-from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
-from sandbox.local import Changes, LocalRunner, LocalWorkspace, Observation
+from sandbox.checks import Check, Suite, Verdict, run_checks, run_suite
+from sandbox.errors import NoIsolation, NotStarted, Starved, Unusable, WorkspaceLost
 from sandbox.settings import SandboxSettings
 from sandbox.snapshots import SnapshotCache
+from sandbox.workspace import Changes, Image, Observation, Runner, Workspace
 
 RETRY_AFTER = {"Retry-After": "1"}
 Result = TypeVar("Result")
@@ -33,7 +33,14 @@ class Snapshot(BaseModel):
 class Creation(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    snapshot: str
+    snapshot: str | None = None
+    image: Image | None = None
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> Self:
+        if (self.snapshot is None) == (self.image is None):
+            raise ValueError("a workspace begins with a snapshot or with an image")
+        return self
 
 
 class Cell(BaseModel):
@@ -56,15 +63,23 @@ class Tests(BaseModel):
     checks: list[Check] = Field(min_length=1, max_length=1000)
 
 
-class _Open:
-    """A workspace of a client."""
+class SuiteRun(BaseModel):
+    model_config = ConfigDict(extra="forbid")
 
-    def __init__(self, workspace: LocalWorkspace) -> None:
+    image: Image
+    patch: Changes = Field(default_factory=Changes)
+    suite: Suite
+
+
+class _Open:
+    """A workspace that belongs to a client."""
+
+    def __init__(self, workspace: Workspace) -> None:
         self.workspace, self.created, self.lock = workspace, time.monotonic(), asyncio.Lock()
 
 
 class _Places:
-    """The right to a workspace: `capacity` at one time, a bounded queue, then 503."""
+    """Admission of workspaces: at most `capacity` at a time, then a bounded queue, then 503."""
 
     def __init__(self, settings: SandboxSettings) -> None:
         self._settings, self._free = settings, asyncio.Semaphore(settings.capacity)
@@ -87,15 +102,15 @@ class _Places:
         self._free.release()
 
 
-def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
-    """The service over a runner, whose isolation has been checked."""
+def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
+    """Build the service on a runner whose isolation has been checked."""
     places = _Places(settings)
     snapshots = SnapshotCache(total_bytes=settings.cache_bytes, repository_bytes=settings.repository_bytes)
     workspaces: dict[str, _Open] = {}
     threads = ThreadPoolExecutor(2 * settings.capacity + 8, thread_name_prefix="workspace")
 
     async def in_thread(function: Callable[[], Result]) -> Result:
-        # Not to be abandoned half-way: a workspace would be left open.
+        # Must not be cancelled half-way, which would leave a workspace open.
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(threads, function))
 
     async def destroy(id: str) -> None:
@@ -133,7 +148,9 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
         return JSONResponse({"detail": str(error)}, 410)
 
     @app.exception_handler(NoIsolation)
-    async def unconfined(_: Request, error: NoIsolation) -> JSONResponse:
+    @app.exception_handler(NotStarted)
+    @app.exception_handler(Starved)
+    async def not_now(_: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"detail": str(error)}, 503, RETRY_AFTER)
 
     def files_of(snapshot: str) -> dict[str, str]:
@@ -151,7 +168,8 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
     async def health() -> dict[str, object]:
         return {
             "status": "ok",
-            "isolation": "bubblewrap",
+            "isolation": runner.name,
+            "images": runner.images,
             "capacity": settings.capacity,
             "in_use": places.taken,
             "waiting": places.waiting,
@@ -163,10 +181,10 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
 
     @app.post("/workspaces", status_code=201)
     async def create(creation: Creation) -> dict[str, str]:
-        files = files_of(creation.snapshot)
+        files = files_of(creation.snapshot) if creation.snapshot is not None else None
         await places.take()
         try:
-            workspace = await in_thread(lambda: runner.open(files))
+            workspace = await in_thread(lambda: runner.open(files, creation.image))
         except BaseException:
             places.leave()
             raise
@@ -211,6 +229,15 @@ def create_app(settings: SandboxSettings, runner: LocalRunner) -> FastAPI:
         await places.take()
         try:
             return await in_thread(lambda: run_checks(runner, files, tests.patch, tests.checks))
+        finally:
+            places.leave()
+
+    @app.post("/suites")
+    async def run_tests_of_image(run: SuiteRun) -> list[Verdict]:
+        await places.take()
+        try:
+            seconds = settings.test_seconds
+            return await in_thread(lambda: run_suite(runner, run.image, run.patch, run.suite, seconds=seconds))
         finally:
             places.leave()
 

@@ -1,10 +1,10 @@
-"""What the sandbox cannot do."""
+"""Errors of the sandbox."""
 
 from __future__ import annotations
 
 
 class NoIsolation(RuntimeError):
-    """Nothing on this machine confines untrusted code; the message says what to install."""
+    """This machine cannot isolate untrusted code; the message says what to install."""
 
 
 class Unusable(ValueError):
@@ -13,3 +13,11 @@ class Unusable(ValueError):
 
 class WorkspaceLost(RuntimeError):
     """A workspace does not answer any more."""
+
+
+class Starved(RuntimeError):
+    """The machine is too busy to say what code does in the time that it has."""
+
+
+class NotStarted(RuntimeError):
+    """A workspace cannot be started at the moment; the message says why."""

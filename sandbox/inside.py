@@ -1,8 +1,10 @@
-"""The part of the sandbox that runs inside bubblewrap: a template process, and one init process per workspace.
+"""The part of the sandbox that runs inside the isolation: a template process, and one init process per workspace.
 
 bubblewrap gives the template a read-only root, no network, no host processes and no environment. The template has imported
 everything already. For each workspace it forks a child that enters namespaces of its own (processes, mounts, network, IPC) and
 becomes their init. The init is trusted and talks to the service; the REPL that it forks is not, and has no capabilities.
+
+In a container there is no template: the init is process 1 of the container, and talks over its standard input and output.
 
 Uses the standard library only, and is started by path: nothing of the project is visible in here.
 """
@@ -28,6 +30,7 @@ import random
 import re
 import resource
 import select
+import shutil
 import signal
 import socket
 import statistics
@@ -61,19 +64,35 @@ ALSO_WARM = (subprocess, textwrap, typing, unittest)
 """Modules that code under repair often imports; each import costs more than the isolation."""
 
 WORK = "/work"
+IN_CONTAINER = False
+"""Whether this workspace is in a container, and keeps the container's user. `container` sets this and `WORK`."""
+SKIPPED = frozenset(["__pycache__", ".git", ".venv"])
+"""Folders whose content does not count as a change of a workspace."""
 NOBODY = 65534
 MESSAGE = 64 << 20
-"""Longest message, in bytes."""
+"""Maximum length of a message, in bytes."""
 CHANGED_FILES, CHANGED_BYTES = 500, 1 << 20
-"""Most files, and most bytes, that count as the changes of a workspace."""
+"""Maximum number of files, and of bytes, in the changes of a workspace."""
 POLL = 0.05
+STARVED_SHARE = 0.1
+"""Share of a cell's wall time that it may wait for a processor before the limit says nothing about the code."""
 TICK = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000
 READ_ONLY, NOSUID, NODEV, NOEXEC, REC, PRIVATE = 1, 2, 4, 8, 16384, 1 << 18
-SET_DUMPABLE = 4
+SET_DUMPABLE, DROP_FROM_BOUNDING_SET = 4, 24
 libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Connection(typing.Protocol):
+    """A stream of bytes to the other side and back."""
+
+    def recv(self, most: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def call(name: str, *arguments: object) -> None:
@@ -87,13 +106,13 @@ def mount(kind: str, place: str, flags: int, options: str = "") -> None:
     call("mount", kind.encode(), place.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
 
 
-def send(connection: socket.socket, message: dict[str, typing.Any]) -> None:
+def send(connection: Connection, message: dict[str, typing.Any]) -> None:
     body = json.dumps(message).encode()
     connection.sendall(struct.pack("!I", len(body)) + body)
 
 
-def receive(connection: socket.socket, most: int = MESSAGE) -> dict[str, typing.Any] | None:
-    """The next message, `None` when the other side is gone. Raises ValueError when it is too long or malformed."""
+def receive(connection: Connection, most: int = MESSAGE) -> dict[str, typing.Any] | None:
+    """Return the next message; `None` if the other side is gone. Raises ValueError if it is too long or malformed."""
     head = _exactly(connection, 4)
     if head is None:
         return None
@@ -105,11 +124,11 @@ def receive(connection: socket.socket, most: int = MESSAGE) -> dict[str, typing.
         return None
     message = json.loads(body)
     if not isinstance(message, dict):
-        raise ValueError("message is no object")
+        raise ValueError("message is not an object")
     return message
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes | None:
+def _exactly(connection: Connection, count: int) -> bytes | None:
     parts = bytearray()
     while len(parts) < count:
         part = connection.recv(min(count - len(parts), 1 << 20))
@@ -171,19 +190,76 @@ def _enter(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
     Init(connection, limits).serve()
 
 
+class Pipes:
+    """Standard input and output as a connection."""
+
+    def recv(self, most: int) -> bytes:
+        return os.read(0, most)
+
+    def sendall(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(1, data) :]
+
+    def close(self) -> None:
+        null = os.open("/dev/null", os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        os.close(null)
+
+
+def container() -> None:
+    """Run as the init of a container. The first message has the limits, the folder and the container's maximum age."""
+    global WORK, IN_CONTAINER
+    connection = Pipes()
+    order = receive(connection)
+    if order is None:
+        return
+    if os.getpid() != 1:  # this function kills every process that it sees
+        send(connection, {"error": "not process 1 of a container"})
+        return
+    WORK, IN_CONTAINER = order["folder"], True
+    until = time.monotonic() + order["seconds"]
+    # The workspace may send this signal too, which does no harm.
+    signal.signal(signal.SIGALRM, lambda *_: os._exit(0) if time.monotonic() >= until else None)
+    signal.setitimer(signal.ITIMER_REAL, order["seconds"], 1.0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    libc.prctl(SET_DUMPABLE, 0, 0, 0, 0)
+    for name in [name for name in os.environ if name.startswith("KUBERNETES_")]:
+        del os.environ[name]
+    try:
+        os.makedirs(WORK, exist_ok=True)
+        os.chdir(WORK)
+        for hidden in order["hidden"]:
+            if os.path.isdir(hidden) and not os.path.islink(hidden):
+                shutil.rmtree(hidden)
+            elif os.path.lexists(hidden):
+                os.unlink(hidden)
+        init = Init(connection, order["limits"])
+        init.original = {path: _digest(text) for path, text in _texts() if text is not None}
+    except OSError as error:
+        send(connection, {"error": str(error)})
+        return
+    init.serve()
+
+
 def _write_setting(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
 
 
 def drop_privileges(limits: dict[str, typing.Any]) -> None:
-    """Give up everything that untrusted code must not have."""
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-    call("unshare", NEWUSER)  # so that the number of processes is counted for this workspace alone
-    _write_setting("/proc/sys/user/max_user_namespaces", "0")
+    """Drop every privilege that untrusted code must not have."""
+    if IN_CONTAINER:
+        with contextlib.suppress(OSError):  # most container runtimes forbid it, and remove the network themselves
+            call("unshare", NEWUSER | NEWNET)
+            _write_setting("/proc/sys/user/max_user_namespaces", "0")
+    else:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        call("unshare", NEWUSER)  # so that the number of processes is counted for this workspace alone
+        _write_setting("/proc/sys/user/max_user_namespaces", "0")
     for kind, value in (
         (resource.RLIMIT_AS, limits["memory_bytes"] * 2),
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
@@ -194,6 +270,8 @@ def drop_privileges(limits: dict[str, typing.Any]) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         resource.setrlimit(kind, (value, value))
+    for capability in range(41):
+        libc.prctl(DROP_FROM_BOUNDING_SET, capability, 0, 0, 0)
     header = struct.pack("Ii", 0x20080522, 0)
     call("capset", header, bytes(24))
     libc.prctl(SET_DUMPABLE, 1, 0, 0, 0)
@@ -219,18 +297,20 @@ class Output:
 
 
 class Init:
-    """Process 1 of a workspace: executes what the service asks for, and keeps the limits."""
+    """Process 1 of a workspace: executes the service's requests and enforces the limits."""
 
-    def __init__(self, connection: socket.socket, limits: dict[str, typing.Any]) -> None:
+    def __init__(self, connection: Connection, limits: dict[str, typing.Any]) -> None:
         self.connection, self.limits = connection, limits
         self.repl: int | None = None
         self.link: socket.socket | None = None
         self.output = -1
         self.original: dict[str, str] = {}
         self.lost = False
-        """Whether the REPL ended, with its variables, and there is no new one yet."""
+        """Whether the REPL has ended, its variables are lost, and no new one has started."""
         self.untouched = True
-        """Whether no untrusted code has run: then files can be written without a process of their own."""
+        """Whether no untrusted code has run yet. Files can then be written directly, without a separate process."""
+        self.starved = False
+        """Whether the last cell ran out of wall time because other processes had the processor."""
 
     def serve(self) -> typing.NoReturn:
         operations = {
@@ -251,7 +331,7 @@ class Init:
     def execute(self, request: dict[str, typing.Any]) -> dict[str, typing.Any]:
         """Run a cell, or evaluate an expression, in the REPL."""
         begun = time.monotonic()
-        self.untouched = False
+        self.untouched = self.starved = False
         restarted = self._require_repl()
         kept = Output(self.limits["output_bytes"])
         reply, ended = self._converse(request, kept, begun)
@@ -268,6 +348,7 @@ class Init:
         answer = {"output": kept.text(), "seconds": time.monotonic() - begun, "ended": ended, "restarted": restarted}
         reply = reply or {}
         answer["ok"] = ended is None and reply.get("ok") is True
+        answer["starved"] = self.starved
         if request["op"] == "evaluate":
             answer["value"] = str(reply["value"]) if ended is None and isinstance(reply.get("value"), str) else None
         return answer
@@ -281,7 +362,7 @@ class Init:
                     _write_files(files, most)
             except (OSError, UnicodeError, ValueError) as error:
                 return {"error": f"{type(error).__name__}: {error}"}
-            self.original = {path: _digest(text) for path, text in files.items()}
+            self.original.update({path: _digest(text) for path, text in files.items()})
             return {}
         return self._as_user(lambda: _write_files(files, most))
 
@@ -289,11 +370,11 @@ class Init:
         return self._as_user(lambda: _read_file(request["path"], request["most"]))
 
     def changes(self, request: dict[str, typing.Any]) -> dict[str, typing.Any]:
-        """The files that differ from the snapshot, and the ones of it that are gone."""
+        """Return the files that differ from the snapshot, and the deleted ones."""
         return self._as_user(lambda: _changed_files(self.original))
 
     def _require_repl(self) -> bool:
-        """Start a REPL or wake the one there is. Returns whether an earlier one was lost."""
+        """Start a REPL or wake the existing one. Return whether an earlier one was lost."""
         if self.repl is not None and self.link is not None:
             self._reap()
         if self.repl is not None:
@@ -328,17 +409,18 @@ class Init:
     def _converse(
         self, request: dict[str, typing.Any], kept: Output, begun: float
     ) -> tuple[dict[str, typing.Any] | None, str | None]:
-        """Have the REPL execute the request. Returns its reply, or why it was ended."""
+        """Let the REPL execute the request. Return its reply, or the reason why it was ended."""
         assert self.link is not None and self.repl is not None
         limits, before = self.limits, self._cpu_seconds()
         self.link.settimeout(1.0)
         watched = os.pidfd_open(self.repl)
-        looked = begun
+        sources: list[socket.socket | int] = [self.link, self.output, watched]
+        looked, runnable = begun, 0.0
         try:
             number = os.urandom(8).hex()
             send(self.link, {"op": request["op"], "code": request["code"], "number": number})
             while True:
-                ready, _, _ = select.select([self.link, self.output, watched], [], [], POLL)
+                ready, _, _ = select.select(sources, [], [], POLL)
                 if self.output in ready:
                     self._drain(kept, once=True)
                 if self.link in ready:
@@ -352,9 +434,13 @@ class Init:
                     return None, self._why_gone()
                 now = time.monotonic()
                 if now - begun > limits["wall_seconds"]:
+                    waited = runnable - (self._cpu_seconds() - before)
+                    self.starved = waited > STARVED_SHARE * limits["wall_seconds"]
                     return None, f"wall time limit of {limits['wall_seconds']:g} s"
                 if now - looked < POLL:
                     continue
+                if any(map(_is_runnable, _processes())):
+                    runnable += now - looked
                 looked = now
                 if self._cpu_seconds() - before > limits["cpu_seconds"]:
                     return None, f"CPU time limit of {limits['cpu_seconds']:g} s"
@@ -376,7 +462,7 @@ class Init:
         return f"the REPL exited with code {os.waitstatus_to_exitcode(status)}"
 
     def _reap(self) -> int | None:
-        """Collect every process that has ended. Returns the status of the REPL when it is one of them."""
+        """Reap every process that has ended. Return the status of the REPL if it is one of them."""
         found = None
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -401,7 +487,7 @@ class Init:
         self._kill_all()
 
     def _kill_all(self) -> None:
-        """Kill every process of the workspace but this one."""
+        """Kill every process of the workspace except this one."""
         for _ in range(1000):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
@@ -412,7 +498,7 @@ class Init:
         self.repl = None
 
     def _drain(self, kept: Output, *, once: bool = False) -> None:
-        """Take what there is to read of the output; without `once` at most a pipe's content."""
+        """Read the available output; without `once` at most the content of a pipe."""
         if self.output < 0:
             return
         with contextlib.suppress(BlockingIOError):
@@ -423,12 +509,12 @@ class Init:
                 kept.add(data)
 
     def _cpu_seconds(self) -> float:
-        """CPU time of all processes of the workspace, those included that have ended."""
+        """Return the CPU time of all processes of the workspace, including ended ones."""
         own = resource.getrusage(resource.RUSAGE_CHILDREN)
         return own.ru_utime + own.ru_stime + sum(_cpu_of(pid) for pid in _processes())
 
     def _as_user(self, function: typing.Callable[[], dict[str, typing.Any]]) -> dict[str, typing.Any]:
-        """Do something with files by a process that may do no more than the untrusted code."""
+        """Run a file operation in a process with the privileges of the untrusted code."""
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -446,15 +532,15 @@ class Init:
         theirs.close()
         ours.settimeout(10.0)
         try:
-            answer = receive(ours)
+            reply = receive(ours)
         except (OSError, ValueError):
-            answer = None
+            reply = None
         ours.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        return {"error": "the file operation failed"} if answer is None else answer
+        return {"error": "the file operation failed"} if reply is None else reply
 
 
 def _processes() -> list[int]:
@@ -470,8 +556,20 @@ def _cpu_of(pid: int) -> float:
     return sum(map(int, fields[11:15])) / TICK
 
 
+def _is_runnable(pid: int) -> bool:
+    """Whether a thread of the process runs or waits for a processor, instead of sleeping."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "R":
+                    return True
+    except OSError:
+        pass  # it ended meanwhile
+    return False
+
+
 def _memory_bytes() -> int:
-    """Memory of all processes, as far as it is not shared, and their anonymous files."""
+    """Return the unshared memory of all processes and their anonymous files."""
     total = 0
     for pid in _processes():
         with contextlib.suppress(OSError, ValueError):
@@ -490,7 +588,7 @@ def _digest(text: str) -> str:
 
 
 def _inside(path: str) -> str:
-    """The place of a relative path. Raises ValueError when it leaves the workspace."""
+    """Return the absolute path of a relative one. Raises ValueError if it leaves the workspace."""
     place = os.path.realpath(os.path.join(WORK, path))
     if os.path.isabs(path) or not place.startswith(WORK + "/"):
         raise ValueError(f"{path}: not a path inside the workspace")
@@ -499,8 +597,8 @@ def _inside(path: str) -> str:
 
 @contextlib.contextmanager
 def _as_nobody() -> typing.Iterator[None]:
-    """Create files that belong to the untrusted code, also when this process is root."""
-    if os.geteuid() != 0:
+    """Create files that belong to the untrusted code, even if this process is root."""
+    if os.geteuid() != 0 or IN_CONTAINER:
         yield
         return
     os.setegid(NOBODY)
@@ -532,35 +630,42 @@ def _read_file(path: str, most: int) -> dict[str, typing.Any]:
     return {"content": data[:most].decode("utf-8", "replace"), "truncated": len(data) > most}
 
 
-def _changed_files(original: dict[str, str]) -> dict[str, typing.Any]:
-    changed: dict[str, str] = {}
-    seen, total = set(), 0
+def _texts() -> typing.Iterator[tuple[str, str | None]]:
+    """Return every file below the working folder: relative path -> text, or `None` for a file that is not text."""
     for folder, folders, names in os.walk(WORK):
         folders[:] = [
-            name for name in folders if name != "__pycache__" and not os.path.islink(os.path.join(folder, name))
+            name for name in folders if name not in SKIPPED and not os.path.islink(os.path.join(folder, name))
         ]
         for name in sorted(names):
             place = os.path.join(folder, name)
-            path = os.path.relpath(place, WORK)
             if os.path.islink(place) or not os.path.isfile(place):
                 continue
-            seen.add(path)
             try:
                 with open(place, "rb") as file:
-                    text = file.read(CHANGED_BYTES + 1).decode("utf-8", "strict")
+                    text: str | None = file.read(CHANGED_BYTES + 1).decode("utf-8", "strict")
             except (OSError, UnicodeError):
-                continue
-            if original.get(path) == _digest(text):
-                continue
-            total += len(text)
-            if len(changed) == CHANGED_FILES or total > CHANGED_BYTES:
-                raise ValueError(f"more than {CHANGED_FILES} files or {CHANGED_BYTES >> 20} MiB were changed")
-            changed[path] = text
+                text = None
+            yield os.path.relpath(place, WORK), text
+
+
+def _changed_files(original: dict[str, str]) -> dict[str, typing.Any]:
+    changed: dict[str, str] = {}
+    seen, total = set(), 0
+    for path, text in _texts():
+        seen.add(path)
+        if text is None or original.get(path) == _digest(text):
+            continue
+        total += len(text)
+        if len(changed) == CHANGED_FILES or total > CHANGED_BYTES:
+            raise ValueError(f"more than {CHANGED_FILES} files or {CHANGED_BYTES >> 20} MiB were changed")
+        changed[path] = text
     return {"changed": changed, "deleted": sorted(set(original) - seen)}
 
 
 def _become_repl(link: socket.socket, sink: int, limits: dict[str, typing.Any]) -> None:
     drop_privileges(limits)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(sink, 1)
     os.dup2(sink, 2)
     os.close(sink)
@@ -582,10 +687,10 @@ def _become_repl(link: socket.socket, sink: int, limits: dict[str, typing.Any]) 
 
 
 def _run_cell(code: str, names: dict[str, typing.Any]) -> bool:
-    """Run a cell; the value of a last expression is printed. Returns whether nothing was raised."""
+    """Run a cell and print the value of a last expression. Return whether it raised nothing."""
     try:
         tree = ast.parse(code, "<cell>")
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last = typing.cast(ast.Expr, tree.body.pop()) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "<cell>", "exec"), names)
         if last is not None:
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
@@ -606,7 +711,9 @@ def _run_cell(code: str, names: dict[str, typing.Any]) -> bool:
 
 
 def _evaluate(code: str, names: dict[str, typing.Any]) -> dict[str, typing.Any]:
-    """The value of an expression after the statements before it, as text; of an exception its class."""
+    """Return the value of the last expression as text, after running the statements before it; for an exception its
+    class.
+    """
     try:
         tree = ast.parse(code, "<check>")
         last = tree.body.pop()
@@ -623,3 +730,5 @@ def _evaluate(code: str, names: dict[str, typing.Any]) -> dict[str, typing.Any]:
 
 if __name__ == "__main__":
     template(socket.socket(fileno=int(sys.argv[1])))
+elif __name__ == "__container__":
+    container()

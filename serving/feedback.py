@@ -60,35 +60,35 @@ class FeedbackQueue:
 
     def token(self, request_id: str, caller: str, question: Question, answer: Answer) -> str:
         """Return a token with which `caller` may rate this answer."""
-        told = {"id": request_id, "caller": caller, "answer": answer.answer, "source_ids": answer.source_ids}
-        return self._serializer.dumps(told | {"asked": question.model_dump()})
+        payload = {"id": request_id, "caller": caller, "answer": answer.answer, "source_ids": answer.source_ids}
+        return self._serializer.dumps(payload | {"asked": question.model_dump()})
 
     def add(self, feedback: Feedback, caller: str) -> Path:
         """Store a rating. Raises `TokenRefused`, and OSError when the folder cannot be written."""
         try:
-            told = self._serializer.loads(feedback.token, max_age=TOKEN_SECONDS)
+            payload = self._serializer.loads(feedback.token, max_age=TOKEN_SECONDS)
         except SignatureExpired:
             raise TokenRefused(410, "token: older than 24 hours; ask again to rate the new answer") from None
         except BadData:
             raise TokenRefused(403, "token: not one of this service; send the feedback_token of an answer") from None
-        if told["caller"] != caller:
+        if payload["caller"] != caller:
             raise TokenRefused(403, "token: belongs to an answer that was given to another key")
         self.folder.mkdir(parents=True, exist_ok=True)
         if sum(1 for _ in self.folder.iterdir()) >= MAX_WAITING:
             raise OSError("the feedback folder is full")
         up = feedback.verdict == "up"
         content = {
-            **told["asked"],
+            **payload["asked"],
             "verdict": feedback.verdict,
             "comment": feedback.comment,
-            "answered": told["answer"],
+            "answered": payload["answer"],
             "asked_by": caller,
             "rated_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "review": "pending",
-            "answer": feedback.correct_answer or (told["answer"] or "" if up else ""),
-            "message_ids": told["source_ids"],
+            "answer": feedback.correct_answer or (payload["answer"] or "" if up else ""),
+            "message_ids": payload["source_ids"],
         }
-        file = self.folder / f"{told['id']}.yaml"
+        file = self.folder / f"{payload['id']}.yaml"
         text = _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
         try:
             descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

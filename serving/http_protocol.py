@@ -19,7 +19,7 @@ GRACE_SECONDS = 2
 HEAD_SECONDS = 10.0
 UNREAD_SECONDS = 60.0
 IPV6_CLIENT_BITS = 64
-"""Whoever has one IPv6 address usually has its whole /64 network, so that network counts as one client."""
+"""Prefix length of an IPv6 client: the owner of an address usually has its whole /64 network."""
 
 
 def server_config(app: ASGIApp, **where: Any) -> uvicorn.Config:
@@ -127,7 +127,7 @@ class ServiceProtocol(H11Protocol):
 
 
 def client_of(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the key of a client: its IPv4 address, or the /64 network of its IPv6 address."""
     try:
         ip = ip_address(address)
     except ValueError:

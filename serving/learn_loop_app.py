@@ -1,4 +1,4 @@
-"""The HTTP interface of learn loops: start one, follow it, cancel it, and report what happened to its e-mails."""
+"""The HTTP interface of learn loops: start, follow and cancel a loop, and report events of its e-mails."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from tasks.outreach.events import EventStore, UnknownMessage
 
 
 class LearnLoopRequest(BaseModel):
-    """A loop to start. What is left out is as the service is configured."""
+    """A loop to start. Missing fields default to the configuration of the service."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -30,7 +30,9 @@ class LearnLoopRequest(BaseModel):
     rollouts_per_group: int | None = Field(default=None, ge=2, le=256, description="e-mails per prospect and iteration")
     seed: int | None = Field(default=None, ge=0, le=2**31, description="order of prospects and sampling")
     graph_seed: int | None = Field(default=None, ge=0, le=2**31, description="synthetic graph and prospects")
-    webhook_url: str | None = Field(default=None, max_length=2000, description="URL that receives a notice after every iteration")
+    webhook_url: str | None = Field(
+        default=None, max_length=2000, description="URL that receives a notice after every iteration"
+    )
     wait: bool = Field(default=False, description="begin after other loops on this graph instead of being refused")
 
 
@@ -41,7 +43,7 @@ class Started(BaseModel):
 
 
 class LoopStatus(BaseModel):
-    """How far a loop is. `metrics` has the figures of every finished iteration, iteration 0 included."""
+    """State of a loop. `metrics` has the figures of every finished iteration, including iteration 0."""
 
     run_id: str
     state: Literal["queued", "running", "finished", "failed", "cancelled"]
@@ -49,12 +51,12 @@ class LoopStatus(BaseModel):
     error: str | None
     metrics: list[dict[str, Any]]
     undelivered: list[str]
-    """Notices that the webhook's receiver has not accepted yet."""
+    """Notices that the receiver of the webhook has not accepted yet."""
     results_path: str
 
 
 class EmailEvent(BaseModel):
-    """What happened to an e-mail."""
+    """An event of an e-mail."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -64,7 +66,7 @@ class EmailEvent(BaseModel):
 
 class Stored(BaseModel):
     new: bool
-    """False when this event was known already: it counts once."""
+    """False if this event was known, because it counts once."""
 
 
 _BODY = (*BODY_ERRORS, 401)
@@ -73,7 +75,7 @@ RunId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="w
 
 
 def learn_loop_app(runs: LearnLoopRuns, store: EventStore, *, keys: Keys, origins: Origins) -> ASGIApp:
-    """The application. `runs` are opened when it starts and closed when it ends."""
+    """Build the application. It opens `runs` at startup and closes them at shutdown."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -115,14 +117,14 @@ def learn_loop_app(runs: LearnLoopRuns, store: EventStore, *, keys: Keys, origin
 
     @fastapi.post("/learn-loop/{run_id}/cancel", dependencies=with_key, responses=documented(*_BODY, 404))
     def cancel(run_id: RunId) -> LoopStatus:
-        """Stop a loop. What it has finished stays; a loop that has ended is left as it is."""
+        """Stop a loop. Finished iterations stay; a loop that has ended does not change."""
         status_of(run_id)
         runs.cancel(run_id)
         return status_of(run_id)
 
     @fastapi.post("/feedback", status_code=201, dependencies=with_key, responses=documented(*_BODY, 404))
     def feedback(reported: EmailEvent) -> Stored:
-        """Report an event of an e-mail. Reporting it again changes nothing. It is used from the next iteration on."""
+        """Report an event of an e-mail, idempotently. The next iteration uses it."""
         try:
             return Stored(new=store.record(reported.message_id, reported.event))
         except UnknownMessage as error:

@@ -1,4 +1,4 @@
-"""Learn loops as processes: at most one per graph, started, watched, cancelled, and taken up again when the service comes back."""
+"""Run learn loops as processes, at most one per graph. They resume when the service restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Busy(BadInput):
 
 
 class LearnLoopRuns:
-    """The loops below a folder. What is asked of them survives the service: each has its request in its folder."""
+    """The loops below a folder. Each keeps its request in its folder, so that it survives the service."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class LearnLoopRuns:
         check: Callable[[Mapping[str, Any]], str],
         command: Callable[[str, Mapping[str, Any]], list[str]],
     ) -> None:
-        """`check` raises `BadInput` for settings that cannot be used, and says which graph they are about; `command` runs them."""
+        """`check` returns the graph key of settings or raises `BadInput`; `command` returns the command that runs them."""
         self._folder = folder
         self._check = check
         self._command = command
@@ -46,14 +46,14 @@ class LearnLoopRuns:
         folder.mkdir(parents=True, exist_ok=True)
 
     def open(self) -> None:
-        """Take up the loops that were unfinished when the service ended, the oldest first."""
+        """Resume the loops that were unfinished when the service ended, oldest first."""
         with self._lock:
             for run_id in self._unfinished():
                 self._save(run_id, state="queued")
             self._start_next()
 
     def close(self) -> None:
-        """End all processes; their loops go on when the service is opened again."""
+        """End all processes. Their loops resume when the service opens again."""
         with self._lock:
             self._closing = True
             processes = dict(self._processes)
@@ -64,14 +64,14 @@ class LearnLoopRuns:
                 process.wait(timeout=60)
             with self._lock:
                 if run_id not in self._cancelled:
-                    self._save(run_id, state="queued", error=None)  # it may have written that it was cancelled
+                    self._save(run_id, state="queued", error=None)  # it may have written its cancellation
 
     def submit(self, settings: Mapping[str, Any], *, wait: bool) -> str:
-        """Start a loop, or have it wait for those on the same graph; returns its id.
+        """Start a loop, or queue it behind those on the same graph. Return its id.
 
         Raises:
             BadInput: the settings cannot be used.
-            Busy: another loop works on the graph, and this one is not to wait.
+            Busy: another loop works on the graph, and the request does not allow waiting.
         """
         graph = self._check(settings)
         with self._lock:
@@ -88,11 +88,11 @@ class LearnLoopRuns:
         return run_id
 
     def cancel(self, run_id: str) -> None:
-        """Stop a loop; what is finished stays. Raises `KeyError` for an unknown one."""
+        """Stop a loop; finished iterations stay. Raises `KeyError` for an unknown loop."""
         with self._lock:
             if self.status(run_id)["state"] not in UNFINISHED:
                 return
-            self._cancelled.add(run_id)  # the loop itself may still write that it runs, or fails
+            self._cancelled.add(run_id)  # the loop may still write that it runs or fails
             self._save(run_id, state="cancelled")
             process = self._processes.get(run_id)
         if process is not None:
@@ -102,14 +102,17 @@ class LearnLoopRuns:
                 self._start_next()
 
     def status(self, run_id: str) -> dict[str, Any]:
-        """State, iteration, metrics of the finished iterations and undelivered notices. Raises `KeyError` for an unknown loop."""
+        """Return state, iteration, metrics of finished iterations and undelivered notices.
+
+        Raises `KeyError` for an unknown loop.
+        """
         folder = self._folder / run_id
         try:
             state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise KeyError(run_id) from None
         if run_id in self._processes:
-            state["state"] = "running"  # whatever it has written: it is over when its process is
+            state["state"] = "running"  # the loop is over when its process has ended, regardless of its records
         if run_id in self._cancelled:
             state["state"] = "cancelled"
         metrics = [
@@ -141,7 +144,7 @@ class LearnLoopRuns:
         write_json(file, known | changes)
 
     def _start_next(self) -> None:
-        """Start every loop whose graph no other one works on. The lock is held."""
+        """Start every queued loop whose graph is free. The caller holds the lock."""
         if self._closing:
             return
         at_work = {self._request(run_id)["graph"] for run_id in self._processes}
@@ -153,7 +156,7 @@ class LearnLoopRuns:
             with (self._folder / run_id / LOG).open("ab") as log:
                 process = subprocess.Popen(
                     [sys.executable, str(LIFELINE), *self._command(run_id, request["settings"])],
-                    stdin=subprocess.PIPE,  # nothing is written: it ends with this process, however that ends
+                    stdin=subprocess.PIPE,  # never written to: it closes when this process ends, even if killed
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,

@@ -23,8 +23,7 @@ def main() -> None:
     os.dup2(2, 1)
     wanted = json.loads(sys.argv[1])
 
-    from training.backends.serving import VllmServer, open_policy_server
-    from training.backends.torch.settings import TorchSettings
+    from training.backends.serving import VllmServer, open_policy_server, serving_settings
     from training.errors import BadInput
 
     adapters = {name: Path(folder) for name, folder in wanted["adapters"].items()}
@@ -33,7 +32,7 @@ def main() -> None:
     except BadInput as error:
         print(json.dumps({"error": str(error)}), file=report, flush=True)
         sys.exit(2)
-    settings = TorchSettings()
+    settings = serving_settings(wanted["trained_with"])
     capacity = max(1, min(settings.max_running, settings.kv_cache_tokens // CONVERSATION_TOKENS))
     if isinstance(server, VllmServer):
         capacity = VLLM_CAPACITY

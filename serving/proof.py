@@ -82,7 +82,9 @@ def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
     ]
     names = [name for name in names if name not in known]
     if not added and not names:
-        words = [uninflected(part) for word in content_words(plain(answer)) for part in re.split(r"[^\w']", word) if part]
+        words = [
+            uninflected(part) for word in content_words(plain(answer)) for part in re.split(r"[^\w']", word) if part
+        ]
         names = [] if facts else [word for word in words if word not in known]
         added = facts
     return added, list(dict.fromkeys(names))

@@ -34,8 +34,8 @@ class ServingSettings(BaseModel):
     keys_file: Path | None = None
     """YAML file of keys on the service's machine, such as a mounted secret, read when the service starts."""
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which the service is reached, in addition to loopback and the address that it listens on. A name with a
-    port (`agent.example:8443`) is valid at that port only.
+    """Host names that clients may use, in addition to loopback and the address that it listens on. A name with a port
+    (`agent.example:8443`) is valid at that port only.
     """
     max_waiting: int = Field(default=32, ge=0, le=1_000)
     """Questions that wait for a place; the service refuses more with 503."""
@@ -46,7 +46,7 @@ class ServingSettings(BaseModel):
     result_seconds: float = Field(default=3600.0, gt=0)
     """How long the answer of a submitted question is kept."""
     max_results: int = Field(default=512, ge=1)
-    """Submitted questions that are kept, answered or not; one key may have half of them."""
+    """Maximum number of submitted questions that are kept, answered or not. One key may have at most half of them."""
     feedback_folder: Path = FEEDBACK
 
     @field_validator("allowed_hosts")

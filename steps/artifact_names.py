@@ -1,9 +1,12 @@
-"""Names under which pipelines publish and find what they make. Renaming one orphans the versions stored under it."""
+"""Names of artifacts. Renaming one orphans the versions stored under it."""
 
 from __future__ import annotations
 
 MODEL_NAME = "email-search-agent"
 CODING_MODEL_NAME = "coding-agent"
+
+CODING_SCENARIOS = "coding_scenarios"
+"""Key of an experiment's data, in words: no artifact."""
 
 MAIL_DATABASE = "mail_database"
 MAIL_REPORT = "mail_report"

@@ -1,4 +1,4 @@
-"""What of a step's result must not be served from the cache."""
+"""Results that must not be served from the cache."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from agent.metrics import Prediction
 
 
 def keep_errors_out_of_cache(predictions: Sequence[Prediction]) -> None:
-    """Make the next run repeat the running step when any question ended in an error: the cause may be gone by then."""
+    """Make the next run repeat the current step if any question ended in an error, because the cause may be gone."""
     if any(prediction.error is not None for prediction in predictions):
         Client().update_step_run(get_step_context().step_run.id, cache_expires_at=utc_now())

@@ -1,4 +1,4 @@
-"""What is known of a checkpoint that leaves the project: its files, its data, its evaluation, and a card that says so."""
+"""Export a checkpoint with a model card about its data and evaluation."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from environment.tools import tool_schemas
 from reports.model_card import model_card
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
 from steps.inference.service_lifecycle import episode_settings
-from training.backends.base_model import BaseModelFiles
 from training.backends.export import write_adapter, write_merged
+from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
 from training.errors import BadInput
 
@@ -31,32 +31,32 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     """Write the adapter, or the merged model, and its card to `folder`, all or nothing.
 
     Raises:
-        BadInput: `folder` holds something already, or the disk is full.
+        BadInput: `folder` is not empty, or the disk is full.
     """
     require_empty(folder)
-    beside = folder.absolute().with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+    partial = folder.absolute().with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
-        beside.mkdir(parents=True)
-        (write_merged if merged else write_adapter)(checkpoint, base, beside)
-        (beside / CARD).write_text(card_of(checkpoint, merged=merged), encoding="utf-8")
-        os.replace(beside, folder)
+        partial.mkdir(parents=True)
+        (write_merged if merged else write_adapter)(checkpoint, base, partial)
+        (partial / CARD).write_text(card_of(checkpoint, merged=merged), encoding="utf-8")
+        os.replace(partial, folder)
     except (OSError, RuntimeError) as error:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        if full:  # safetensors tells of a full disk in words only
+        if full:  # safetensors reports a full disk in its message only
             raise BadInput(f"--to {folder}: no space left on the disk: free some and run again") from error
         raise
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def require_empty(folder: Path) -> None:
-    """Raises BadInput when an export to `folder` would overwrite something."""
+    """Raise BadInput if an export to `folder` would overwrite something."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise BadInput(f"--to {folder} exists and is not empty: name a new folder")
 
 
 def card_of(checkpoint: Checkpoint, *, merged: bool) -> str:
-    """The model card, with what this ZenML store knows of the checkpoint."""
+    """Build the model card from what this ZenML store knows about the checkpoint."""
     manifest = checkpoint.manifest
     version = _model_version(manifest)
     metrics = version.get_artifact(METRICS) if version else None
@@ -77,7 +77,7 @@ def card_of(checkpoint: Checkpoint, *, merged: bool) -> str:
 
 
 def _model_version(manifest: CheckpointManifest) -> ModelVersionResponse | None:
-    """The registered version of exactly this adapter; a checkpoint folder may come from another store."""
+    """Return the registered version of exactly this adapter, if any; a folder may come from another store."""
     with contextlib.suppress(KeyError):
         version = Client().get_model_version(MODEL_NAME, manifest.name)
         stored = version.get_artifact(CHECKPOINT)
@@ -98,10 +98,10 @@ def _described(name: str, id: str) -> str:
     except KeyError:
         return f"{name}, artifact {id} (not in this ZenML store)"
     known: dict[str, Any] = version.run_metadata
-    told = ""
+    counts = ""
     if name == MAIL_DATABASE and {"kept", "inboxes"} <= known.keys():
         source = version.step.config.parameters["config"]["emails"]
-        told = f": {known['kept']:,} mails in {known['inboxes']:,} inboxes, source {source}"
+        counts = f": {known['kept']:,} mails in {known['inboxes']:,} inboxes, source {source}"
     if name == SCENARIOS and {"train", "test"} <= known.keys():
-        told = f": {known['train']:,} questions to train on, {known['test']:,} held out"
-    return f"{name} version {version.version} (artifact {id}){told}"
+        counts = f": {known['train']:,} questions to train on, {known['test']:,} held out"
+    return f"{name} version {version.version} (artifact {id}){counts}"

@@ -1,4 +1,4 @@
-"""Ending a step that runs an event loop by a signal."""
+"""Let signals end a step that runs an event loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ Result = TypeVar("Result")
 
 
 def run_cancellable(main: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run` within `signals_cancel`.
+    """Run a coroutine like `asyncio.run`, within `signals_cancel`.
 
-    ART's loss imports a library that replaces `asyncio.run` by one that leaves SIGINT alone; what runs after a training in the
-    same process would get that.
+    Not `asyncio.run` itself: a library that ART's loss imports replaces it by one that ignores SIGINT.
     """
     with signals_cancel(), asyncio.Runner() as runner:
         return runner.run(main)
@@ -25,11 +24,11 @@ def run_cancellable(main: Coroutine[Any, Any, Result]) -> Result:
 
 @contextmanager
 def signals_cancel() -> Iterator[None]:
-    """SIGINT and SIGTERM cancel what `asyncio.run` runs within; who handled them before does so when the loop has ended.
+    """Let SIGINT and SIGTERM cancel the running event loop. The previous handlers follow when the loop has ended.
 
-    ZenML's handler raises wherever the signal comes. Within an event loop that loses a callback now and then, and whatever
-    waits for it never ends, not even when it is cancelled. asyncio's own handler cancels instead, but takes the place of
-    Python's only. Does nothing outside the main thread, which no signal reaches.
+    ZenML's handler raises at any point. In an event loop that may lose a callback, and a task that waits for the
+    callback never ends, not even if cancelled. asyncio's handler cancels instead, but replaces only Python's default
+    handler. Does nothing outside the main thread, which receives no signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""Which stored checkpoint and mail database a pipeline works with: what "the current one" means."""
+"""Find the stored checkpoint and mail database that a pipeline works with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.errors import BadInput
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint, and a reference with which `find_checkpoint` finds exactly this one again."""
+    """A checkpoint, and the unique reference that `find_checkpoint` resolves to it."""
 
     checkpoint: Checkpoint
     reference: str
@@ -25,13 +25,13 @@ class StoredCheckpoint:
 
 
 def find_checkpoint(reference: str | None = None, *, unpromoted: bool = True) -> StoredCheckpoint:
-    """The checkpoint that `reference` names: a folder, or id or name of an artifact version.
+    """Find the checkpoint that `reference` names: a folder, or the id or name of an artifact version.
 
-    Without one, that of the model version in stage production. When there is none, that of the latest model version, unless
-    `unpromoted` is false.
+    The default is that of the model version in stage production. If there is none and `unpromoted` is true, it is that
+    of the latest model version.
 
     Raises:
-        BadInput: when there is none, or it is damaged.
+        BadInput: there is no such checkpoint, or it is damaged.
     """
     if reference is None:
         version = current_model_version()
@@ -56,7 +56,7 @@ def find_checkpoint(reference: str | None = None, *, unpromoted: bool = True) ->
 
 
 def describe_version(version: ModelVersionResponse) -> str:
-    """Say which version this is, what it is worth and what the gate decided."""
+    """Describe a version: its name, stage and accuracy, and why it was not promoted."""
     facts = [f"stage {version.stage}" if version.stage else "no stage"]
     evaluation = version.run_metadata.get("evaluation") or {}
     if "trained" in evaluation:
@@ -68,17 +68,20 @@ def describe_version(version: ModelVersionResponse) -> str:
     return f"{version.name} ({', '.join(facts)})"
 
 
-def production_version() -> ModelVersionResponse | None:
-    """The model version in stage production, if there is one and it has a checkpoint."""
+def production_version(model: str = MODEL_NAME) -> ModelVersionResponse | None:
+    """The version of a model in stage production, if there is one and it has a checkpoint."""
     with contextlib.suppress(KeyError):  # nothing was promoted yet
-        version = Client().get_model_version(MODEL_NAME, ModelStages.PRODUCTION)
+        version = Client().get_model_version(model, ModelStages.PRODUCTION)
         if version.get_artifact(CHECKPOINT) is not None:
             return version
     return None
 
 
 def current_model_version() -> ModelVersionResponse:
-    """The model version in stage production, else the latest with a checkpoint. Raises `BadInput` when there is none."""
+    """Return the model version in stage production, else the latest with a checkpoint.
+
+    Raises `BadInput` if there is none.
+    """
     if version := production_version():
         return version
     try:
@@ -86,17 +89,17 @@ def current_model_version() -> ModelVersionResponse:
             if version.get_artifact(CHECKPOINT) is not None:
                 return version
     except KeyError:
-        pass  # there is no model at all, which is the same to the caller as one without versions
+        pass  # no model is the same to the caller as a model without versions
     raise BadInput("there is no trained checkpoint yet: run `python run.py --pipeline train` first")
 
 
 def find_mail_database(stored: StoredCheckpoint | None = None, reference: str | None = None) -> ArtifactVersionResponse:
-    """The mail database that `reference` (id or name of an artifact version) names.
+    """Find the mail database that `reference` names, the id or name of an artifact version.
 
-    Without one: the database of the checkpoint's model version, else the one it was trained on, else the latest.
+    The default is the database of the checkpoint's model version, else the one it was trained on, else the latest.
 
     Raises:
-        BadInput: when there is none.
+        BadInput: there is no such database.
     """
     client = Client()
     try:
@@ -106,7 +109,7 @@ def find_mail_database(stored: StoredCheckpoint | None = None, reference: str | 
             if stored.model_version and (linked := stored.model_version.get_artifact(MAIL_DATABASE)):
                 return linked
             if trained_on := stored.checkpoint.manifest.data.get(MAIL_DATABASE):
-                with contextlib.suppress(KeyError):  # a checkpoint may come from another machine's store
+                with contextlib.suppress(KeyError):  # a checkpoint may come from the store of another machine
                     return client.get_artifact_version(trained_on)
         return client.get_artifact_version(MAIL_DATABASE)
     except KeyError as error:

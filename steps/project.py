@@ -1,4 +1,4 @@
-"""Where this checkout keeps what it makes, and which of its files a cached result depends on."""
+"""Folders of this checkout, and the source files that cached results depend on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUESTION_REPLIES = OUTPUTS / "question_replies"
 
 
 def code_of(*rooms: str) -> list[str]:
-    """Source files of the rooms, relative to the checkout: what a cache policy has to watch beside the step's own code."""
+    """Return the source files of `rooms`, relative to the checkout, for the cache policy of a step."""
     return [
         str(file.relative_to(ROOT))
         for room in rooms
@@ -25,20 +25,37 @@ def code_of(*rooms: str) -> list[str]:
     ]
 
 
-def training_code() -> str:
-    """Return the SHA-256 of the code that decides what a training run does: the same run means the same code."""
+def code_digest(*rooms: str) -> str:
+    """Return the SHA-256 of the source files of `rooms`, with their names."""
     digest = hashlib.sha256()
-    for name in code_of("agent", "environment", "steps/training", "training"):
+    for name in code_of(*rooms):
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256((ROOT / name).read_bytes()).digest())
     return digest.hexdigest()
 
 
+def training_code() -> str:
+    """Return the digest of the code that a training run of the e-mail agent depends on, a part of its key."""
+    return code_digest("agent", "environment", "steps/training", "training")
+
+
+def coding_code() -> str:
+    """Return the digest of the code that a training run of the coding agent depends on, a part of its key."""
+    return code_digest("sandbox", "steps/coding", "tasks/coding", "training")
+
+
+def learn_loop_code() -> str:
+    """Return the digest of the code that a learn loop depends on, a part of its key."""
+    return code_digest("steps/learn_loop", "tasks/outreach", "training")
+
+
 def git_revision() -> str | None:
-    """Commit of this checkout, with `+changes` when tracked files differ from it; `None` outside a repository."""
+    """Return the commit of this checkout, with `+changes` if tracked files differ; `None` outside a repository."""
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
         return git("rev-parse", "HEAD") + ("+changes" if git("status", "--porcelain", "--untracked-files=no") else "")

@@ -1,4 +1,4 @@
-"""The base model's files in the artifact store: published once, fetched on other machines instead of from the source."""
+"""Publish the files of the base model in the artifact store, from which other machines fetch them."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ PUBLISHED_FILE = "published.json"
 
 
 class PublishedModel(BaseModel):
-    """What `{store}/base_models/{checksum}/` holds. Written last: where it is, all that it names was uploaded."""
+    """Manifest of `{store}/base_models/{checksum}/`. Written last, so that all files that it names are there."""
 
     id: str
     source: str
-    """Other sources may have the same weights with another tokenizer or chat template."""
+    """Part of the identity, because another source may have the same weights with another tokenizer or chat
+    template.
+    """
     checksum: str
     files: dict[str, str]
-    """sha256 of each file by its name."""
+    """File name -> sha256."""
 
 
 def manifest_fields(files: BaseModelFiles, source: str, experiment: Experiment) -> dict[str, Any]:
-    """Return what the manifests of a run's checkpoints have in common: base model, settings, data and time."""
+    """Return the common fields of a run's checkpoint manifests: base model, settings, data and time."""
     return {
         "base_model": files.id,
         "base_model_checksum": files.checksum,
@@ -54,29 +56,32 @@ def manifest_fields(files: BaseModelFiles, source: str, experiment: Experiment) 
 
 
 def publish_base_model(files: BaseModelFiles, source: str) -> None:
-    """Uploads what a remote artifact store lacks of the model. A store that is away costs a line: there is the source."""
+    """Upload files that a remote artifact store lacks.
+
+    If the store does not answer, print a line; the source still has the model.
+    """
     store = Client().active_stack.artifact_store
     if store.config.is_local:
         return
     try:
         _upload(store, files, source)
-    except Exception as error:  # botocore, aiohttp and s3fs each have errors of their own
+    except Exception as error:  # botocore, aiohttp and s3fs each raise their own errors
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         say(f"the base model is not in the artifact store, other machines ask its source: {reason}")
 
 
 def published_base_model(source: str, checksum: str) -> PublishedModel | None:
-    """The model as a remote artifact store has it, if it does. Raises what the artifact store raises."""
+    """Return the manifest of the model in a remote artifact store, if any. Raises errors of the store."""
     store = Client().active_stack.artifact_store
     published = None if store.config.is_local else _published(store, checksum)
     return published if published and published.source == source else None
 
 
 def base_model_files(source: str, checksum: str, *, progress: Callable[[str], None] | None = None) -> BaseModelFiles:
-    """The files that were published, from this machine or the artifact store; without any, whatever the source has now.
+    """Return the published files, from this machine or the artifact store; if there are none, the files of the source.
 
     Raises:
-        BadInput: what arrived is damaged or does not fit on the disk, or as `resolve_base_model` does.
+        BadInput: a file is damaged or does not fit on the disk, or `resolve_base_model` fails.
     """
     published = published_base_model(source, checksum)
     if published is None:
@@ -121,7 +126,7 @@ def _upload(store: BaseArtifactStore, files: BaseModelFiles, source: str) -> Non
 
 
 def _described(files: BaseModelFiles, source: str, known: PublishedModel | None) -> PublishedModel:
-    # The checksum stands for the weights: where it is known what it stands for, 15 GB need not be read again.
+    # A known checksum identifies the weights, so that 15 GB need not be read again.
     weights = _weights(known) if known and known.checksum == files.checksum else {}
     digests = {name: weights.get(name) or file_sha256(files.path / name) for name in model_files(files.path)}
     return PublishedModel(id=files.id, source=source, checksum=files.checksum, files=digests)
@@ -132,7 +137,7 @@ def _weights(published: PublishedModel) -> dict[str, str]:
 
 
 def _published(store: BaseArtifactStore, checksum: str) -> PublishedModel | None:
-    """What is published in whole; None too when a listing is torn, is not of these weights, or a file has expired."""
+    """Return the manifest of a complete publication; None if it is torn, of other weights, or lacks an expired file."""
     folder = _folder(store, checksum)
     listing = os.path.join(folder, PUBLISHED_FILE)
     if not store.exists(listing):

@@ -1,4 +1,4 @@
-"""A copy of the project to run its front door in: own data, own runs, own ZenML."""
+"""A copy of the project in which tests run `run.py`, with its own data, runs and ZenML configuration."""
 
 from __future__ import annotations
 
@@ -16,8 +16,19 @@ import standstill
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
-    "agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports",
-    "sandbox", "serving", "steps", "tasks", "training",
+    "agent",
+    "cluster",
+    "commands",
+    "configs",
+    "environment",
+    "materializers",
+    "pipelines",
+    "reports",
+    "sandbox",
+    "serving",
+    "steps",
+    "tasks",
+    "training",
 )
 
 SMALL_COMPANY = [

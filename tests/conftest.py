@@ -1,4 +1,4 @@
-"""What every test shares: a ZenML of its own, no telemetry, and the real model where a test asks for it."""
+"""Shared by all tests: a separate ZenML configuration, no telemetry, and the real model for tests that request it."""
 
 from __future__ import annotations
 
@@ -36,33 +36,64 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
 }
 
-# Machines are busy with other things: how long an example takes says nothing about the code.
+# Machines may be busy, so the time that an example takes says nothing about the code.
 settings.register_profile("any_machine", deadline=None)
 settings.load_profile("any_machine")
 
 MODELS = Path(__file__).parents[1] / "models"
 
-# What downloads the real model, looks for a free port or counts pods is one after another.
+# Tests that download the real model, look for a free port or count pods run one after another.
 _ONE_AFTER_ANOTHER = ("test_end_to_end.py", "serving", "on_cluster", "test_base_model.py")
-# What takes longest comes first, so that no worker is left with it when the others have nothing more to do.
+# The longest tests run first, so that no worker is left with one at the end.
 _LONGEST = ("services", "test_bad_input.py", "test_injections.py", "test_question_writing.py")
-# What starts processes, pipelines or servers, or trains: `make test-fast` leaves these files and folders out.
+# Files and folders that start processes, pipelines or servers, or train: `make test-fast` leaves them out.
 _SERVICES = frozenset(
-    ["test_bad_input.py", "test_cluster_commands.py", "test_continuing.py", "test_end_to_end.py", "test_question_writing.py"]
-    + ["test_serverless.py", "test_standstill.py", "on_cluster", "pipelines", "serving", "cluster", "backends"]
-    + ["test_browser.py", "test_injections.py", "test_every_setting_acts.py", "test_materializers.py", "test_gpu_check.py"]
-    + ["test_published_run.py", "test_published_model.py", "test_model_registry.py", "test_gathering.py"]
+    [
+        "test_bad_input.py",
+        "test_cluster_commands.py",
+        "test_continuing.py",
+        "test_end_to_end.py",
+        "test_question_writing.py",
+    ]
+    + [
+        "test_serverless.py",
+        "test_standstill.py",
+        "on_cluster",
+        "pipelines",
+        "commands",
+        "serving",
+        "cluster",
+        "backends",
+    ]
+    + [
+        "test_browser.py",
+        "test_injections.py",
+        "test_every_setting_acts.py",
+        "test_materializers.py",
+        "test_gpu_check.py",
+    ]
+    + [
+        "test_published_run.py",
+        "test_published_model.py",
+        "test_model_registry.py",
+        "test_gathering.py",
+        "test_gathering_interrupted.py",
+    ]
     + ["test_replay.py", "test_turn_credit.py", "test_second_task.py", "test_health.py"]
+    + ["test_coding.py", "test_containers.py", "test_r2e_gym.py", "test_training_kills.py"]
 )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of services, and put the longest files first."""
+    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first."""
     tests = Path(__file__).parent
     for item in items:
         if not _SERVICES.isdisjoint(item.path.relative_to(tests).parts):
             item.add_marker(pytest.mark.service)
+        if hasattr(getattr(item, "module", None), "Checkout") and "on_cluster" not in item.path.parts:
+            # What it runs is watched for hanging by itself (`standstill`), which a slow machine does not trip.
+            item.add_marker(pytest.mark.timeout(0))
     if not hasattr(config, "workerinput"):
         return
 

@@ -1,4 +1,4 @@
-"""A language model on loopback: an OpenAI-compatible server whose replies a test decides."""
+"""A language model on loopback: an OpenAI-compatible server with replies chosen by a test."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--pipeline", "eval", "--schedule", "0 2 * * *"], "--schedule is for --pipeline train and --pipeline all"),
         (["--dry-run", "--schedule", "0 2 * * *"], "leave out --schedule"),
         (["--pipeline", "all", "--summary", "configs"], "is a folder; name a file"),
-        (["--pipeline", "all", "--summary", "run.py/x/y.json"], "run.py is no folder that can be written to"),
+        (["--pipeline", "all", "--summary", "run.py/x/y.json"], "run.py is not a folder that can be written to"),
         (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
@@ -34,7 +34,10 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
         (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
-        (["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")], "no.txt"),
+        (
+            ["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")],
+            "no.txt",
+        ),
         (["--dry-run", *settings(scoring="custom", reward_function="rewards:mine")], "rewards cannot be imported"),
         (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
         (["--dry-run", *settings(emails="absent_folder", train_questions="absent")], "absent_folder"),
@@ -53,11 +56,18 @@ def test_bad_input_is_one_line_and_exit_code_2(shared_checkout: Checkout, words:
 
 
 def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout, tiny_base: Path) -> None:
-    words = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base, max_steps=10, validate_every=5, max_steps_off_policy=2)]
+    words = [
+        "--pipeline",
+        "train",
+        "--dry-run",
+        *settings(base_model=tiny_base, max_steps=10, validate_every=5, max_steps_off_policy=2),
+    ]
     done = shared_checkout.run(*words)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(r"base model +ok .* on this machine", done.stdout)
-    assert re.search(r"rollouts +at most 240, and 72 for validation", done.stdout)
+    assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(
+        r"base model +ok .* on this machine", done.stdout
+    )
+    assert re.search(r"rollouts +at most 480, and 144 for validation", done.stdout)
     assert "at most 2 optimizer steps" in done.stdout
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (shared_checkout.folder / "outputs" / "runs").exists()
@@ -70,7 +80,12 @@ def test_a_backend_that_cannot_work_here_is_named(shared_checkout: Checkout, tin
     assert done.returncode == 2 and "WANDB_API_KEY" in done.stderr, done.stderr
 
 
-def test_a_checkpoint_that_is_none_is_named(shared_checkout: Checkout) -> None:
+def test_no_clock_ends_what_is_watched_for_hanging(request: pytest.FixtureRequest) -> None:
+    limit = request.node.get_closest_marker("timeout")
+    assert limit is not None and limit.args == (0,)
+
+
+def test_an_invalid_checkpoint_is_named(shared_checkout: Checkout) -> None:
     (shared_checkout.folder / "not_a_checkpoint").mkdir(exist_ok=True)
     for pipeline in ("eval", "deploy"):
         done = shared_checkout.run("--pipeline", pipeline, "--checkpoint", "not_a_checkpoint")

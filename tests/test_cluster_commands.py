@@ -11,7 +11,7 @@ from zenml.enums import StackComponentType
 
 import run
 from cluster.preflight import Check
-from pipelines import operations
+from commands import stack as command
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "stack_k8s.yaml")
 STACK = ["--pipeline", "stack", "--config", CONFIG, "--set", "stack_name=commanded"]
@@ -29,7 +29,7 @@ def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Check]]:
     """What the checks find."""
     checks = [FINE]
-    monkeypatch.setattr(operations, "preflight", lambda settings: iter(checks))
+    monkeypatch.setattr(command, "preflight", lambda settings: iter(checks))
     yield checks
     client = Client()
     for stack in client.list_stacks(name="commanded").items:
@@ -83,7 +83,9 @@ def test_what_is_missing_is_one_line(found: list[Check], capsys: pytest.CaptureF
         (["--schedule-delete", "absent"], "there is no schedule absent"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_and_exit_code_2(
+    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run.main(words) == 2
     error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and named in error

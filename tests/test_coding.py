@@ -22,12 +22,76 @@ def checkout(tmp_path: Path) -> Checkout:
         (settings(sandbox_url="http://127.0.0.1:9"), "no sandbox service answers there"),
         (settings(max_context_tokens=200), "max_context_tokens=200 is too small"),
         (settings(coding_reward="nothing"), "coding_reward=nothing: expected package.module:name"),
+        (
+            settings(bugs="nowhere", demonstrations=0),
+            "bugs=nowhere: no such folder; give built-in, a folder of parquet files or a Hub id",
+        ),
+        (settings(bugs="own/bugs"), "demonstrations=64: only the built-in bugs have demonstrations"),
+        (["--schedule", "0 2 * * *"], "--schedule: for task=email-search only; leave it out with task=coding"),
+        (["--from", "first"], "--from (continue_from): for task=email-search only"),
+        (settings(judge="llm", eval_samples=2), "judge and eval_samples: no effect on task=coding; leave it out"),
+        (settings(baseline_model="openai/gpt-4.1"), "baseline_model: no effect on task=coding"),
+        (settings(base_examples=1, base_grammar="true"), "base_examples and base_grammar: no effect on task=coding"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_spent(checkout: Checkout, words: list[str], message: str) -> None:
     done = checkout.run("--pipeline", "train", *CODING, *words)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
     assert not (checkout.folder / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["deploy"], "--pipeline deploy: the coding agent has no service"),
+        (["export", "--to", "folder"], "--pipeline export has no coding variant"),
+        (["eval", "--checkpoint", "folder"], "--checkpoint: for task=email-search only"),
+    ],
+)
+def test_pipelines_and_options_of_the_other_task_are_refused(
+    checkout: Checkout, words: list[str], message: str
+) -> None:
+    done = checkout.run("--pipeline", *words, *CODING)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    assert not (checkout.folder / "outputs").exists()
+
+
+def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_other_task(
+    checkout: Checkout, tiny_base: Path
+) -> None:
+    words = [
+        *CODING,
+        *settings(
+            base_model=tiny_base,
+            demonstrations=2,
+            max_steps=1,
+            groups_per_step=1,
+            rollouts_per_group=2,
+            validate_every=0,
+        ),
+        *settings(
+            dataset_size=4, coding_test_size=3, max_tokens=8, lora_layers=2, max_context=4096, max_context_tokens=1000
+        ),
+        *settings(experiment="first"),
+    ]
+    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((checkout.folder / "summary.json").read_text())
+    assert summary["baselines"]["oracle"]["accuracy"] == 1.0
+    assert (
+        summary["promotion"]["promoted"] is False
+        and "is not above promotion_floor=0.0" in summary["promotion"]["reason"]
+    )
+    assert "not promoted to production: 0.0% correct" in done.stdout
+    for other, message in (
+        (
+            ["--resume", "first", *CODING],
+            "has task=coding, which has no --resume: run the command that began it again to continue",
+        ),
+        (["--from", "first"], "run first has task=coding: the e-mail agent cannot start from its adapter"),
+    ):
+        refused = checkout.run("--pipeline", "train", *other)
+        assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
 
 @pytest.mark.slow

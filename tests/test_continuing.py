@@ -35,3 +35,13 @@ def test_a_run_continues_from_an_earlier_ones_adapter(tmp_path: Path, tiny_base:
     [history] = run_folder.rglob("training_history.jsonl")
     rows = [json.loads(line) for line in history.read_text().splitlines()]
     assert [row["phase"] for row in rows] == ["continued", "grpo"]
+
+    [folder] = [
+        file.parent
+        for file in (checkout.folder / "zenml").rglob("manifest.json")
+        if json.loads(file.read_text())["name"] == second["name"]
+    ]
+    from_folder = checkout.run(*words, "--from", str(folder), *settings(experiment="third"))
+    assert from_folder.returncode == 0, from_folder.stdout + from_folder.stderr
+    [third] = [manifest for name, manifest in manifests(checkout).items() if name not in after]
+    assert third["config"]["continue_from"] and third["config"]["temperature"] == before["config"]["temperature"]

@@ -15,9 +15,6 @@ import pytest
 from checkout import SMALL_COMPANY, Checkout, settings
 from standstill import guarded
 
-# What they start is watched for hanging by itself: see `standstill`.
-pytestmark = pytest.mark.timeout(0)
-
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
@@ -34,7 +31,7 @@ def ask(url: str, **parameters: object) -> tuple[int, dict]:
 
 
 @pytest.mark.slow
-def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
+def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, real_model_path: Path) -> None:
     words = [
         *SMALL_COMPANY,
         *settings(demonstrations=8, max_steps=1, groups_per_step=1, rollouts_per_group=2, validation_questions=2),
@@ -68,7 +65,9 @@ def test_the_whole_way_once(checkout: Checkout, real_model_path: Path) -> None:
     promoted = "promoted to production" in done.stdout and "not promoted to production" not in done.stdout
     if not promoted:
         refused = checkout.run("--pipeline", "deploy", "--name", "one")
-        assert refused.returncode == 2 and "no version is in production; the latest is r" in refused.stderr, refused.stderr
+        assert refused.returncode == 2 and "no version is in production; the latest is r" in refused.stderr, (
+            refused.stderr
+        )
     deployed = checkout.run("--pipeline", "deploy", "--name", "one", *(() if promoted else ("--unpromoted",)))
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     try:
@@ -97,7 +96,9 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
         "train",
         *SMALL_COMPANY,
         *settings(base_model=tiny_base, demonstrations=4, max_steps=12, groups_per_step=1, rollouts_per_group=2),
-        *settings(max_tokens=24, lora_layers=2, max_context=8192, experiment="first", prompt_function="own_prompts:brief"),
+        *settings(
+            max_tokens=24, lora_layers=2, max_context=8192, experiment="first", prompt_function="own_prompts:brief"
+        ),
         *settings(validate_every=0),
     ]
     killed = checkout.start(*words)
@@ -117,7 +118,13 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     left = history_file.read_bytes()
 
     refused = checkout.run(
-        "--pipeline", "train", "--resume", "first", *settings(max_steps=13, synthetic_train_inboxes=2), "--set", "seed=0"
+        "--pipeline",
+        "train",
+        "--resume",
+        "first",
+        *settings(max_steps=13, synthetic_train_inboxes=2),
+        "--set",
+        "seed=0",
     )
     assert refused.returncode == 2 and history_file.read_bytes() == left, refused.stdout + refused.stderr
     [line] = refused.stderr.splitlines()
@@ -137,7 +144,7 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
         finally:
             stopped_run.kill()
         assert stopped_run.returncode == 130 and "Traceback" not in output, output
-        assert output.splitlines()[-1] == "stopped; the same command goes on after the last finished step"
+        assert output.splitlines()[-1] == "stopped; the same command resumes after the last finished step"
     stopped = checkout.history()
     assert stopped[: len(before)] == before
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from checkout import Checkout
 from question_model import OWNER, QuestionModel, good_reply, room_mails
+from standstill import guarded
 
 from environment.sources.parquet import parquet_questions
 
@@ -78,9 +79,10 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
     model.reply = reply
     killed = checkout.start(*words_for(model))
     try:
-        while len(replies(checkout)) < BATCHES_BEFORE_THE_KILL or len(model.requests) == BATCHES_BEFORE_THE_KILL:
-            assert killed.poll() is None, killed.communicate()[0]
-            time.sleep(0.05)
+        with guarded(killed):
+            while len(replies(checkout)) < BATCHES_BEFORE_THE_KILL or len(model.requests) == BATCHES_BEFORE_THE_KILL:
+                assert killed.poll() is None, killed.communicate()[0]
+                time.sleep(0.05)
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.wait()
@@ -101,7 +103,10 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
     assert [path.name for path in folder.iterdir()] == ["train.parquet"]
 
     again = checkout.run(*words_for(model))
-    assert "questions: unchanged, reused" in again.stdout and f"written to {folder.relative_to(checkout.folder)}" in again.stdout
+    assert (
+        "questions: unchanged, reused" in again.stdout
+        and f"written to {folder.relative_to(checkout.folder)}" in again.stdout
+    )
 
     command = shlex.split(re.search(r"train with them: python run.py (.*)", again.stdout)[1])
     command[command.index("all")] = "data"
@@ -123,8 +128,10 @@ def replies(checkout: Checkout) -> list[str]:
         (settings(emails="synthetic"), "brings its own questions"),
     ],
 )
-def test_what_stands_in_the_way_is_one_line(checkout: Checkout, words: list[str], named: str) -> None:
-    assert_one_line(checkout, checkout.run("--pipeline", "scenarios", "--config", "configs/scenarios.yaml", *words), named)
+def test_obstacles_are_one_line_errors(checkout: Checkout, words: list[str], named: str) -> None:
+    assert_one_line(
+        checkout, checkout.run("--pipeline", "scenarios", "--config", "configs/scenarios.yaml", *words), named
+    )
 
 
 def test_a_model_that_writes_nothing_usable_is_one_line(checkout: Checkout, model: QuestionModel) -> None:

@@ -16,7 +16,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ["agent", "cluster", "configs", "environment", "materializers", "pipelines", "reports", "sandbox", "serving", "steps", "tasks"]
+ROOMS = ["agent", "cluster", "commands", "configs", "environment", "materializers", "pipelines", "reports", "sandbox"]
+ROOMS += ["serving", "steps", "tasks"]
 MODULES = [ROOT / "run.py", *(file for room in (*ROOMS, "training") for file in sorted((ROOT / room).rglob("*.py")))]
 COMPILE = [sys.executable, "-m", "uv", "pip", "compile", "--quiet"]
 # ART's GPU backend pins these itself, or pins what limits them.

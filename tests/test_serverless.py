@@ -57,7 +57,7 @@ def test_a_run_trains_elsewhere_and_its_adapter_is_pulled_and_evaluated(
     checkout: Checkout, service: ServerlessService
 ) -> None:
     address = settings(serverless_url=f"{service.url}/v1")
-    done = checkout.run("--pipeline", "all", *WORDS, *address)
+    done = checkout.run("--pipeline", "all", *WORDS, *address, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     [model] = service.models.values()
     assert (model["entity"], model["base_model"]) == (ENTITY, "tests/tiny")
@@ -68,3 +68,14 @@ def test_a_run_trains_elsewhere_and_its_adapter_is_pulled_and_evaluated(
     assert len(group["trajectories"]) == 2
     assert {f"{model['name']}:v1", f"{model['name']}:v2"} <= set(service.downloads)
     assert "trained" in done.stdout and "held-out questions" in done.stdout
+    summary = json.loads((checkout.folder / "summary.json").read_text())
+    assert list(summary["policies"]) == ["base", "trained"], (
+        "without demonstrations there is no warm start to compare with"
+    )
+
+
+def test_a_run_whose_rewards_are_all_the_same_says_so(checkout: Checkout, service: ServerlessService) -> None:
+    service.same_replies = True
+    done = checkout.run("--pipeline", "train", *WORDS, *settings(serverless_url=f"{service.url}/v1"))
+    assert done.returncode == 2 and not service.jobs, done.stdout + done.stderr
+    assert "nothing was learnt in 2 steps: in every group all rollouts earned the same reward" in done.stderr

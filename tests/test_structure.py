@@ -1,4 +1,4 @@
-"""The house: who may import whom, and what must stay cheap."""
+"""Structure of the code: allowed imports, file lengths, and a cheap --help."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ ROOMS = {
     "materializers": {"environment", "training"},
     "serving": {"agent", "environment", "training", "materializers", "steps", "tasks"},
     "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "tasks", "training"},
-    "pipelines": {"cluster", "configs", "environment", "materializers", "reports", "serving", "steps", "tasks", "training"},
+    "pipelines": {"configs", "serving", "steps", "training"},
+    "commands": {
+        *("cluster", "configs", "environment", "materializers", "pipelines", "reports"),
+        *("serving", "steps", "tasks", "training"),
+    },
 }
 """Room -> rooms of ours that it may import."""
 
 LIBRARIES = {
-    "zenml": {"cluster", "pipelines", "steps", "materializers", "serving", "run.py"},
+    "zenml": {"cluster", "commands", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends", "benchmarks/backend", "benchmarks/gpu_check"},
     "art": {
         *("agent", "tasks", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
@@ -42,9 +46,9 @@ LIBRARIES = {
 
 MAX_LINES = 350
 LONG = {
-    *("environment/sources/synthetic_inbox.py", "pipelines/runs.py", "training/trainer.py"),
-    *("sandbox/inside.py", "tasks/coding/built_in.py"),
-    *("tests/environment/sources/test_synthetic.py", "tests/serving/test_app.py", "tests/training/test_gathering.py"),
+    "environment/sources/synthetic_inbox.py",
+    "sandbox/inside.py",
+    "tests/environment/sources/test_synthetic.py",
 }
 """Files that are still to be split."""
 
@@ -74,7 +78,7 @@ def test_imports_point_one_way(room: str) -> None:
 
 
 def test_the_agent_knows_the_trainers_protocol_only() -> None:
-    allowed = {"training.task"}
+    allowed = {"training.task", "training.standstill"}
     for file in (ROOT / "agent").rglob("*.py"):
         ours = {name for name in imported(file) if name.startswith("training")}
         assert ours <= allowed, f"{file.relative_to(ROOT)} imports {ours - allowed}"
@@ -103,7 +107,18 @@ def test_no_file_is_named_after_nothing() -> None:
 def test_help_answers_before_anything_heavy_is_imported() -> None:
     code = "import sys, run\ntry:\n    run.main(['--help'])\nexcept SystemExit:\n    print(sorted(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    options = ["pipeline", "config", "no-cache", "checkpoint", "name", "set", "summary", "dry-run", "schedule", "resume"]
+    options = [
+        "pipeline",
+        "config",
+        "no-cache",
+        "checkpoint",
+        "name",
+        "set",
+        "summary",
+        "dry-run",
+        "schedule",
+        "resume",
+    ]
     options += ["from", "to", "merged", "serve"]
     for option in (*options, "schedule-list", "schedule-pause", "schedule-resume", "schedule-delete"):
         assert f"--{option} " in shown or f"--{option}\n" in shown

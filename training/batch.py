@@ -1,4 +1,4 @@
-"""What an update is about to learn from, in one line: whether rollouts reach the gradient as they were sampled."""
+"""Describe the batch of an update in one line, to show whether its tokens are those that were sampled."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import art
 from openai.types.chat.chat_completion import Choice
 
 _ID = "token_id:"
-"""How servers name a token in its log-probability when they tell its id."""
+"""Prefix of a token's name in a log-probability when the server returns token ids."""
 
 
 def describe_batch(
     backend: Any, model: art.TrainableModel, groups: Sequence[art.TrajectoryGroup], *, scale: bool
 ) -> str:
-    """Tokens, mask, recorded log-probabilities, retokenised tokens and spread of the rewards of these groups.
+    """Describe tokens, mask, recorded log-probabilities, retokenised tokens and reward spread of `groups`.
 
-    A retokenised token is one that the update would train on though it was not sampled: it must be 0. Only local backends pack
-    here; for others the sampled tokens are counted.
+    A retokenised token is trained on although it was not sampled; there must be none. Only local backends pack batches
+    on this machine; for others the sampled tokens are counted.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = [trajectory.reward for trajectory in trajectories]
@@ -31,7 +31,7 @@ def describe_batch(
     total = sum(sampled.values())
     if not hasattr(backend, "_get_packed_tensors"):
         return f"learning from {total:,} sampled tokens with log-probabilities; {shown}"
-    state = random.getstate()  # ART shuffles while it packs; looking must not change the run
+    state = random.getstate()  # ART shuffles while packing; this description must not change the run
     packed = backend._get_packed_tensors(
         model,
         list(groups),

@@ -1,4 +1,4 @@
-"""A LoRA adapter together with what it was trained from, as one folder that can be checked and moved."""
+"""A LoRA adapter and its manifest in one folder that can be verified and moved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
 class CheckpointManifest(BaseModel):
-    """What an adapter is and where it came from."""
+    """Origin and checksums of an adapter."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -35,10 +35,10 @@ class CheckpointManifest(BaseModel):
     base_model_checksum: str
     """sha256 of the base model's weights."""
     base_model_source: str
-    """What `resolve_base_model` was given, so that another machine can fetch the same base."""
+    """Argument of `resolve_base_model` with which another machine can fetch the same base."""
     name: str
     step: int = Field(ge=0)
-    """Training steps behind the adapter; 0 is the warm start."""
+    """GRPO steps that the adapter was trained for; 0 is the warm start."""
     adapter_checksum: str
     """sha256 of the adapter's weights."""
     config: dict[str, Any] = Field(default_factory=dict)
@@ -46,7 +46,7 @@ class CheckpointManifest(BaseModel):
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact name -> id of the version that the adapter was trained on."""
     alerts: tuple[str, ...] = ()
-    """Names of the alerts that the training raised up to this step: see `training.monitors`."""
+    """Names of the alerts that the training raised up to this step: see `training.alerts`."""
     created: datetime
 
 
@@ -62,7 +62,7 @@ class Checkpoint:
 
     @classmethod
     def from_adapter(cls, folder: Path, **described: Any) -> Checkpoint:
-        """Describes the adapter in `folder`; `described` are the manifest's other fields. Writes nothing.
+        """Describe the adapter in `folder`; `described` holds the other fields of the manifest. Writes nothing.
 
         Raises:
             BadInput: when `folder` holds no adapter.
@@ -73,7 +73,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Path) -> Checkpoint:
-        """The checkpoint in `folder`, its weights verified against the manifest.
+        """Load the checkpoint in `folder` and verify its weights against the manifest.
 
         Raises:
             BadInput: when a file is missing, or the manifest or the weights are damaged.
@@ -92,34 +92,34 @@ class Checkpoint:
         return cls(folder, manifest)
 
     def save(self, folder: Path) -> Checkpoint:
-        """Copies adapter and manifest to `folder`, all or nothing, replacing a checkpoint that is there.
+        """Copy adapter and manifest to `folder`, all or nothing. Replaces an existing checkpoint.
 
         Raises:
             BadInput: when the disk is full or `folder` holds something other than a checkpoint.
         """
         if folder.exists() and (not folder.is_dir() or {file.name for file in folder.iterdir()} - set(FILES)):
-            raise BadInput(f"checkpoint: {folder} exists and is no checkpoint: choose another folder")
-        beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-        replaced = beside.with_name(f"{beside.name}.old")
+            raise BadInput(f"checkpoint: {folder} exists and is not a checkpoint: choose another folder")
+        partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+        replaced = partial.with_name(f"{partial.name}.old")
         try:
-            beside.mkdir(parents=True)
+            partial.mkdir(parents=True)
             for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
-                shutil.copyfile(self.path / name, beside / name)
-            (beside / MANIFEST).write_text(self.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+                shutil.copyfile(self.path / name, partial / name)
+            (partial / MANIFEST).write_text(self.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
             if folder.exists():
                 os.replace(folder, replaced)
-            os.replace(beside, folder)
+            os.replace(partial, folder)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise BadInput(f"checkpoint: no space left to write {folder}: free some and run again") from error
             raise
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
             shutil.rmtree(replaced, ignore_errors=True)
         return Checkpoint(folder, self.manifest)
 
     def require_base(self, base_model: str, checksum: str) -> None:
-        """Raises `BadInput` unless the adapter was trained on exactly these base weights."""
+        """Raise `BadInput` unless the adapter was trained on exactly these base weights."""
         trained_on = self.manifest
         if trained_on.base_model_checksum == checksum:
             return
@@ -134,7 +134,7 @@ class Checkpoint:
         )
 
     def require_shape(self, rank: int, layers: int | None) -> None:
-        """Raise BadInput unless a new adapter would have the rank and the layers of this one."""
+        """Raise BadInput unless this adapter has the given rank and number of layers."""
         adapter = json.loads((self.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         chosen = adapter.get("layers_to_transform")
         # A number of layers that covers the whole model is recorded as all of them.
@@ -143,7 +143,9 @@ class Checkpoint:
         for (name, value), wanted in zip(found.items(), (rank, layers), strict=True):
             if wanted != value:
                 wants, has = ("null" if number is None else number for number in (wanted, value))
-                raise BadInput(f"{name}={wants} does not fit the checkpoint to continue from, which has {has}: set {name}={has}")
+                raise BadInput(
+                    f"{name}={wants} does not fit the checkpoint to continue from, which has {has}: set {name}={has}"
+                )
 
     def _adapted_layers(self) -> int:
         with safe_open(self.path / ADAPTER_WEIGHTS, "numpy") as weights:

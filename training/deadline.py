@@ -1,4 +1,4 @@
-"""A time limit against hanging: it moves on whenever something has got further."""
+"""A time limit against hanging that is extended on every progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 
 class MovingDeadline:
-    """Everything inside `limit()` raises `TimeoutError` together when `move()` was not called for `seconds`.
+    """Cancel everything inside `limit()` with `TimeoutError` when `move()` was not called for `seconds`.
 
     Before the first call of `move` there is no limit.
     """

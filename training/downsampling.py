@@ -1,7 +1,8 @@
-"""Which rollouts of a group are learnt from: the subset whose rewards vary most (PODS, arXiv 2504.13818).
+"""Select the rollouts of a group to train on: the subset with the largest reward variance (PODS, arXiv 2504.13818).
 
-Rollouts are cheap next to the update, and those that earn the same say the same. The advantages are those of the subset: its own
-mean and standard deviation, as in the paper. ART computes them from the group that it is given, so it is given the subset.
+Rollouts are cheap compared with the update, and rollouts of equal reward add little. As in the paper, advantages use
+the mean and standard deviation of the subset: ART computes them from the group that it receives, and it receives the
+subset.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import art
 
 
 def max_variance_subset(rewards: Sequence[float], size: int) -> list[int]:
-    """Positions of the `size` rewards with the largest variance, in ascending order.
+    """Return the positions of the `size` rewards with the largest variance, in ascending order.
 
-    It always consists of the highest and the lowest rewards (theorem 1 of the paper), so only their shares are tried. Ties go to
-    the subset with the more even shares.
+    The optimum consists of the highest and the lowest rewards (theorem 1 of the paper), so only the split between them
+    is searched. Ties go to the more even split.
     """
     ascending = sorted(range(len(rewards)), key=lambda position: rewards[position])
     if size >= len(rewards):
@@ -27,7 +28,7 @@ def max_variance_subset(rewards: Sequence[float], size: int) -> list[int]:
         return ascending[:lowest] + ascending[len(rewards) - highest :]
 
     def spread(highest: int) -> tuple[float, float]:
-        # Rounded: equal subsets in another order of summation are still equal.
+        # Rounded, so that the order of summation does not break ties.
         variance = statistics.pvariance(rewards[position] for position in chosen(highest))
         return round(variance, 12), -abs(highest - size / 2)
 

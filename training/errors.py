@@ -2,4 +2,4 @@
 
 
 class BadInput(ValueError):
-    """A setting, file or model that the trainer cannot work with; the message says what to do about it."""
+    """A setting, file or model that the trainer cannot use; the message says what to do."""

@@ -1,4 +1,4 @@
-"""What a run was: written beside its history when it starts, so that runs can be told apart and compared later."""
+"""The description of a run, written next to its history when it starts, to identify and compare runs later."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from training.errors import BadInput
 
 EXPERIMENT_FILE = "experiment.json"
 Where = TypeVar("Where")
-"""What tells where a run is kept."""
+"""Location of a run: its folder, or None."""
 
 
 class Resumption(BaseModel):
-    """A later start of a run that had been cut off."""
+    """A restart of an interrupted run."""
 
     at: datetime
     git_revision: str | None
@@ -31,9 +31,9 @@ class Experiment(BaseModel):
     """A training run's name and everything that it depends on."""
 
     name: str
-    """What the user calls it; several runs (other seeds, other data) may have the same name."""
+    """Chosen by the user; several runs, for example with other seeds, may share it."""
     run: str
-    """What identifies the run: the same settings and data are the same run."""
+    """Key of the run: the same settings, data and code have the same key."""
     config: dict[str, Any]
     """All settings of the training."""
     git_revision: str | None
@@ -43,18 +43,18 @@ class Experiment(BaseModel):
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact -> id of its version."""
     sources: dict[str, str] = Field(default_factory=dict)
-    """Setting that names a file or a function -> sha256 of what that was when the run began."""
+    """Setting that names a file or a function -> sha256 of its content when the run began."""
     seeds: dict[str, int] = Field(default_factory=dict)
     base_model: str
     base_model_checksum: str
     created: datetime
     resumptions: tuple[Resumption, ...] = ()
     stopped: str | None = None
-    """Why there was no further step; `None` while the run is unfinished."""
+    """Reason why the run stopped; `None` while it is unfinished."""
 
     @property
     def config_hash(self) -> str:
-        """Twelve hexadecimal digits of the settings, name and seed apart: equal for runs that differ in luck alone."""
+        """Twelve hexadecimal digits of the settings without name and seed: equal for runs that differ by the seed only."""
         settings = {key: value for key, value in self.config.items() if key not in ("experiment", "seed")}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -64,7 +64,7 @@ class Experiment(BaseModel):
         return self.resumptions[-1].code if self.resumptions else self.code
 
     def resuming(self, folder: Path) -> Experiment:
-        """Return this experiment as a continuation of the one in `folder`: what that began with stays recorded."""
+        """Return this experiment as a continuation of the one in `folder`, which keeps its original description."""
         if not (folder / EXPERIMENT_FILE).exists():
             return self
         begun = Experiment.load(folder)
@@ -73,15 +73,15 @@ class Experiment(BaseModel):
         return self.model_copy(update={**first, "resumptions": (*begun.resumptions, again)})
 
     def save(self, folder: Path) -> None:
-        """Writes `experiment.json`, all or nothing."""
+        """Write `experiment.json`, all or nothing."""
         folder.mkdir(parents=True, exist_ok=True)
-        beside = folder / f".{EXPERIMENT_FILE}.{os.getpid()}"
-        beside.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        os.replace(beside, folder / EXPERIMENT_FILE)
+        partial = folder / f".{EXPERIMENT_FILE}.{os.getpid()}"
+        partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, folder / EXPERIMENT_FILE)
 
     @classmethod
     def load(cls, folder: Path) -> Experiment:
-        """Raises BadInput when there is none in the folder or it is damaged."""
+        """Load the experiment in `folder`. Raises BadInput if it is missing or damaged."""
         file = folder / EXPERIMENT_FILE
         try:
             return cls.parse(file.read_bytes(), str(file))
@@ -90,7 +90,7 @@ class Experiment(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> Experiment:
-        """What `save` wrote. Raises BadInput, which names `where` it is from, when it is damaged."""
+        """Parse what `save` wrote. Raises BadInput, which names `where` it comes from, if it is damaged."""
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:
@@ -98,15 +98,15 @@ class Experiment(BaseModel):
 
 
 def known_runs(runs: Path) -> list[tuple[Experiment, Path]]:
-    """Every run below `runs` and its folder, the oldest first. Raises BadInput when one is damaged."""
+    """Return every run below `runs` with its folder, oldest first. Raises BadInput if one is damaged."""
     return sorted(((Experiment.load(file.parent), file.parent) for file in runs.glob(f"*/{EXPERIMENT_FILE}")), key=_age)
 
 
 def find_runs(known: Sequence[tuple[Experiment, Where]], names: list[str]) -> list[tuple[Experiment, Where]]:
-    """Those of the known runs that have the names. A name is an experiment's, or a run's or the first letters of one.
+    """Return the known runs with these names. A name is that of an experiment, or the key of a run or its first letters.
 
     Raises:
-        BadInput: there is no name, or no run or several have it.
+        BadInput: no name is given, or a name fits no run or several.
     """
     there = ", ".join(e.run if e.name == e.run else f"{e.name} ({e.run})" for e, _ in known) or "none yet"
     if not names:

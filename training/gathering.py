@@ -1,14 +1,14 @@
-"""Rollouts and scores for the steps: gathered when the trainer turns to a step, or ahead of that while it updates on earlier ones.
+"""Gather rollouts and scores of GRPO steps, also ahead of the optimizer while it updates on earlier steps.
 
-With `max_steps_off_policy` N, the groups of step s may begin when step s-1-N is finished. Each is sampled throughout by the policy
-that is the newest when its first rollout begins, so none is older than N optimizer steps when it is learnt from. With N = 0 nothing
-is ahead: a step is gathered, then updated on. ART's loss weighs every token by its probability now over that when it was
-sampled (`art.loss`, the recorded log-probabilities), whichever policy that was.
+With `max_steps_off_policy` N, the groups of step s may start when step s-1-N is finished. One policy samples a whole
+group: the newest when its first rollout starts. The off-policy lag is therefore at most N optimizer steps. With N = 0
+gathering and updates alternate. ART's loss weighs every token by the ratio of its current probability to the recorded
+one (`art.loss`), whichever policy sampled it.
 
-ART's `PipelineTrainer` overlaps the same, with a bound of the same name, and is not used. Which groups make up a step depends there
-on which come first, and what was under way at a kill is not asked again: a run could not go on exactly. Groups that are too old or
-equal in reward are thrown away between steps instead of counted in one, failed validations are printed, the learning rate is constant,
-there are no stop rules, and a local backend that trains and serves on one device, as `TorchBackend` does, is refused.
+ART's `PipelineTrainer` overlaps in the same way, with a bound of the same name, but does not fit here. It fills a step
+with the groups that finish first and forgets unfinished ones after a kill, so a run could not resume exactly. It
+discards old groups and groups of equal reward between steps, prints failed validations only, has a constant learning
+rate and no stop rules, and refuses a local backend that trains and serves on one device, such as `TorchBackend`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from training.progress import Progress
 from training.scoring import Scorer
 from training.selection import Question, StepQuestions
 from training.settings import TrainerSettings
+from training.stall_watch import CallWatch
 from training.task import Policy, RolloutError, Task
-from training.watch import CallWatch
 
 _MAX_REASON_CHARS = 200
 MOST_ATTEMPTS = 2
-"""How often a rollout is played at most when it fails."""
+"""Attempts of a failing rollout."""
 MOST_ERRORS = 0.02
-"""Share of the questions of a validation that may fail. With more, the others are not a fair sample: long ones fail first."""
+"""Share of validation questions that may fail. Beyond it the rest is not a fair sample, because long rollouts fail
+first."""
 MOST_FAILED_ROLLOUTS = 0.5
-"""Share of the rollouts of a GRPO step that may fail. With more, the run ends: the policy would learn from what fails last."""
+"""Share of the rollouts of a GRPO step that may fail. Beyond it the run ends, because the remaining rollouts are
+biased."""
 
 
 class Slots:
-    """At most `count` rollouts at the same time. Of those that wait the one with the lowest turn is next, then the one that came first."""
+    """Limit concurrent rollouts to `count`. Waiting ones are admitted by turn, then by arrival."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -57,7 +59,7 @@ class Slots:
 
     @asynccontextmanager
     async def one(self, turn: int) -> AsyncIterator[None]:
-        """A slot for the length of the context. A step's number is its turn, so that no earlier step waits for a later one."""
+        """Hold a slot during the context. The turn is the number of the step, so that no step waits for a later one."""
         if self._free:
             self._free -= 1
         else:
@@ -67,7 +69,7 @@ class Slots:
                 await given
             except asyncio.CancelledError:
                 if given.done() and not given.cancelled():
-                    self._give_back()  # it was given in the very moment that its taker went away
+                    self._give_back()  # granted at the moment of the cancellation
                 raise
         try:
             yield
@@ -85,18 +87,18 @@ class Slots:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a step learns from. A failed rollout is left out, a group of fewer than two or one that the judge could not score too."""
+    """The groups of a step, without failed rollouts, groups that lost more than half of theirs and groups that were not scored."""
 
     groups: list[art.TrajectoryGroup]
     questions: list[AskedQuestion]
-    """In the order in which they were asked, those of dropped groups included."""
+    """In the order in which they were asked, including those of dropped groups."""
     dropped: int
     failures: int
     judged_by: JudgeUse
     off_policy_steps: int
-    """Optimizer steps from the policy behind the oldest group to the newest policy."""
+    """Off-policy lag of the oldest group, in optimizer steps."""
     seconds: float
-    """From the beginning to the last score; what was computed for other steps meanwhile included."""
+    """Wall time from the start to the last score, including work for other steps in between."""
 
 
 @dataclass
@@ -123,9 +125,9 @@ class _Group:
 
 @dataclass
 class _Step:
-    """The gathering of one step, whose deadline moves on whenever a rollout ends: it is against hanging, not against being slow.
+    """The gathering of one step. Every finished rollout extends its deadline, which is meant for hangs, not for slow rollouts.
 
-    Without a deadline as long as nobody waits for it: what it waits for may be an update.
+    The deadline applies only while the trainer waits for this step, since before that rollouts may wait for an update.
     """
 
     deadline: MovingDeadline
@@ -147,7 +149,7 @@ class _Step:
 
 
 class Gatherer:
-    """Gathers for the steps that it is told of. What is still under way when its context ends is cancelled and over by then."""
+    """Gathers groups for steps. Leaving its context cancels what is unfinished and waits for that."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class Gatherer:
         warn: Callable[[str], None],
         newest: tuple[int, Policy],
     ) -> None:
-        """`newest` is the newest policy, after its checkpoint step."""
+        """`newest` is the checkpoint step of the newest policy, and that policy."""
         self._task = task
         self._settings = settings
         self._scorer = scorer
@@ -185,19 +187,21 @@ class Gatherer:
             self._warn(f"{spent} were for groups gathered ahead that no step has used: they are in no step's figures")
 
     def sample_from(self, checkpoint_step: int, policy: Policy) -> None:
-        """Groups that have not begun are sampled by this policy, the newest."""
+        """Sample groups that have not started by this policy."""
         self._newest = checkpoint_step, policy
 
     def checkpoints_in_use(self) -> set[int]:
-        """The checkpoints that groups under way are sampled from."""
+        """Return the checkpoint steps that unfinished groups are sampled from."""
         return set(self._sampling)
 
     def begin(self, step: int, questions: StepQuestions) -> None:
-        """Groups for step `step`, one per question, begin as soon as there are slots.
+        """Start the groups of step `step`, one per question, as soon as slots are free.
 
-        As soon as a group turns out to have no spread, the next question of the reserve takes its place.
+        The next question of the reserve replaces a group as soon as that turns out to have no reward spread.
         """
-        under_way = self._steps[step] = _Step(MovingDeadline(self._settings.step_timeout), reserve=list(questions.reserve))
+        under_way = self._steps[step] = _Step(
+            MovingDeadline(self._settings.step_timeout), reserve=list(questions.reserve)
+        )
         for question in questions.asked:
             self._ask(under_way, step, question, replaces=False)
 
@@ -206,7 +210,7 @@ class Gatherer:
         under_way.tasks.append(asyncio.create_task(self._group(under_way, step, number, question, replaces)))
 
     async def take(self, step: int) -> Gathered:
-        """Waits for the groups of step `step`, as long as one of its rollouts ends every `step_timeout` seconds.
+        """Wait for the groups of step `step`, provided that one of its rollouts ends every `step_timeout` seconds.
 
         Raises:
             BadInput: more than `MOST_FAILED_ROLLOUTS` failed, or the judge could not score any group.
@@ -227,14 +231,14 @@ class Gatherer:
         played = len(results) * settings.rollouts_per_group
         ends = ""
         if not groups and not use.problem:
-            ends = "none finished"
+            ends = "none finished" if len(failures) == played else "and no group kept enough of its own"
         elif len(failures) > MOST_FAILED_ROLLOUTS * played:
             ends = f"more than {MOST_FAILED_ROLLOUTS:.0%} of {played}"
         tell_failures(failures, f"step {step}", self._warn, ends_run=ends)
         if use.problem:
             problem = f"step {step}: {judge_name(settings)} gave no usable scores ({use.problem})"
             if not groups:
-                raise BadInput(f"{problem} for any group; the same command goes on after the last finished step")
+                raise BadInput(f"{problem} for any group; the same command resumes after the last finished step")
             self._warn(f"{problem} for some of {len(results)} groups, which are left out")
         oldest = min(group.checkpoint_step for group in results if group.scored is not None)
         return Gathered(
@@ -254,7 +258,7 @@ class Gatherer:
         return await self._task.rollout(policy, scenario)
 
     async def _group(self, under_way: _Step, step: int, number: int, question: Question, replaces: bool) -> _Group:
-        """Scored as soon as it is complete, while others are still being played."""
+        """Play and score one group, while others are still being played."""
         sampled_by: tuple[int, Policy] | None = None
 
         async def rollout(name: str) -> art.Trajectory:
@@ -283,14 +287,15 @@ class Gatherer:
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
         group, use = None, JudgeUse()
-        if len(finished) >= 2:
+        # What fails is rarely a random part of a group: long rollouts fail first. An advantage compares with the whole group.
+        if len(finished) >= max(2, self._settings.rollouts_per_group / 2):
             with self._watch.call(f"scores of question {number} in step {step}", turn=step):
                 group, use = await self._scorer.score(art.TrajectoryGroup(finished))
         under_way.ended = time.monotonic()
         without_spread = group is not None and reward_spread(group) <= self._settings.min_reward_std
         if without_spread and under_way.reserve:
             if under_way.deadline.begun:
-                under_way.deadline.move()  # the scores may have taken longer than a rollout may
+                under_way.deadline.move()  # scoring may take longer than a rollout is allowed to
             self._ask(under_way, step, under_way.reserve.pop(0), replaces=True)
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)
@@ -316,10 +321,10 @@ def tell_failures(
             raise failure
     kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
     first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]
-    told = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
+    message = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
     if not ends_run:
-        warn(told)
+        warn(message)
         return
     if isinstance(failures[0], RolloutError | TimeoutError | OSError | OpenAIError):
-        raise BadInput(f"{told}, {ends_run}; the same command goes on after the last finished step") from failures[0]
+        raise BadInput(f"{message}, {ends_run}; the same command resumes after the last finished step") from failures[0]
     raise failures[0]

@@ -1,4 +1,4 @@
-"""What a run takes of the machine's GPUs, in hours and US dollars."""
+"""GPU hours and their cost in US dollars."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from training.settings import TrainerSettings
 
 
 def gpu_use(seconds: float, settings: TrainerSettings) -> dict[str, float | None]:
-    """The fields `gpu_hours` and `gpu_cost` of a stretch of wall time. The GPUs are paid for while they wait, too."""
+    """Return `gpu_hours` and `gpu_cost` of `seconds` of wall time. Idle GPUs count too."""
     gpus = gpus_occupied(settings)
     if not gpus:
         return {"gpu_hours": None, "gpu_cost": None}

@@ -1,6 +1,6 @@
-"""Looks after what a run stands on, in the background: processes, memory, disk, the GPU and the policy's server.
+"""Monitor the resources of a run in the background: processes, memory, disk, GPU and the policy's server.
 
-`training.watch` tells of calls that do not move; this tells what may be why, or what will stop them next.
+`training.stall_watch` reports calls that hang; this module reports likely causes, and what may fail next.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
 
 
 class HealthMonitor:
-    """While it is entered, `warn` hears of each cause for concern once, from a thread of its own.
+    """Context during which a separate thread passes each problem to `warn` once.
 
-    It looks every `seconds` (0: never). What only one look finds is a peak, or a process that is ending, and is not told.
+    It checks every `seconds` (0: never). A problem is reported when two consecutive checks find it, to ignore short
+    peaks and processes that are ending.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class HealthMonitor:
         server: Callable[[], str | None],
         warn: Callable[[str], None],
     ) -> None:
-        """`folder` is the run's; `server` gives the base URL of the policy's server, `None` before there is one."""
+        """`folder` is that of the run; `server` returns the base URL of the policy's server, `None` before its start."""
         self._seconds = seconds
         self._limits = limits
         self._folder = folder
@@ -63,7 +64,7 @@ class HealthMonitor:
             self._thread.join()
 
     def look(self) -> None:
-        """One look; tells what the one before it found too."""
+        """Check once, and report what the previous check found too."""
         found = dict(self._causes())
         for cause, sentence in found.items():
             if cause in self._found_before and cause not in self._told:
@@ -76,14 +77,16 @@ class HealthMonitor:
         while not self._ended.wait(self._seconds):
             try:
                 self.look()
-            except Exception as error:  # a look that fails must not end the watch, nor the run
+            except Exception as error:  # a failing check must end neither the monitor nor the run
                 problem = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
                 if problem not in failed:
                     failed.add(problem)
-                    self._warn(f"the health of the run could not be checked ({problem}); the next look is in {self._seconds:g} s")
+                    self._warn(
+                        f"the health of the run could not be checked ({problem}); the next check is in {self._seconds:g} s"
+                    )
 
     def _causes(self) -> Iterator[tuple[str, str]]:
-        """What is wrong now: what tells a cause from others, and a sentence with the figures."""
+        """Return the present problems: an identifier, and a sentence with the figures."""
         limits = self._limits
         yield from _processes(limits)
         yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())}, limits.disk_bytes)
@@ -91,7 +94,11 @@ class HealthMonitor:
         if (gpu := gpu_memory()) and gpu.used >= limits.gpu_share * gpu.total:
             yield "gpu", f"{_gb(gpu.used)} of the GPU's {_gb(gpu.total)} are in use: the next update may not fit"
         url = self._server()
-        if url and urlsplit(url).hostname in _HERE and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", limits.server_seconds):
+        if (
+            url
+            and urlsplit(url).hostname in _HERE
+            and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", limits.server_seconds)
+        ):
             yield "server", f"the policy's server at {url} does not answer within {limits.server_seconds:g} s"
 
 
@@ -101,7 +108,8 @@ def _processes(limits: HealthLimits) -> Iterator[tuple[str, str]]:
     if len(children) > limits.child_processes:
         yield (
             "children",
-            f"this run has {len(children)} child processes, {limits.child_processes} are many: something starts them and forgets",
+            f"this run has {len(children)} child processes, more than {limits.child_processes}: "
+            "something starts processes and does not end them",
         )
     resident = this.memory_info().rss
     for child in children:
@@ -110,16 +118,16 @@ def _processes(limits: HealthLimits) -> Iterator[tuple[str, str]]:
             if child.status() == psutil.STATUS_ZOMBIE:
                 yield (
                     f"child {child.pid}",
-                    f"child process {child.name()} ({child.pid}) has ended, and nobody asked how",
+                    f"child process {child.name()} ({child.pid}) has ended, and its parent has not noticed",
                 )
         except psutil.Error:
-            continue  # it ended between the two looks at it
+            continue  # it ended in the meantime
     machine = psutil.virtual_memory()
     total = min([machine.total, *_cgroup_limits()])
     if resident >= limits.memory_share * total:
         yield (
             "memory",
-            f"this run holds {_gb(resident)} of the {_gb(total)} of memory that it may have: it may be killed",
+            f"this run holds {_gb(resident)} of the {_gb(total)} of memory that it is allowed: it may be killed",
         )
     elif machine.available < limits.free_share * machine.total:
         left = f"{_gb(machine.available)} of {_gb(machine.total)} of memory are left on this machine"
@@ -127,7 +135,7 @@ def _processes(limits: HealthLimits) -> Iterator[tuple[str, str]]:
 
 
 def _cgroup_limits(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")) -> Iterator[int]:
-    """Limits of memory (bytes) of the control groups that this process is in, version 1 or 2; none outside Linux."""
+    """Return the memory limits in bytes of this process's control groups, version 1 or 2; none outside Linux."""
     if not proc.is_file():
         return
     for line in proc.read_text().splitlines():
@@ -142,7 +150,7 @@ def _cgroup_limits(proc: Path = Path("/proc/self/cgroup"), mount: Path = Path("/
             try:
                 limit = (folder / name).read_text().strip()
             except OSError:
-                continue  # a container sees its own group as the root, whatever the path says
+                continue  # a container sees its own group as the root, regardless of the path
             if limit.isdigit():  # version 2 writes `max` for none
                 yield int(limit)
 
@@ -155,7 +163,7 @@ def _disks(places: dict[str, Path], least: float) -> Iterator[tuple[str, str]]:
 
 
 def _stale(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
-    for parent, folders, files in os.walk(folder):  # unlike rglob it takes no offence at what goes away meanwhile
+    for parent, folders, files in os.walk(folder):  # unlike rglob it ignores files that vanish in the meantime
         for name in (*folders, *files):
             if name.endswith(".partial"):
                 partial = Path(parent, name)

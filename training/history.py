@@ -1,8 +1,7 @@
-"""The history of a run: one row per finished step. Its file is the run's state.
+"""The history of a run: one row per finished step. Its file is the state of the run.
 
-A step is finished when its row is on disk. Whatever a killed run left behind after its last complete row (a checkpoint, half a
-checkpoint, a torn line) is removed on resume, so that the step runs again from where the row before it ended. Rows whose checkpoint
-has been damaged since are taken back too.
+A step is finished when its row is on disk. Resuming removes whatever a killed run left after its last complete row,
+such as a checkpoint or a torn line, and repeats the step. Rows whose checkpoint was damaged later are removed too.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CONTINUED = "continued"
 
 
 class Example(BaseModel):
-    """A trajectory that shows what an alert is about, by the task's id and words for its scenario."""
+    """A trajectory that illustrates an alert, with the id and the question of its scenario."""
 
     scenario_id: str
     question: str
@@ -35,7 +34,7 @@ class Example(BaseModel):
 
 
 class Alert(BaseModel):
-    """One thing to look into: a name that the documentation explains, a sentence with the figures, and where to look."""
+    """A suspicious trend or habit: its documented name, a sentence with the figures, and examples."""
 
     name: str
     sentence: str
@@ -43,22 +42,25 @@ class Alert(BaseModel):
 
 
 class AskedQuestion(BaseModel):
-    """What a GRPO step asked, and how it went."""
+    """A question of a GRPO step, and the results of its group."""
 
     index: int
     """Position among the run's train questions, whose order is fixed."""
     kind: str | None = None
     rollouts: int
-    """Scored ones; 0 when the group was dropped."""
+    """Scored rollouts; 0 if the group was dropped."""
     right: int | None = None
     """Correct rollouts; `None` when the task does not say what is correct."""
     reward_std: float = 0.0
     replaces: bool = False
-    """Asked in place of a group without spread."""
+    """Whether it replaces a group without reward spread."""
 
 
 class StepRecord(BaseModel):
-    """One row of the history. Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts."""
+    """One row of the history.
+
+    Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -68,10 +70,10 @@ class StepRecord(BaseModel):
     checkpoint_digest: str | None = None
     """sha256 of the checkpoint's files; `None` where the backend keeps them elsewhere."""
     seconds: float
-    """By which the run went on: what was gathered ahead of the step is not in it."""
+    """Wall time that this step added to the run, without work done ahead."""
     reward: float | None = None
     reward_std: float | None = None
-    """Mean over groups of the rewards' standard deviation within the group: without spread there is nothing to learn."""
+    """Mean over groups of the standard deviation of rewards within the group. Groups without spread teach nothing."""
     reward_error: float | None = None
     """Standard error of `reward`, from the spread between questions."""
     reward_right: float | None = None
@@ -79,7 +81,7 @@ class StepRecord(BaseModel):
     """Mean reward of the rollouts that were correct, and of those that were not."""
     reward_highest: float | None = None
     reward_highest_share: float | None = None
-    """Highest reward of a rollout, and the share of the rollouts that got it."""
+    """Highest reward, and the share of rollouts that got it."""
     accuracy: float | None = None
     turns: float | None = None
     questions: list[AskedQuestion] = Field(default_factory=list)
@@ -88,19 +90,19 @@ class StepRecord(BaseModel):
     """Groups asked in place of groups without spread (`max_extra_groups`)."""
     rollouts_sampled: int = 0
     rollouts_trained: int = 0
-    """Finished rollouts of the step, and those of them that the update was given."""
+    """Finished rollouts of the step, and how many of them the update used."""
     rollouts_replayed: int = 0
-    """Rollouts of earlier steps that the update was given in addition (`replay_steps`)."""
+    """Rollouts of earlier steps that the update used in addition (`replay_steps`)."""
     groups_dropped: int = 0
-    """Groups without rewards: fewer than two finished rollouts, or no usable reply of the judge."""
+    """Groups without rewards: fewer than two finished rollouts, or no usable reply from the judge."""
     off_policy_steps: int = 0
-    """Optimizer steps from the policy that sampled the oldest of its groups to the one that learnt from them."""
+    """Off-policy lag of the oldest group, in optimizer steps."""
     rollout_errors: int = 0
     rollouts_too_long: int = 0
-    """Rollouts of more than `max_context` tokens, which no update learns from."""
+    """Rollouts of more than `max_context` tokens, which updates ignore."""
     judge_requests: int = 0
     judge_cached: int = 0
-    """Groups whose scores the judge had given before."""
+    """Groups whose scores came from the judge's cache."""
     judge_seconds: float | None = None
     """Mean per request."""
     judge_cost: float | None = None
@@ -118,16 +120,16 @@ class StepRecord(BaseModel):
     tokens_per_second: float | None = None
     """Sampled tokens per second of rollout time."""
     rollout_seconds: float | None = None
-    """From the beginning of the gathering to the last score; what is gathered ahead begins before the step does."""
+    """From the start of gathering, which may precede the step, to the last score."""
     update_seconds: float | None = None
     alerts: list[Alert] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
-    """What went wrong on the way without ending the run: failed rollouts, calls that hung, checkpoints that were damaged."""
+    """Problems that did not end the run: failed rollouts, hanging calls, damaged checkpoints."""
     validation_accuracy: float | None = None
     validation_reward: float | None = None
     """Means over the held-out questions, decoded greedily; `None` for steps that were not validated."""
     validation_win_rate: float | None = None
-    """Share of comparisons with the start's rollouts that the judge decided for this policy; a tie counts half."""
+    """Share of comparisons with the initial policy that the judge decided for this one; a tie counts half."""
     validation_errors: int = 0
     validation_tokens: int = 0
     validation_seconds: float | None = None
@@ -135,7 +137,7 @@ class StepRecord(BaseModel):
 
 
 def read_history(path: Path) -> list[StepRecord]:
-    """The complete rows of a history file, in order. A torn last line, left by a killed run, is not a row.
+    """Return the complete rows of a history file, in order. Ignores a torn last line of a killed run.
 
     Raises:
         BadInput: a line before the last cannot be read, or the steps have a gap.
@@ -155,7 +157,7 @@ def read_history(path: Path) -> list[StepRecord]:
 
 
 def append_row(path: Path, row: StepRecord) -> None:
-    """Writes a row to disk; when this returns the step is finished."""
+    """Write a row to disk. When this returns, the step is finished."""
     with path.open("a", encoding="utf-8") as file:
         file.write(row.model_dump_json() + "\n")
         file.flush()
@@ -163,12 +165,12 @@ def append_row(path: Path, row: StepRecord) -> None:
 
 
 def checkpoint_folder(model_dir: Path, checkpoint_step: int) -> Path:
-    """Where ART keeps a checkpoint."""
+    """Return the folder in which ART keeps a checkpoint."""
     return model_dir / CHECKPOINTS / f"{checkpoint_step:04d}"
 
 
 def copy_adapter(source: Path, target: Path) -> None:
-    """Copies an adapter's files, all or nothing, in the place of what an interrupted copy left."""
+    """Copy the files of an adapter, all or nothing. Replaces what an interrupted copy left."""
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(target, ignore_errors=True)
@@ -177,7 +179,7 @@ def copy_adapter(source: Path, target: Path) -> None:
 
 
 def checkpoint_digest(folder: Path) -> str | None:
-    """sha256 over the names and contents of a checkpoint's files; `None` when there is no such folder."""
+    """Return the sha256 over the names and contents of a checkpoint's files; `None` if the folder is missing."""
     if not folder.is_dir():
         return None
     digest = hashlib.sha256()
@@ -189,14 +191,14 @@ def checkpoint_digest(folder: Path) -> str | None:
 
 
 def is_intact(model_dir: Path, row: StepRecord) -> bool:
-    """Whether the checkpoint behind a row is what it was when the row was written."""
+    """Return whether the checkpoint of a row is unchanged since the row was written."""
     if row.checkpoint_digest is None:
         return True
     return checkpoint_digest(checkpoint_folder(model_dir, row.checkpoint_step)) == row.checkpoint_digest
 
 
 def without_damaged_end(model_dir: Path, rows: Sequence[StepRecord]) -> list[StepRecord]:
-    """The rows up to the last one whose checkpoint is intact; none when there is no such row."""
+    """Return the rows up to the last one with an intact checkpoint; none if there is no such row."""
     kept = list(rows)
     while kept and not is_intact(model_dir, kept[-1]):
         kept.pop()
@@ -204,7 +206,7 @@ def without_damaged_end(model_dir: Path, rows: Sequence[StepRecord]) -> list[Ste
 
 
 def rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
-    """Removes what is not of these rows: newer checkpoints and half of one, torn lines, rows of ART's own history."""
+    """Remove what is newer than these rows: checkpoints, complete or not, torn lines, and rows of ART's own history."""
     last = rows[-1].checkpoint_step if rows else 0
     for entry in (model_dir / CHECKPOINTS).glob("*"):
         if entry.is_dir() and not (entry.name.isdigit() and int(entry.name) <= last):
@@ -215,9 +217,9 @@ def rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
 
 def _rewrite(path: Path, lines: Iterable[str]) -> None:
     if path.exists():
-        beside = path.with_suffix(".tmp")
-        beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        os.replace(beside, path)
+        partial = path.with_suffix(".tmp")
+        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        os.replace(partial, path)
 
 
 def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:

@@ -1,4 +1,7 @@
-"""RULER: an LLM compares the rollouts of one group. ART asks it; retries, matching of scores, the cache and the costs are here."""
+"""RULER: an LLM scores the rollouts of a group relative to each other.
+
+ART sends the request; this module retries, matches scores with rollouts, caches them and counts costs.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,22 @@ _REFUSALS = {
     403: "refuses the key; set it in the environment or in .env",
     404: "is not there; check ruler_model and ruler_api_base",
 }
-"""Statuses with which a provider says that the same request will never be answered: no reason to ask again."""
+"""HTTP statuses of requests that will never succeed, so that retries are useless."""
 
 
 class JudgeUse(BaseModel):
-    """What judging took. `seconds` is the sum over requests, `cost` is in US dollars as far as ART and LiteLLM know the price."""
+    """Requests, time and cost of judging.
+
+    `seconds` is the sum over requests; `cost` is in US dollars where the price is known.
+    """
 
     requests: int = 0
     cached: int = 0
-    """Groups whose scores were on disk."""
+    """Groups with scores in the cache."""
     seconds: float = 0.0
     cost: float = 0.0
     problem: str = ""
-    """Why a group has no scores."""
+    """Reason why a group has no scores."""
 
     def __add__(self, other: JudgeUse) -> JudgeUse:
         return JudgeUse(
@@ -56,7 +62,7 @@ class JudgeUse(BaseModel):
 
 
 class Score(BaseModel):
-    """A rollout's score between 0 and 1, and the judge's reason for it."""
+    """The score of a rollout, between 0 and 1, and the judge's reason."""
 
     score: float
     explanation: str
@@ -67,17 +73,17 @@ class _CachedScores(BaseModel):
 
 
 def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
-    """Raises BadInput when the judge cannot be asked: unknown provider, missing key, forbidden parameter, no rubric.
+    """Raise BadInput if the judge cannot be asked: unknown provider, missing key, forbidden parameter, no rubric.
 
-    Without `keys` the environment is not looked at.
+    Without `keys`, API keys are not checked.
     """
     read_rubric(settings)
     for name in settings.extra_litellm_params:
         if name in _OURS:
             raise BadInput(f"extra_litellm_params: '{name}' is set by other settings (ruler_...) or by RULER itself")
-    import litellm  # seconds of import, which only judged runs need
+    import litellm  # takes seconds to import, and only judged runs need it
 
-    litellm.suppress_debug_info = True  # what went wrong is said by us, in one line
+    litellm.suppress_debug_info = True  # this module reports failures itself, in one line
     try:
         litellm.get_llm_provider(model=settings.ruler_model, api_base=settings.ruler_api_base)
     except litellm.exceptions.BadRequestError as error:
@@ -92,24 +98,26 @@ def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
             "in .env; scoring=verifiable needs no judge, ruler_api_base names one of your own"
         )
     if settings.stop_cost is not None and request_price(settings, 1000, 1000) is None:
-        raise BadInput(f"stop_cost={settings.stop_cost:g} could never act: LiteLLM knows no price of {settings.ruler_model}")
+        raise BadInput(
+            f"stop_cost={settings.stop_cost:g} could never take effect: LiteLLM knows no price of {settings.ruler_model}"
+        )
 
 
 def request_price(settings: TrainerSettings, prompt_tokens: int, completion_tokens: int) -> float | None:
-    """US dollars of one request; `None` where LiteLLM does not know the judge's price."""
+    """Return the cost of one request in US dollars; `None` if LiteLLM does not know the price."""
     import litellm
 
     try:
         costs = litellm.cost_per_token(
             model=settings.ruler_model, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
         )
-    except Exception:  # LiteLLM's word for a model without a price is a bare Exception
+    except Exception:  # LiteLLM raises a bare Exception for a model without a price
         return None
     return sum(costs) or None
 
 
 def read_rubric(settings: TrainerSettings) -> str | None:
-    """The grading standards of `ruler_rubric`; `None` for RULER's own. Raises BadInput when there are none in it."""
+    """Return the text of `ruler_rubric`; `None` for the default of RULER. Raises BadInput if it is empty or unreadable."""
     if settings.ruler_rubric is None:
         return None
     try:
@@ -123,11 +131,11 @@ def read_rubric(settings: TrainerSettings) -> str | None:
 
 
 def litellm_parameters(settings: TrainerSettings) -> dict[str, Any]:
-    """What every request to the judge has beside its messages. We ask again by ourselves, so LiteLLM must not."""
+    """Return the arguments of every request except its messages. LiteLLM must not retry, because this module does."""
     parameters: dict[str, Any] = {"drop_params": True, **settings.extra_litellm_params}
     parameters |= {"timeout": settings.ruler_timeout, "num_retries": 0}
     if settings.ruler_api_base is not None:
-        # LiteLLM insists on a key, which a server of one's own may not need.
+        # LiteLLM requires a key, but a self-hosted server may not need one.
         parameters |= {"api_base": settings.ruler_api_base}
         parameters |= {"api_key": "none"} if _missing_keys(settings) else {}
     return parameters
@@ -141,13 +149,13 @@ def _missing_keys(settings: TrainerSettings) -> list[str]:
 
 
 def judge_name(settings: TrainerSettings) -> str:
-    """The judge as messages call it."""
+    """Return the name of the judge for messages."""
     where = f" at {settings.ruler_api_base}" if settings.ruler_api_base else ""
     return f"judge {settings.ruler_model}{where}"
 
 
 class RulerJudge:
-    """Scores groups by RULER. The same group is asked about once: its scores are kept in the folder `cache`."""
+    """Scores groups with RULER and caches scores in the folder `cache`, so that no group is judged twice."""
 
     def __init__(self, settings: TrainerSettings, cache: Path) -> None:
         from art.rewards.ruler import DEFAULT_RUBRIC
@@ -157,12 +165,12 @@ class RulerJudge:
         self._rubric = read_rubric(settings) or DEFAULT_RUBRIC
 
     async def compare(self, group: art.TrajectoryGroup) -> tuple[list[Score] | None, JudgeUse]:
-        """One score per rollout, in their order; `None` when no reply of `ruler_attempts` was usable (then `problem` says why).
+        """Return one score per rollout; `None` if none of `ruler_attempts` replies was usable, with the reason in `problem`.
 
-        Raises BadInput when the judge refuses the key or the request: no other group would fare better.
+        Raises BadInput if the judge refuses the key or the request, as it would for every other group.
         """
         from art.metrics import MetricsBuilder
-        from openai import OpenAIError  # what LiteLLM's errors derive from
+        from openai import OpenAIError  # base class of LiteLLM's errors
 
         settings, use = self._settings, JudgeUse()
         if any(trajectory.additional_histories for trajectory in group.trajectories):
@@ -197,7 +205,7 @@ class RulerJudge:
     async def _ask(self, messages: list[Any], tools: Any, spent: MetricsBuilder) -> list[TrajectoryScore]:
         from art.rewards.ruler import ruler
 
-        # ruler_score_group would add nothing: it matches scores by their order and takes them as they come.
+        # Not ruler_score_group, which matches scores by their order and does not check them.
         with spent.activate_context():
             return await ruler(
                 messages,
@@ -214,7 +222,10 @@ class RulerJudge:
 
 
 def _in_order(scores: Sequence[TrajectoryScore], count: int) -> list[Score]:
-    """Scores of the rollouts 1 to `count`, found by id and clamped to [0, 1]. Raises ValueError when one lacks or is no number."""
+    """Return the scores of rollouts 1 to `count`, matched by id and clamped to [0, 1].
+
+    Raises ValueError if one is missing.
+    """
     by_id: Mapping[str, TrajectoryScore] = {score.trajectory_id.strip(): score for score in scores}
     ids = [str(number) for number in range(1, count + 1)]
     if sorted(by_id) != sorted(ids) or len(scores) != count:
@@ -226,7 +237,7 @@ def _in_order(scores: Sequence[TrajectoryScore], count: int) -> list[Score]:
 
 
 def _problem(error: Exception) -> str:
-    if isinstance(error, ValidationError):  # shows the reply, which may be long
+    if isinstance(error, ValidationError):  # the error quotes the reply, which may be long
         return "the reply is not the JSON that was asked for"
     if isinstance(error, TimeoutError):
         return "no reply within ruler_timeout"
@@ -243,9 +254,9 @@ def _read(file: Path, count: int) -> list[Score] | None:
 
 def _write(file: Path, scores: list[Score]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
     try:
-        beside.write_text(_CachedScores(scores=scores).model_dump_json(), encoding="utf-8")
-        os.replace(beside, file)
+        partial.write_text(_CachedScores(scores=scores).model_dump_json(), encoding="utf-8")
+        os.replace(partial, file)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)

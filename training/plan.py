@@ -1,4 +1,4 @@
-"""What a run is going to do and cost, from its settings and the pace of earlier runs."""
+"""Estimate the work, time and cost of a run from its settings and the pace of earlier runs."""
 
 from __future__ import annotations
 
@@ -16,59 +16,64 @@ from training.judge import request_price
 from training.settings import TrainerSettings
 
 _TOKENS_PER_VERDICT = 80
-"""Of the judge's reply: an explanation, a score, an id."""
+"""Tokens of the judge's reply per rollout: an explanation, a score and an id."""
 
 
 class Pace(BaseModel):
-    """How long things took in a run like the planned one."""
+    """Speed of an earlier run with the same base model and backend."""
 
     seconds_per_rollout: float
-    """Update included."""
+    """Including the update."""
     seconds_per_validation_rollout: float | None = None
-    """As long as any rollout where it is not known."""
+    """`None` where unknown; then `seconds_per_rollout` is used."""
     seconds_per_demonstration: float | None
     tokens_per_rollout: float
-    """Sampled ones."""
+    """Sampled tokens."""
     source: str
 
 
 class Plan(BaseModel):
-    """Counts of a whole run, resumed or not. `None` where nothing is known to reckon with.
+    """Estimates for a whole run, from its first step. `None` means unknown.
 
-    With `max_extra_groups` or `epochs` rollouts, judge requests and what follows from them are upper bounds.
+    With `max_extra_groups` or `epochs`, rollouts, judge requests and all that follows from them are upper bounds.
     """
 
     demonstrations: int
     steps: int
-    """At most; `epochs` may end the run earlier."""
+    """An upper bound if `epochs` is set."""
     epochs: int | None
     questions_for_fewer_steps: int
-    """With at most this many questions to train on, `epochs` ends the run before `steps`."""
+    """Number of train questions up to which `epochs` ends the run before `steps`."""
     rollouts: int
     validation_rollouts: int
     most_tokens: int
-    """Sampled tokens when every rollout takes all its turns and tokens."""
+    """Sampled tokens if every rollout uses all its turns and tokens."""
     tokens: int | None
     seconds: float | None
     steps_ahead: int
-    """Steps that are gathered before their turn: what a stop rule may throw away, and how old the policy behind a group may be."""
+    """Steps gathered ahead of the optimizer: the maximum off-policy lag, and the work that a stop rule may discard."""
     gpu_hours: float | None
-    """None without a GPU, or when nothing is known of the time."""
+    """None without a GPU or if the time is unknown."""
     gpu_cost: float | None
     judge_requests: int
     most_judge_cost: float | None
-    """US dollars when every rollout fills its context; retries and reasoning tokens come on top."""
+    """US dollars if every rollout fills its context, without retries and reasoning tokens."""
     pace: Pace | None
 
 
 def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
-    """The plan of a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
+    """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
     groups_per_step = settings.groups_per_step + settings.max_extra_groups
     per_step = groups_per_step * settings.rollouts_per_group
     rollouts = settings.max_steps * per_step
     validations = 0
     if settings.validates:
-        before = settings.warm_start_demonstrations or settings.continue_from or settings.measures_wins or settings.stop_margin
+        before = (
+            settings.warm_start_demonstrations
+            or settings.continue_from
+            or settings.measures_wins
+            or settings.stop_margin
+        )
         validations = bool(before) + math.ceil(settings.max_steps / settings.validate_every)
     validated = validations * settings.validation_questions
     judge_requests = settings.max_steps * groups_per_step if "ruler" in settings.reward_weights else 0
@@ -79,6 +84,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
     if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):
         seconds = rollouts * pace.seconds_per_rollout + demonstrations * (pace.seconds_per_demonstration or 0.0)
         seconds += validated * (pace.seconds_per_validation_rollout or pace.seconds_per_rollout)
+        seconds = min(seconds, settings.stop_seconds or seconds)
     return Plan(
         demonstrations=demonstrations,
         steps=settings.max_steps,
@@ -98,14 +104,14 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
 
 
 def earlier_pace(runs: Path, base_model: str, backend: str) -> Pace | None:
-    """The pace of the newest run of this checkout with the same base model and backend; `None` when there is none."""
+    """Return the pace of the newest run in this checkout with this base model and backend; `None` if there is none."""
     found: list[tuple[Experiment, list[StepRecord]]] = []
     for file in runs.glob(f"*/{EXPERIMENT_FILE}"):
         try:
             experiment = Experiment.load(file.parent)
             rows = [row for history in file.parent.rglob(HISTORY_FILE) for row in read_history(history)]
         except BadInput:
-            continue  # another run's damage is no reason not to plan this one
+            continue  # a damaged earlier run must not prevent the plan
         same = (experiment.config.get("base_model"), experiment.config.get("backend")) == (base_model, backend)
         if same and any(row.phase == "grpo" for row in rows):
             found.append((experiment, rows))

@@ -1,4 +1,4 @@
-"""What a run needs that is not ours: looked at before anything is spent, one line each."""
+"""Preflight checks of a run's external requirements, one line each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from training.settings import TrainerSettings
 from training.stopping import require_stop_rules
 
 _LEAST_MEMORY, _LEAST_WEIGHT_COPIES = 1e9, 3
-"""Below so many bytes, and so many times the weights, no run was ever possible; a comfortable run takes more."""
+"""Minimum free memory in bytes, and as a multiple of the weights. No run succeeded with less; a comfortable run needs
+more.
+"""
 _LEAST_DISK = 1e9
 _JUDGE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a run needs. `found` says what is there, or what is wrong and what to do."""
+    """A requirement of a run. `found` says what is there, or what is wrong and what to do."""
 
     name: str
     ok: bool
@@ -37,18 +39,20 @@ class Check:
 
 
 def preflight_elsewhere(settings: TrainerSettings) -> Iterator[Check]:
-    """What can be checked of a run whose machine is another one: the settings."""
-    yield _checked("stop rules", lambda: require_stop_rules(settings) or "consistent")
-    yield _checked("rewards", lambda: require_scoring(settings, keys=False) or " + ".join(_rewards(settings)))
-    yield _checked("backend", lambda: require_effect(settings) or settings.backend)
+    """Check what can be checked of a run on another machine: its settings."""
+    yield _passed("stop rules", "consistent", lambda: require_stop_rules(settings))
+    yield _passed("rewards", _rewards(settings), lambda: require_scoring(settings, keys=False))
+    yield _passed("backend", settings.backend, lambda: require_effect(settings))
     later = "keys, GPU, memory, disk, base model and judge are checked in the pod that trains, before it begins"
     yield Check("elsewhere", True, later)
 
 
 def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> Iterator[Check]:
-    """Every check, as it is made: rules, rewards, backend, base model, memory, disk, and one short request to the judge."""
-    yield _checked("stop rules", lambda: require_stop_rules(settings) or "consistent")
-    rewards = _checked("rewards", lambda: require_scoring(settings) or " + ".join(_rewards(settings)))
+    """Yield the result of each check as it finishes: rules, rewards, backend, base model, memory, disk, and one short
+    request to the judge.
+    """
+    yield _passed("stop rules", "consistent", lambda: require_stop_rules(settings))
+    rewards = _passed("rewards", _rewards(settings), lambda: require_scoring(settings))
     yield rewards
     yield _checked("backend", lambda: f"{settings.backend} on {require_backend(settings)}")
     access: list[ModelAccess] = []
@@ -62,7 +66,9 @@ def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs:
         return f"{base_model} {access[0].found}"
 
     yield _checked("base model", model)
-    yield _checked("memory", lambda: _memory(settings, base_model, access[0] if access else ModelAccess(found="nowhere")))
+    yield _checked(
+        "memory", lambda: _memory(settings, base_model, access[0] if access else ModelAccess(found="nowhere"))
+    )
     yield _checked("disk", lambda: _disk(runs))
     if rewards.ok and settings.asks_judge:
         yield _checked("judge", lambda: asyncio.run(ask_judge(settings)))
@@ -76,7 +82,7 @@ def require_ready(settings: TrainerSettings, base_model: str, *, models: Path, r
 
 
 async def ask_judge(settings: TrainerSettings) -> str:
-    """Asks the judge for a word, to see that it is there. Raises BadInput when it is not."""
+    """Send the judge a one-word request. Raises BadInput if it does not answer."""
     import litellm
     from openai import OpenAIError
 
@@ -99,9 +105,20 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
         return Check(name, False, " ".join(str(error).split()))
 
 
-def _rewards(settings: TrainerSettings) -> list[str]:
+def _passed(name: str, found: str, require: Callable[[], None]) -> Check:
+    """A check that says `found` unless `require` raises BadInput."""
+
+    def look() -> str:
+        require()
+        return found
+
+    return _checked(name, look)
+
+
+def _rewards(settings: TrainerSettings) -> str:
     weights = settings.reward_weights
-    return list(weights) if len(weights) == 1 else [f"{weight:g} x {source}" for source, weight in weights.items()]
+    terms = list(weights) if len(weights) == 1 else [f"{weight:g} x {source}" for source, weight in weights.items()]
+    return " + ".join(terms)
 
 
 def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> str:
@@ -109,12 +126,13 @@ def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> 
     if free is None:
         return "not told"
     if settings.backend == "torch" and gpu_memory() is None and access.parameters is not None:
-        dtype = settings.torch.matmul_dtype
-        needed = require_memory(base_model, access.parameters, dtype, free=free, beside=_LEAST_MEMORY)
+        needed = require_memory(base_model, access.parameters, settings.torch, free=free, beside=_LEAST_MEMORY)
     else:
         needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (access.weight_bytes or 0)
         if free < needed:
-            raise BadInput(f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least")
+            raise BadInput(
+                f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least"
+            )
     return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed at least"
 
 
@@ -122,5 +140,7 @@ def _disk(folder: Path) -> str:
     existing = next(parent for parent in (folder, *folder.resolve().parents) if parent.is_dir())
     free = shutil.disk_usage(existing).free
     if free < _LEAST_DISK:
-        raise BadInput(f"{free / 1e9:.1f} GB are free where runs are kept ({existing}); {_LEAST_DISK / 1e9:.0f} GB are needed")
+        raise BadInput(
+            f"{free / 1e9:.1f} GB are free where runs are kept ({existing}); {_LEAST_DISK / 1e9:.0f} GB are needed"
+        )
     return f"{free / 1e9:.0f} GB free"

@@ -1,9 +1,9 @@
-"""What happens in a run, for whoever shows or sends it on."""
+"""Events of a training run, for consoles and trackers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from training.history import StepRecord
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     import art
 
 
-class Progress:
-    """What a run tells whoever watches it; the default tells nobody."""
+class Progress(Protocol):
+    """Receives the events of a training run."""
 
     def stage(self, description: str, total: int) -> None:
         """A stage of `total` parts begins."""
 
     def extend(self, parts: int) -> None:
-        """The stage has so many parts more than it was begun with."""
+        """The current stage has `parts` more parts."""
 
     def advance(self) -> None:
         """One part of the stage is done."""
@@ -30,10 +30,38 @@ class Progress:
         """A step is finished and on disk."""
 
     def note(self, sentence: str) -> None:
-        """Something that is worth a line."""
+        """A sentence about the run that deserves a line."""
 
     def stopped(self, reason: str) -> None:
         """There will be no further step."""
 
     def warning(self, sentence: str) -> None:
         """Something went wrong that does not end the run. May be called from another thread."""
+
+
+class NoProgress(Progress):
+    """Ignores every event."""
+
+    def stage(self, description: str, total: int) -> None:
+        pass
+
+    def extend(self, parts: int) -> None:
+        pass
+
+    def advance(self) -> None:
+        pass
+
+    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
+        pass
+
+    def step(self, row: StepRecord) -> None:
+        pass
+
+    def note(self, sentence: str) -> None:
+        pass
+
+    def stopped(self, reason: str) -> None:
+        pass
+
+    def warning(self, sentence: str) -> None:
+        pass

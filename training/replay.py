@@ -1,9 +1,10 @@
-"""Groups of the last steps, learnt from once more (RePO, arXiv 2506.09340).
+"""Replay of the groups of the last steps (RePO, arXiv 2506.09340).
 
-A replayed group keeps its rewards, its own mean and deviation, and the log-probabilities with which it was sampled. ART's loss
-weighs each token by its probability now over the recorded one, clipped (`art.loss`), so older tokens count for what they still are.
+A replayed group keeps its rewards, their mean and standard deviation, and the log-probabilities recorded at sampling.
+ART's loss weighs each token by the clipped ratio of its current probability to the recorded one (`art.loss`), which
+corrects for the older policy.
 
-A file per step, written before the step's history row: a resumed run replays what the killed one would have.
+Each step has a file, written before its history row, so that a resumed run replays the same groups.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from openai.types.chat.chat_completion import Choice
 
 REPLAY = "replay"
 _SPARE = 1
-"""Older steps that are kept as well: a damaged checkpoint takes a run back by one step."""
+"""Additional older steps to keep, because a damaged checkpoint sets a run back by one step."""
 
 
 class ReplayBuffer:
-    """The groups that the last `steps` steps were updated on."""
+    """The groups used in the updates of the last `steps` steps."""
 
     def __init__(self, folder: Path, steps: int) -> None:
         self._folder = folder
         self._steps = steps
 
     def recall(self, step: int) -> list[art.TrajectoryGroup]:
-        """The groups to replay in step `step`, oldest first."""
+        """Return the groups to replay in step `step`, oldest first."""
         files = [self._file(earlier) for earlier in range(max(1, step - self._steps), step)]
         return [_group(stored) for file in files if file.is_file() for stored in json.loads(file.read_text("utf-8"))]
 
     def remember(self, step: int, groups: Sequence[art.TrajectoryGroup]) -> None:
-        """Write the groups of step `step`, all or nothing, and delete what no step needs any more."""
+        """Write the groups of step `step`, all or nothing, and delete files that no step needs."""
         if not self._steps:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ class ReplayBuffer:
 
 
 def _stored(trajectory: art.Trajectory) -> dict[str, Any]:
-    # Not pydantic's own dump: a message is a union of dicts there, and a `Choice` would not come back as one.
+    # pydantic's own dump would restore a `Choice` as a dict, because messages are a union of dicts there.
     return {
         **trajectory.model_dump(mode="json", include={"reward", "metrics", "metadata", "tools"}),
         "turns": _turns(trajectory.messages_and_choices),

@@ -1,4 +1,4 @@
-"""From a finished group to its rewards: the task's own, RULER's, those of a function of the user's, or a weighted sum of them."""
+"""Compute the rewards of a group: verifiable rewards of the task, RULER, a function of the user, or a weighted sum."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.errors import BadInput
-from training.functions import load_function
 from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
+from training.rollout_samples import JUDGED
 from training.settings import TrainerSettings
-from training.trajectories import JUDGED
+from training.user_functions import load_function
 
-if TYPE_CHECKING:  # settings are checked before anything runs, and art takes seven seconds to import
+if TYPE_CHECKING:  # importing art takes seven seconds, too long for a check of the settings
     import art
 
     from training.task import Task
 
 RewardFunction = Callable[["art.Trajectory"], float | Awaitable[float]]
-"""A reward for one rollout whose verifiable reward and metrics are there already."""
+"""Returns the reward of one rollout, which has its verifiable reward and metrics already."""
 
 
 def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
-    """Raises `BadInput` when rewards could not be made as the settings say: before anything is spent.
+    """Raise `BadInput` if rewards cannot be computed with these settings, before anything is spent.
 
-    Without `keys` the judge's are not looked for: the training runs on another machine, which has its own.
+    Without `keys`, API keys of the judge are not checked, because the training runs on another machine.
     """
     weights = settings.reward_weights
     if not weights:
@@ -45,7 +45,7 @@ def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
 
 
 def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
-    """What rewards depend on beside the settings: setting -> sha256 of the rubric's text, of the reward function's module."""
+    """Return the sha256 of the files behind settings that rewards depend on: the rubric and the module of the reward function."""
     contents = {"ruler_rubric": read_rubric(settings)}
     if settings.reward_function:
         function = load_reward_function(settings)
@@ -54,7 +54,7 @@ def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
 
 
 def load_reward_function(settings: TrainerSettings) -> RewardFunction:
-    """The function that `reward_function` names. Raises `BadInput` when there is none."""
+    """Import the function that `reward_function` names. Raises `BadInput` if it is missing."""
     path = settings.reward_function
     if path is None:
         raise BadInput("scoring with custom rewards needs reward_function=package.module:name")
@@ -62,7 +62,7 @@ def load_reward_function(settings: TrainerSettings) -> RewardFunction:
 
 
 class Scorer:
-    """Makes the rewards of a run's groups."""
+    """Computes the rewards of the groups of a run."""
 
     def __init__(self, task: Task, settings: TrainerSettings, judge_cache: Path) -> None:
         self._task = task
@@ -71,10 +71,10 @@ class Scorer:
         self._function = load_reward_function(settings) if "custom" in self._weights else None
 
     async def score(self, group: art.TrajectoryGroup) -> tuple[art.TrajectoryGroup | None, JudgeUse]:
-        """The group with its final rewards, and what the judge took; no group when the judge could not score it.
+        """Return the group with its final rewards, or None if the judge could not score it, and the use of the judge.
 
-        The task scores every group, because accuracy is reported however rewards are made. With other sources each rollout has
-        its rewards as the metrics `verifiable_reward`, `ruler_reward` and `custom_reward`, and the judge's reason in its log.
+        The task scores every group, because accuracy is always reported. With other sources each rollout has the
+        metrics `verifiable_reward`, `ruler_reward` and `custom_reward`, and the judge's reason in its log.
         """
         from training.task import UNLABELLED
 
@@ -106,7 +106,7 @@ async def _call(function: RewardFunction, trajectory: art.Trajectory) -> float:
     try:
         result = function(trajectory)
         reward = await result if inspect.isawaitable(result) else result
-    except Exception as error:  # whatever the user's function raises
+    except Exception as error:  # the user's function may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
         raise BadInput(
             f"reward_function: {function.__name__} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"

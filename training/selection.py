@@ -1,8 +1,10 @@
-"""Which questions the GRPO steps ask: shuffled epochs, or the questions about which the policy is least certain.
+"""Choose the questions of the GRPO steps: shuffled epochs with all kinds in each step, or the questions with the most
+uncertain outcome.
 
-A group teaches only if its rollouts differ, and the chance of that is highest for questions with a success rate near one half.
-`LearnableQuestions` keeps a Beta posterior of the success rate per question, draws a rate from each (Thompson sampling) and asks
-those with the draws nearest to one half. GRESO (arXiv 2506.02177) skips questions by their recent outcomes in the same spirit.
+A group teaches only if its rollouts differ, and the chance of that is highest for questions with a success rate near
+one half. `LearnableQuestions` keeps a Beta posterior of the success rate per question, draws a rate from each (Thompson
+sampling) and asks those with the draws nearest to one half. GRESO (arXiv 2506.02177) is similar: it skips questions by
+their recent outcomes.
 
 All choices follow from the settings and the history rows, so a resumed run chooses as the killed one would have.
 """
@@ -14,10 +16,7 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
-
-from art.utils.iterate_dataset import iterate_dataset
 
 from training.errors import BadInput
 from training.history import StepRecord
@@ -25,16 +24,16 @@ from training.settings import TrainerSettings
 from training.task import Task, TellsKinds
 
 _PRIOR_ROLLOUTS = 4.0
-"""Weight of the prior in rollouts: of all questions in the rate of a kind, and of the kind in the rate of a question."""
+"""Weight of each prior, in rollouts: of the overall rate for a kind, and of the kind's rate for a question."""
 _KEPT_PER_STEP = 0.9
-"""Weight that an outcome keeps per step: the policy of ten steps ago tells little about today's."""
+"""Decay of an outcome's weight per step, because the policy of ten steps ago says little about the current one."""
 _REST_STEPS = 4
-"""A question is asked again within so many steps only if there are no others: one question must not make up the training."""
+"""Steps before a question may be asked again, unless there are no others: no question may dominate the training."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A train scenario, its position in the run's fixed order, and its kind if the task tells kinds."""
+    """A train scenario, its position in the run's fixed order, and its kind if the task has kinds."""
 
     index: int
     scenario: Any
@@ -43,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True)
 class StepQuestions:
-    """What a step asks, and what it asks next, in this order, in place of groups without spread."""
+    """The questions of a step, and its reserve: questions that replace groups without spread, in this order."""
 
     asked: list[Question]
     reserve: list[Question]
@@ -53,19 +52,23 @@ class QuestionSelection(Protocol):
     """Chooses questions, and keeps some back for demonstrations."""
 
     def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
-        """The questions of GRPO step `step` (the first is 1), given the history. Later rows than may be known are ignored."""
+        """Return the questions of GRPO step `step` (the first is 1), given the history. Rows that may not be known yet
+        are ignored.
+        """
         ...
 
     def demonstrable(self) -> list[Any]:
-        """The scenarios that no GRPO step is going to ask, if there are enough of them for the demonstrations, else all.
+        """Return the scenarios that no GRPO step will ask, if there are enough of them for the demonstrations, else
+        all.
 
-        What has been demonstrated is known: its group is right throughout and teaches nothing.
+        The policy already knows demonstrated questions: all rollouts of their groups are correct, so they teach
+        nothing.
         """
         ...
 
 
 def select_questions(task: Task, scenarios: Sequence[Any], settings: TrainerSettings) -> QuestionSelection:
-    """The selection that the settings ask for.
+    """Return the selection that the settings choose.
 
     Raises:
         BadInput: a step would ask more questions than there are.
@@ -79,21 +82,25 @@ def select_questions(task: Task, scenarios: Sequence[Any], settings: TrainerSett
 
 
 class ShuffledQuestions:
-    """Epochs over all questions in an order shuffled per epoch, as ART's `iterate_dataset` has it."""
+    """Epochs over all questions. Each has a random order in which every kind is spread evenly.
+
+    Otherwise a step of a few questions would often have none of a rare kind. A policy unlearns within a few steps what
+    only that kind rewards, such as a second search.
+    """
 
     def __init__(self, questions: Sequence[Question], settings: TrainerSettings) -> None:
         self._questions = list(questions)
         self._settings = settings
         per_step = settings.groups_per_step + settings.max_extra_groups
         _require_enough(len(self._questions), per_step if settings.max_extra_groups else 1, settings)
-        # ART shuffles each epoch by its number alone; the run's seed enters through the order that it starts from.
-        order = list(questions)
-        random.Random(settings.seed).shuffle(order)
-        steps_per_epoch = max(1, math.ceil(len(order) / per_step))
-        epochs = math.ceil(settings.max_steps / steps_per_epoch)
-        batches = iterate_dataset(order, groups_per_step=per_step, num_epochs=epochs, use_tqdm=False)
-        self._batches = [batch.items for batch in islice(batches, settings.max_steps)]
-        self._order = order
+        steps_per_epoch = max(1, math.ceil(len(self._questions) / per_step))
+        self._batches: list[list[Question]] = []
+        for epoch in range(math.ceil(settings.max_steps / steps_per_epoch)):
+            order = _spread_kinds(self._questions, random.Random(f"epoch-{settings.seed}-{epoch}"))
+            self._batches += [order[first : first + per_step] for first in range(0, len(order), per_step)]
+        del self._batches[settings.max_steps :]
+        self._order = list(questions)
+        random.Random(settings.seed).shuffle(self._order)
 
     def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
         batch = self._batches[step - 1]
@@ -107,6 +114,19 @@ class ShuffledQuestions:
         return rest if enough else [question.scenario for question in self._order]
 
 
+def _spread_kinds(questions: Sequence[Question], rng: random.Random) -> list[Question]:
+    """Shuffle the questions so that any stretch of them has about the same share of each kind as all of them."""
+    of_kind: defaultdict[str | None, list[Question]] = defaultdict(list)
+    for question in questions:
+        of_kind[question.kind].append(question)
+    placed: list[tuple[float, int, Question]] = []
+    for members in of_kind.values():
+        rng.shuffle(members)
+        offset = rng.random()
+        placed += [((rank + offset) / len(members), question.index, question) for rank, question in enumerate(members)]
+    return [question for _, _, question in sorted(placed, key=lambda place: place[:2])]
+
+
 class LearnableQuestions:
     """Thompson sampling of the questions whose success rate is most likely near one half."""
 
@@ -114,7 +134,8 @@ class LearnableQuestions:
         self._settings = settings
         order = list(questions)
         random.Random(settings.seed).shuffle(order)
-        # The task picks its demonstrations among twice as many questions: it may refuse some, and has an order of its own.
+        # The task chooses its demonstrations from twice as many questions, because it may refuse some and has its own
+        # order.
         kept_back = 2 * settings.warm_start_demonstrations
         apart = kept_back <= len(order) / 2
         self._questions = order[kept_back:] if apart else order
@@ -140,7 +161,9 @@ class LearnableQuestions:
         return self._demonstrable
 
     def _resting(self, step: int, rows: Sequence[StepRecord], known: Sequence[StepRecord]) -> set[int]:
-        """Asked lately. Of steps that are under way when the choice is made, replacements are not known yet and not counted."""
+        """Return the recently asked questions. Replacements in steps that are still in progress are not known yet, so
+        they are not included.
+        """
         last_known = known[-1].step if known else 0
         resting = {asked.index for row in known if row.step >= step - _REST_STEPS for asked in row.questions}
         finished = {row.step: row for row in rows}

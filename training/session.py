@@ -1,4 +1,4 @@
-"""One training run from settings to finished run: opens the backend, trains, closes it."""
+"""Run one training: open the backend, train, and close the backend."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from training.trainer import Trainer, TrainingRun
 
 
 def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
-    """What ART is told about the model beside its name."""
+    """Return the configuration of the model for ART."""
     config = art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context})
     if settings.backend != "local":
         return config
-    # ART's own ratio of alpha to rank. vLLM refuses adapters of a higher rank than it was started for.
+    # ART's default ratio of alpha to rank. vLLM refuses adapters of a higher rank than it was started with.
     rank = settings.lora_rank
     config["peft_args"] = {"r": rank, "lora_alpha": 2 * rank, "random_state": settings.seed}
     config["engine_args"] = {"max_lora_rank": vllm_lora_rank(rank)}
     if settings.max_steps_off_policy:
-        # On a GPU that does both, vLLM sleeps as long as an update takes, and nothing could be gathered meanwhile.
+        # On a shared GPU vLLM sleeps during updates, so nothing could be gathered ahead.
         config.update(trainer_gpu_ids=[0], inference_gpu_ids=[1])
     return config
 
 
 class _Model(art.TrainableModel):
-    """A model of which ART opens no Weights & Biases run of its own: `training.tracking` reports the run."""
+    """A model for which ART opens no Weights & Biases run, because `training.tracking` reports the run."""
 
     def _get_wandb_run(self) -> None:
         return None
 
 
 def _place(task_name: str, settings: TrainerSettings, run_folder: Path) -> dict[str, Any]:
-    """Name and project of the model: on W&B's servers runs share a namespace, here each has a folder of its own."""
+    """Return name and project of the model. On W&B's servers runs share a namespace; here each has its own folder."""
     if settings.backend != "serverless":
         return {"name": task_name, "project": "art"}
     from training.backends.serverless import DEFAULT_PROJECT
@@ -60,11 +60,11 @@ async def run_training(
     progress: Progress | None = None,
     start: Path | None = None,
 ) -> TrainingRun:
-    """Trains an adapter for `base_model`, going on with whatever `run_folder` holds already.
+    """Train an adapter for `base_model`, and resume the run that `run_folder` may hold.
 
-    The base is a folder or a Hub id; W&B's servers know Hub ids only.
+    The base is a folder or a Hub id; W&B's servers accept Hub ids only.
 
-    A new run begins with the adapter in the folder `start`, or without one with the untouched base model.
+    A new run starts from the adapter in the folder `start`, or from the base model without one.
 
     Raises:
         BadInput: the backend cannot work here, there is nothing to train on, or the run folder is damaged.
@@ -75,7 +75,7 @@ async def run_training(
         **_place(task.name, settings, run_folder),
         base_model=base_model,
         base_path=str(run_folder),
-        report_metrics=[],  # ART would give all runs one name in Weights & Biases: see training.tracking
+        report_metrics=[],  # training.tracking reports to Weights & Biases, where ART would give all runs the same name
         _internal_config=model_config(settings),
     )
     try:

@@ -1,4 +1,4 @@
-"""Everything that the trainer can be told, with bounds. Fields come in the order in which people change them."""
+"""All settings of the trainer, with bounds. The fields that change most often come first."""
 
 from __future__ import annotations
 
@@ -10,20 +10,41 @@ from training.backends.torch.settings import TorchEngineSettings
 
 
 class HealthLimits(BaseModel):
-    """When the health watch warns."""
+    """Limits of the health monitor: it warns when one is exceeded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    child_processes: int = Field(default=200, ge=1, description="more are many; vLLM with its compile workers stays below")
-    memory_share: float = Field(default=0.9, gt=0, le=1, description="share of the memory it may have that the run holds")
-    gpu_share: float = Field(default=0.98, gt=0, le=1, description="share of the GPU's memory in use; vLLM takes most on purpose")
-    free_share: float = Field(default=0.05, ge=0, lt=1, description="share of the machine's memory that others must have left")
-    disk_bytes: float = Field(default=2e9, ge=0, description="free bytes: twice what a run must have to begin")
-    stale_seconds: float = Field(default=3600.0, gt=0, description="age of a half-written file; no checkpoint takes so long")
-    server_seconds: float = Field(default=10.0, gt=0, description="for an answer of the policy's server, also during an update")
+    child_processes: int = Field(
+        default=200,
+        ge=1,
+        description="warn above this number of child processes; vLLM with its compile workers stays below 200",
+    )
+    memory_share: float = Field(
+        default=0.9, gt=0, le=1, description="warn when the run holds this share of its memory limit"
+    )
+    gpu_share: float = Field(
+        default=0.98, gt=0, le=1, description="warn when this share of the GPU memory is in use; vLLM takes most of it"
+    )
+    free_share: float = Field(
+        default=0.05, ge=0, lt=1, description="warn when less than this share of the machine's memory is free"
+    )
+    disk_bytes: float = Field(
+        default=2e9, ge=0, description="warn below this number of free bytes, twice what a run needs to start"
+    )
+    stale_seconds: float = Field(
+        default=3600.0, gt=0, description="warn when a half-written file is this old; no checkpoint takes as long"
+    )
+    server_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="warn when the policy's server takes longer than this to answer, also during an update",
+    )
+
+
+RewardSource = Literal["verifiable", "ruler", "custom"]
 
 FROM_PRODUCTION = "production"
-"""What `continue_from` calls the version in production, whichever that is when a run begins."""
+"""Value of `continue_from` for the version that is in production when a run begins."""
 
 
 class TrainerSettings(BaseModel):
@@ -34,43 +55,57 @@ class TrainerSettings(BaseModel):
     # set for nearly every run
     backend: Literal["torch", "local", "serverless"] = Field(
         default="torch",
-        description="who serves tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless",
+        description="backend that samples tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), "
+        "serverless (W&B)",
     )
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=2, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=4, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
-        default=None, ge=1, le=10_000, description="passes over the train questions: fewer steps than max_steps where that is less"
+        default=None,
+        ge=1,
+        le=10_000,
+        description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=4, ge=1, le=1024, description="scenarios per step")
+    groups_per_step: int = Field(default=8, ge=1, le=1024, description="scenarios per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
     train_rollouts_per_group: int | None = Field(
-        default=None, ge=2, description="update only on so many rollouts of a group, those whose rewards vary most; null: on all"
+        default=None,
+        ge=2,
+        description="number of rollouts per group to update on, those whose rewards vary most; null: all",
     )
     question_selection: Literal["shuffled", "learnability"] = Field(
         default="shuffled",
-        description="shuffled epochs, or the questions whose success rate is most likely near one half (Thompson sampling)",
+        description="shuffled epochs with all kinds in each step, or the questions whose success rate is most likely "
+        "near one half",
     )
     max_extra_groups: int = Field(
-        default=0, ge=0, le=1024, description="further questions that a step may ask in place of groups without spread; 0 drops these"
+        default=0,
+        ge=0,
+        le=1024,
+        description="additional questions that a step may ask to replace groups without reward spread; 0: such "
+        "groups are dropped",
     )
     min_reward_std: float = Field(
-        default=0.0,
-        ge=0,
-        le=100,
-        description="a group has spread if the standard deviation of its rewards is above this; without it nothing is learnt from it",
+        default=0.0, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
     )
     replay_steps: int = Field(
-        default=0, ge=0, le=16, description="steps whose groups are learnt from once more, with the log-probabilities of then"
+        default=0,
+        ge=0,
+        le=16,
+        description="number of previous steps whose groups are trained on again, with the log-probabilities recorded "
+        "at sampling",
     )
-    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=1.5e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="constant", description="after the rise: stay, or fall along a half cosine to a tenth at the last GRPO step"
+        default="constant",
+        description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step",
     )
     scale_rewards: Literal["group", "batch"] = Field(
         default="group",
-        description="divide the advantages by the standard deviation of their group's rewards (GRPO), or alike in the whole batch",
+        description="divide advantages by the standard deviation of the rewards of their group (GRPO), or of the "
+        "whole batch",
     )
     warm_up_steps: int = Field(
         default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
@@ -80,22 +115,29 @@ class TrainerSettings(BaseModel):
         default=0.0,
         ge=0,
         le=10,
-        description="weight of a turn's own advantage among rollouts in the same state (GiGPO, torch backend); 0: none",
+        description="weight of a turn-level advantage relative to rollouts in the same state (GiGPO, torch backend); "
+        "0: none",
     )
 
     # loss
     policy_loss: Literal["cispo", "ppo"] = Field(default="cispo", description="loss of the update, see art.loss")
     clip_low: float | None = Field(
-        default=None, gt=0, le=10, description="how far below 1 the ratio of probabilities counts; null: ART's default of the loss"
+        default=None,
+        gt=0,
+        le=10,
+        description="clip the probability ratio at 1 - clip_low; null: ART's default for the loss",
     )
     clip_high: float | None = Field(
-        default=None, gt=0, le=10, description="how far above 1 the ratio of probabilities counts; null: ART's default of the loss"
+        default=None,
+        gt=0,
+        le=10,
+        description="clip the probability ratio at 1 + clip_high; null: ART's default for the loss",
     )
     kl_penalty: float = Field(
-        default=0.0, ge=0, le=10, description="takes advantage from tokens that the untouched base finds unlikely; 0: none"
+        default=0.0, ge=0, le=10, description="coefficient of the KL penalty against the base model; 0: none"
     )
     advantage_balance: float = Field(
-        default=0.0, ge=-1, le=1, description="weighs positive advantages more (above 0) or negative ones (below 0)"
+        default=0.0, ge=-1, le=1, description="above 0, positive advantages weigh more; below 0, negative ones"
     )
 
     # where the run starts from
@@ -107,27 +149,36 @@ class TrainerSettings(BaseModel):
     )
 
     # warm start
-    demonstrations: int = Field(default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it")
+    demonstrations: int = Field(
+        default=64, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+    )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
-    warm_start_learning_rate: float = Field(default=1e-3, gt=0, le=1, description="peak learning rate of the warm start")
+    warm_start_learning_rate: float = Field(
+        default=1e-3, gt=0, le=1, description="peak learning rate of the warm start"
+    )
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
 
     # scoring
     scoring: Literal["verifiable", "ruler", "custom", "blend"] = Field(
         default="verifiable",
-        description="rewards from the reference answer, an LLM judge (RULER), reward_function, or a weighted sum of them",
+        description="rewards from the reference answer, an LLM judge (RULER), reward_function, or a weighted sum of "
+        "them",
     )
     ruler_model: str = Field(default="openai/o4-mini", description="LiteLLM name of the RULER judge")
-    ruler_api_base: str | None = Field(default=None, description="address of an own OpenAI-compatible judge")
-    ruler_rubric: str | None = Field(default=None, description="text file with grading standards instead of RULER's own")
-    reward_function: str | None = Field(
-        default=None, description="package.module:name of a function from an art.Trajectory to its reward"
+    ruler_api_base: str | None = Field(default=None, description="base URL of a self-hosted OpenAI-compatible judge")
+    ruler_rubric: str | None = Field(
+        default=None, description="text file with grading standards instead of RULER's own"
     )
-    blend_weights: dict[Literal["verifiable", "ruler", "custom"], Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+    reward_function: str | None = Field(
+        default=None,
+        description="package.module:name of a function that takes an art.Trajectory and returns its reward",
+    )
+    blend_weights: dict[RewardSource, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
         default={"verifiable": 0.5, "ruler": 0.5}, description="weight of each source in a blended reward"
     )
     extra_litellm_params: dict[str, Any] = Field(
-        default_factory=dict, description="more arguments of litellm.completion, such as temperature or reasoning_effort"
+        default_factory=dict,
+        description="more arguments of litellm.completion, such as temperature or reasoning_effort",
     )
     ruler_attempts: int = Field(default=6, ge=1, le=20, description="requests per group until a reply is usable")
     ruler_backoff: float = Field(
@@ -137,50 +188,64 @@ class TrainerSettings(BaseModel):
 
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
-    max_concurrent: int = Field(default=24, ge=1, le=1024, description="rollouts that run at the same time; a validation has as many more")
+    max_concurrent: int = Field(
+        default=24,
+        ge=1,
+        le=1024,
+        description="maximum number of concurrent rollouts; validation has the same number of slots in addition",
+    )
     max_steps_off_policy: int = Field(
         default=0,
         ge=0,
         le=100,
-        description="gather so many steps ahead while one is updated on; no group is more optimizer steps old; 0: on-policy",
+        description="number of steps gathered ahead of the optimizer; also the maximum off-policy lag; 0: on-policy",
     )
 
     step_timeout: float = Field(
         default=3600.0,
         gt=0,
         le=86_400,
-        description="seconds without the end of any rollout of a step or a validation after which the unfinished ones are errors",
+        description="fail the unfinished rollouts of a step or validation when none has ended for this many seconds",
     )
     stall_seconds: float = Field(
-        default=300.0, gt=0, le=86_400, description="name the calls under way when nothing has moved for so long"
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="name the pending calls when nothing has progressed for this many seconds",
     )
     health_seconds: float = Field(
         default=60.0,
         ge=0,
         le=86_400,
-        description="look after processes, memory, disk and the policy's server every so many seconds; 0: never",
+        description="seconds between checks of processes, memory, disk and the policy's server; 0: never",
     )
 
-    health: HealthLimits = Field(default_factory=HealthLimits, description="what the health watch warns of")
+    health: HealthLimits = Field(default_factory=HealthLimits, description="limits of the health monitor")
     log_sample_rate: float = Field(
         default=1.0, ge=0, le=1, description="share of a step's rollouts whose transcripts are kept in the run's folder"
     )
 
     # validation, and when to stop before max_steps
     validate_every: int = Field(
-        default=4, ge=0, le=100_000, description="steps between validations on held-out train questions; 0 never validates"
+        default=4,
+        ge=0,
+        le=100_000,
+        description="steps between validations on held-out train questions; 0 never validates",
     )
     validation_questions: int = Field(
-        default=24, ge=1, le=100_000, description="train questions held out to validate on, when validate_every is set"
+        default=48, ge=1, le=100_000, description="train questions held out to validate on, when validate_every is set"
     )
     validation_metric: Literal["accuracy", "reward", "win_rate"] = Field(
         default="accuracy",
-        description="what the best checkpoint, stop_plateau_steps and stop_target go by; win_rate needs no reference answers: "
-        "the RULER judge compares each rollout with that of the policy before the first GRPO step (after the warm start, if there "
-        "is one), in both orders",
+        description="metric for the best checkpoint, stop_plateau_steps and stop_target. win_rate needs no reference answers: "
+        "the RULER judge compares each rollout, in both orders, with that of the policy before the first GRPO step (the warm "
+        "start, if there is one)",
     )
     stop_plateau_steps: int | None = Field(
-        default=None, ge=1, le=100_000, description="stop after so many steps without a better validation; null: never"
+        default=None,
+        ge=1,
+        le=100_000,
+        description="stop after this number of steps without a better validation; null: never",
     )
     stop_target: float | None = Field(
         default=None, allow_inf_nan=False, description="stop when the validation metric reaches this; null: never"
@@ -189,19 +254,29 @@ class TrainerSettings(BaseModel):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="stop when the validation metric is this much above that of the policy before the first GRPO step; null: never",
+        description="stop when the validation metric is this much above that of the policy before the first GRPO "
+        "step; null: never",
     )
     stop_seconds: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="begin no step after so much training time; null: no limit"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="start no further step after this training time in seconds; null: no limit",
     )
     stop_cost: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="begin no step after the judge cost so many US dollars; null: no limit"
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="start no further step after the judge has cost this amount in US dollars; null: no limit",
     )
     gpu_price: float | None = Field(
-        default=None, ge=0, allow_inf_nan=False, description="US dollars per hour of one GPU, for plan and history; null: unknown"
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="US dollars per hour of one GPU, for plan and history; null: unknown",
     )
     stop_tokens: int | None = Field(
-        default=None, ge=1, description="begin no step after so many sampled tokens; null: no limit"
+        default=None, ge=1, description="start no further step after this number of sampled tokens; null: no limit"
     )
 
     # monitors
@@ -211,15 +286,18 @@ class TrainerSettings(BaseModel):
 
     # adapter
     lora_rank: int = Field(default=16, ge=1, le=256, description="rank of the LoRA adapter")
-    lora_layers: int | None = Field(default=None, ge=1, description="adapt only the top layers (torch backend); null adapts all")
+    lora_layers: int | None = Field(
+        default=None, ge=1, description="adapt only the top layers (torch backend); null adapts all"
+    )
     max_context: int = Field(default=2048, ge=128, le=1_000_000, description="tokens per episode, prompt included")
 
     torch: TorchEngineSettings = Field(
-        default_factory=TorchEngineSettings, description="speed and memory of backend=torch: training/backends/torch/settings.py"
+        default_factory=TorchEngineSettings,
+        description="speed and memory of backend=torch: training/backends/torch/settings.py",
     )
 
     experiment: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what you call the run; null: its key"
+        default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="name of the run; null: its key"
     )
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
 
@@ -227,7 +305,7 @@ class TrainerSettings(BaseModel):
     @classmethod
     def _scales_by_name(cls, values: Any) -> Any:
         if isinstance(values, dict) and isinstance(scale := values.get("scale_rewards"), bool):
-            raise ValueError(f"scale_rewards={scale}: expected group (what true was) or batch (what false was)")
+            raise ValueError(f"scale_rewards={scale}: expected group (formerly true) or batch (formerly false)")
         return values
 
     @model_validator(mode="after")
@@ -245,17 +323,17 @@ class TrainerSettings(BaseModel):
 
     @property
     def warm_start_demonstrations(self) -> int:
-        """Expert episodes that the run learns from before its first step."""
+        """Number of demonstrations that the run learns from before its first step."""
         return 0 if self.continue_from else self.demonstrations
 
     @property
     def validates(self) -> bool:
-        """Whether there are validations: without a GRPO step the warm start is all there is to choose from."""
+        """Whether the run validates. Without GRPO steps there is only one checkpoint to choose."""
         return bool(self.validate_every and self.max_steps)
 
     @property
     def measures_wins(self) -> bool:
-        """Whether validations compare rollouts with those of the start."""
+        """Whether validations compare rollouts with those of the initial policy."""
         return self.validates and self.validation_metric == "win_rate"
 
     @property
@@ -264,6 +342,6 @@ class TrainerSettings(BaseModel):
         return "ruler" in self.reward_weights or self.measures_wins
 
     @property
-    def reward_weights(self) -> dict[str, float]:
-        """Source of rewards (`verifiable`, `ruler`, `custom`) -> its weight in their sum."""
-        return dict(self.blend_weights) if self.scoring == "blend" else {self.scoring: 1.0}
+    def reward_weights(self) -> dict[RewardSource, float]:
+        """Source of rewards -> its weight in their sum."""
+        return {**self.blend_weights} if self.scoring == "blend" else {self.scoring: 1.0}

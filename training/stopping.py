@@ -1,6 +1,6 @@
 """When a run validates, when it stops and which checkpoint it returns.
 
-All of it is derived from the history rows and the settings, so that a killed run goes on as if nothing had happened.
+Everything follows from the history rows and the settings, so that a resumed run decides as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHARES = ("accuracy", "win_rate")
 
 
 def require_stop_rules(settings: TrainerSettings) -> None:
-    """Raises `BadInput` for rules that contradict each other or can never act: before anything is spent."""
+    """Raise `BadInput` for rules that contradict each other or can never apply, before anything is spent."""
     if settings.continue_from and settings.backend == "serverless":
         raise BadInput(
             "continue_from: backend=serverless begins with the base model, since its servers take no adapter from here: leave "
@@ -41,20 +41,30 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         if value is not None and not settings.validates:
             raise BadInput(f"{name}={value} needs validation: set validate_every and max_steps, or leave {name} out")
     if plateau is not None and plateau < every:
-        raise BadInput(f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop")
+        raise BadInput(
+            f"stop_plateau_steps={plateau} is less than validate_every={every}: no validation could prevent the stop"
+        )
     if plateau is not None and plateau > settings.max_steps:
-        raise BadInput(f"stop_plateau_steps={plateau} is more than max_steps={settings.max_steps}: it would never come to that")
+        raise BadInput(
+            f"stop_plateau_steps={plateau} is more than max_steps={settings.max_steps}: it could never take effect"
+        )
     if settings.stop_cost is not None and not settings.asks_judge:
-        raise BadInput(f"stop_cost={settings.stop_cost:g} counts what the judge costs, and scoring={settings.scoring} asks none")
+        raise BadInput(
+            f"stop_cost={settings.stop_cost:g} limits the cost of the judge, and scoring={settings.scoring} has none"
+        )
     if target is not None and settings.validation_metric in SHARES and not 0 < target <= 1:
         metric = settings.validation_metric
-        raise BadInput(f"stop_target={target}: {metric} is above 0 and at most 1; validation_metric=reward knows other values")
+        raise BadInput(
+            f"stop_target={target}: {metric} is above 0 and at most 1; validation_metric=reward allows others"
+        )
     if margin is not None and settings.validation_metric in SHARES and margin >= 1:
-        raise BadInput(f"stop_margin={margin}: two shares differ by less than 1; validation_metric=reward knows other values")
+        raise BadInput(
+            f"stop_margin={margin}: two shares differ by less than 1; validation_metric=reward allows others"
+        )
 
 
 def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]]:
-    """The scenarios without `count` of them, and those, both in their order: the same ones for every seed, to compare runs.
+    """Split off `count` scenarios, the same for every seed, so that runs are comparable. Return the rest and those, in order.
 
     Raises:
         BadInput: nothing would be left to train on.
@@ -70,7 +80,7 @@ def hold_out(scenarios: Sequence[Any], count: int) -> tuple[list[Any], list[Any]
 
 
 def validation_due(rows: Sequence[StepRecord], settings: TrainerSettings) -> bool:
-    """Whether the last row is to be validated: every so many steps, and before the run ends, so that its end can be the best."""
+    """Return whether to validate the last row: every `validate_every` steps, and at the end of the run."""
     if not settings.validates:
         return False
     last = rows[-1].step
@@ -79,18 +89,22 @@ def validation_due(rows: Sequence[StepRecord], settings: TrainerSettings) -> boo
 
 
 def best_row(rows: Sequence[StepRecord], settings: TrainerSettings) -> StepRecord | None:
-    """The row with the highest validation metric, of equals that with the most reward, then the earliest.
+    """Return the row with the highest validation metric. Ties go to the higher reward, then to the earlier step.
 
-    Few questions are often answered equally well by two checkpoints; what the rest of the reward is for decides between them.
-    The untouched base model is no checkpoint, so the rows before the first update of a run from it do not count.
+    The reward breaks ties because two checkpoints often answer few questions equally well. The untouched base model is
+    no checkpoint, so rows before the first update of a run from it do not count.
     """
     continued = bool(rows) and rows[0].phase == CONTINUED
     validated = [row for row in rows if _validated(row, settings) is not None and (row.checkpoint_step or continued)]
-    return max(validated, key=lambda row: (_validated(row, settings) or 0.0, row.validation_reward or 0.0)) if validated else None
+    return (
+        max(validated, key=lambda row: (_validated(row, settings) or 0.0, row.validation_reward or 0.0))
+        if validated
+        else None
+    )
 
 
 def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | None:
-    """Why there is no further step after the last row, in words; `None` when there is one."""
+    """Return the reason to stop after the last row; `None` to continue."""
     last = rows[-1].step if rows else 0
     best = best_row(rows, settings)
     if best is not None and _validated(rows[-1], settings) is not None:
@@ -108,12 +122,16 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
             return f"validation {name} was never above the {value} of step {best.step} in {last - best.step} steps"
     if last >= settings.max_steps:
         # The trainer lowers `max_steps` to the steps of `epochs`, or drops `epochs` when those are more.
-        return f"epochs={settings.epochs} done in {last} steps" if settings.epochs else f"max_steps={settings.max_steps} reached"
+        return (
+            f"epochs={settings.epochs} done in {last} steps"
+            if settings.epochs
+            else f"max_steps={settings.max_steps} reached"
+        )
     return _budget_spent(rows, settings)
 
 
 def shown(row: StepRecord, settings: TrainerSettings) -> str:
-    """A validated row's metric for people."""
+    """Format the validation metric of a row."""
     value = _validated(row, settings)
     return f"{value:.0%}" if settings.validation_metric in SHARES else f"{value:.3f}"
 

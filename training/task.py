@@ -1,4 +1,4 @@
-"""What the trainer must be given to train something: a `Task`. The trainer knows no other thing about the world."""
+"""The protocol of a task, the only thing that the trainer knows about the world."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-if TYPE_CHECKING:  # ten seconds that the deployed service does not need
+if TYPE_CHECKING:  # takes ten seconds to import, which the deployed service does not need
     import art
 
 SUSPECT = "suspect_"
-"""How the metrics begin by which a task says that a rollout may be after the reward instead of the task."""
+"""Prefix of metrics by which a task flags signs of reward hacking in a rollout."""
 
 CALL_SEQUENCE = "call_sequence"
-"""Metadata of a rollout: its tool calls in order, as one text. The trainer counts how many different ones a group has."""
+"""Key of the metadata with the tool calls of a rollout in order, as one text. The trainer counts the distinct ones of a
+group."""
 
 
 UNLABELLED = "unlabelled"
-"""Metadata of a rollout on a scenario without a reference: the task can neither reward it nor say whether it is correct."""
+"""Key of the metadata of rollouts on scenarios without a reference, which the task can neither reward nor call
+correct."""
 
 
 class RolloutError(RuntimeError):
-    """A rollout failed for a reason outside of the program, such as a judge that gives no verdict."""
+    """A rollout failed for an external reason, such as a judge without a verdict."""
 
 
 class Policy(BaseModel):
@@ -34,9 +36,12 @@ class Policy(BaseModel):
     model: str
     api_key: str = "none"
     temperature: float = Field(default=1.0, ge=0)
-    """0 decodes greedily."""
+    """0 means greedy decoding."""
     max_tokens: int = Field(default=96, ge=1)
     """Sampled tokens per turn."""
+    must_call: bool = False
+    """The server's grammar holds every reply to one tool call. Log-probabilities are then those of the restricted distribution,
+    which an update cannot use: for evaluation only."""
 
 
 class Task(Protocol):
@@ -45,37 +50,36 @@ class Task(Protocol):
     name: str
 
     def train_scenarios(self) -> Sequence[Any]:
-        """The scenarios to train on, in a fixed order."""
+        """Return the scenarios to train on, in a fixed order."""
         ...
 
     def demonstrations(self, scenarios: Sequence[Any], limit: int) -> list[art.Trajectory]:
-        """At most `limit` expert trajectories of these train scenarios for the warm start, recorded as rollouts are.
+        """Return at most `limit` expert trajectories for these train scenarios, recorded like rollouts, for the warm start.
 
-        In the order in which they are learnt from: a batch is made of neighbours.
+        Batches are consecutive trajectories in the returned order.
         """
         ...
 
     async def rollout(self, policy: Policy, scenario: Any) -> art.Trajectory:
-        """One episode. `reward` is 0 until `score`; `metrics` and `metadata` say what happened. Raises on failure.
+        """Play one episode. `reward` is 0 until `score`; `metrics` and `metadata` describe the episode. Raises on failure.
 
-        Too many failures end the run, with one line if they are RolloutError, TimeoutError, OSError or of a provider.
+        Too many failures end the run, with one line if they are RolloutError, TimeoutError, OSError or errors of a provider.
 
-        The trainer's own metrics are `turns`, `sampled_tokens` and, of the whole conversation, `context_tokens`; those that begin
-        with `SUSPECT` are true or false and watched by the monitors. By the metadata `scenario_id` and `question` it names an
-        example to people. The metadata `CALL_SEQUENCE` is a text that is equal for rollouts which made the same tool calls in
-        the same order.
+        The trainer reads the metrics `turns`, `sampled_tokens` and `context_tokens` (of the whole conversation). Alerts
+        watch the metrics that begin with `SUSPECT`, which are true or false. Reports show the metadata `scenario_id` and
+        `question`. The metadata `CALL_SEQUENCE` is equal for rollouts with the same tool calls in the same order.
         """
         ...
 
     async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        """The same group with verifiable rewards and `metrics["correct"]`, as far as it is not `UNLABELLED`."""
+        """Return the group with verifiable rewards and `metrics["correct"]`, except for `UNLABELLED` rollouts."""
         ...
 
 
 @runtime_checkable
 class TellsKinds(Protocol):
-    """A task whose scenarios fall into kinds that are about equally hard: what is learnt of one helps to judge the others."""
+    """A task with kinds of scenarios, each of about equal difficulty, so that results on one predict those on others."""
 
     def kind(self, scenario: Any) -> str:
-        """The kind of a scenario."""
+        """Return the kind of a scenario."""
         ...

@@ -13,7 +13,7 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.progress import Progress
-from training.trajectories import JUDGED
+from training.rollout_samples import JUDGED
 
 if TYPE_CHECKING:
     import art
@@ -23,9 +23,9 @@ PROJECT = "WEAVE_PROJECT"
 
 @contextmanager
 def traced(progress: Progress, experiment: Experiment) -> Iterator[Progress]:
-    """`progress`, and Weave too when the environment asks for it.
+    """Wrap `progress` to send rollouts to Weave as well, if WEAVE_PROJECT is set.
 
-    Weave sends in the background and only logs what fails then: a run does not depend on it.
+    Weave sends in the background. What fails later is one warning, so a run does not depend on it.
 
     Raises:
         BadInput: Weave refuses the project or the key.
@@ -37,23 +37,26 @@ def traced(progress: Progress, experiment: Experiment) -> Iterator[Progress]:
     import weave
 
     try:
-        # The rollouts are traced whole; the requests that they are made of would be traced a second time.
+        # Rollouts are traced as a whole; automatic traces of their requests would be duplicates.
         client = weave.init(project, settings={"implicitly_patch_integrations": False, "print_call_link": False})
     except Exception as error:  # wandb, httpx and weave each have errors of their own
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise BadInput(
             f"{PROJECT}={project}: Weave cannot be used: {reason}; unset {PROJECT} to train without"
         ) from error
+    tracing = _Traced(progress, client, experiment)
     try:
-        yield _Traced(progress, client, experiment)
+        yield tracing
     finally:
-        weave.finish()
+        with tracing.warned():
+            weave.finish()
 
 
 class _Traced(Progress):
     def __init__(self, progress: Progress, client: Any, experiment: Experiment) -> None:
         self._progress = progress
         self._client = client
+        self._failed = False
         self._about = {"run": experiment.run, "experiment": experiment.name, "config_hash": experiment.config_hash}
 
     def stage(self, description: str, total: int) -> None:
@@ -67,9 +70,11 @@ class _Traced(Progress):
 
     def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
         self._progress.rollouts(groups, split=split, step=step)
-        for number, group in enumerate(groups):
-            for trajectory in group.trajectories:
-                self._trace(trajectory, {"split": split, "step": step, "group": number})
+        # The first error ends the traces of this step, because a dead server lets every call wait.
+        with self.warned():
+            for number, group in enumerate(groups):
+                for trajectory in group.trajectories:
+                    self._trace(trajectory, {"split": split, "step": step, "group": number})
 
     def step(self, row: StepRecord) -> None:
         self._progress.step(row)
@@ -83,12 +88,23 @@ class _Traced(Progress):
     def warning(self, sentence: str) -> None:
         self._progress.warning(sentence)
 
+    @contextmanager
+    def warned(self) -> Iterator[None]:
+        """Turn an error of Weave into a warning, the first time; later ones are silent."""
+        try:
+            yield
+        except Exception as error:  # wandb, httpx and weave each have errors of their own
+            if not self._failed:
+                self._failed = True
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+                self._progress.warning(f"Weave fails, so traces are missing: {reason}; the run goes on")
+
     def _trace(self, trajectory: art.Trajectory, where: dict[str, Any]) -> None:
-        """One call per rollout with one below it per reply and tool; the scores are its feedback."""
-        told = trajectory.metadata
+        """Log one call per rollout, with a child call per reply and tool, and the scores as feedback."""
+        metadata = trajectory.metadata
         ended = datetime.now(UTC)
         began = ended - timedelta(seconds=float(trajectory.metrics.get("seconds", 0.0)))
-        inputs = {name: told[name] for name in ("scenario_id", "question", "kind") if name in told}
+        inputs = {name: metadata[name] for name in ("scenario_id", "question", "kind") if name in metadata}
         rollout = self._client.create_call(
             "rollout", {**where, **inputs}, attributes=self._about, use_stack=False, started_at=began
         )
@@ -99,7 +115,7 @@ class _Traced(Progress):
                 self._child(rollout, "reply", {}, message.get("content") or message.get("tool_calls"))
             elif message["role"] == "tool":
                 self._child(rollout, "tool", {"reply": asked.get("content")}, message.get("content"))
-        output = {name: told[name] for name in ("answer", "outcome", "reference") if name in told}
+        output = {name: metadata[name] for name in ("answer", "outcome", "reference") if name in metadata}
         self._client.finish_call(rollout, output=json.loads(json.dumps(output, default=str)), ended_at=ended)
         judged = [line.removeprefix(JUDGED) for line in trajectory.logs if line.startswith(JUDGED)]
         scores = {"reward": trajectory.reward, **trajectory.metrics}

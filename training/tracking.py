@@ -1,4 +1,4 @@
-"""A run's rows in Weights & Biases: on its servers where there is a key, or in files beside the run with `WANDB_MODE=offline`."""
+"""Log the history of a run to Weights & Biases: to its servers if there is a key, or to files with `WANDB_MODE=offline`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from training.experiment import Experiment
 from training.history import StepRecord
@@ -17,24 +17,27 @@ if TYPE_CHECKING:
 
 
 def is_tracked() -> bool:
-    """Whether the environment asks for Weights & Biases."""
+    """Return whether the environment asks for Weights & Biases."""
     mode = os.environ.get("WANDB_MODE", "online")
     return mode == "offline" or (mode == "online" and bool(os.environ.get("WANDB_API_KEY")))
 
 
 @contextmanager
 def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterator[Progress]:
-    """`progress`, and in Weights & Biases too when the environment asks for it. A run that goes on keeps its id there."""
+    """Wrap `progress` to log to Weights & Biases as well, if the environment asks for it.
+
+    A resumed run keeps its id there.
+    """
     if not is_tracked():
         yield progress
         return
-    import wandb  # a second of import
+    import wandb  # takes a second to import
 
     folder.mkdir(parents=True, exist_ok=True)
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "email-search-agent"),
-        # W&B reads its environment once per process, and the serverless backend may have made it do so earlier.
-        mode=os.environ.get("WANDB_MODE", "online"),
+        # W&B reads its environment once per process, possibly earlier, for the serverless backend.
+        mode=cast(Any, os.environ.get("WANDB_MODE", "online")),
         name=experiment.name,
         id=experiment.run,
         resume="allow",
@@ -42,11 +45,13 @@ def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterato
         config={
             **experiment.config,
             "config_hash": experiment.config_hash,
-            **experiment.model_dump(mode="json", include={"git_revision", "data", "sources", "seeds", "base_model_checksum"}),
+            **experiment.model_dump(
+                mode="json", include={"git_revision", "data", "sources", "seeds", "base_model_checksum"}
+            ),
         },
         settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
     )
-    run.define_metric("*", step_metric="step")  # a step that runs again after a kill may come twice
+    run.define_metric("*", step_metric="step")  # a step that is repeated after a kill may come twice
     try:
         yield _Tracked(progress, run)
     finally:

@@ -1,8 +1,8 @@
-"""Credit for single turns: how a turn turned out compared with other rollouts of the group in the same state (GiGPO, arXiv 2505.10978).
+"""Advantages of single turns, relative to other rollouts of the group in the same state (GiGPO, arXiv 2505.10978).
 
-All rollouts of a question share its first turn, and rollouts that see the same observation share the state after it. What a rollout
-did from there on is compared with what the others did from there on, so a good reply in a rollout that fails later is not blamed as
-much as one that nobody recovered from. It costs nothing but arithmetic on rewards.
+All rollouts of a question share the state before the first turn, and rollouts with the same observation share the state
+after it. Comparing returns within a state blames a good reply in a failing rollout less than a reply from which no
+rollout recovered. The only cost is arithmetic on rewards.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import art
 from openai.types.chat.chat_completion import Choice
 
 _DISCOUNT = 0.95
-"""Of the reward, per turn before the last: as in the paper."""
+"""Discount of the reward per turn before the last, as in the paper."""
 
 
 def turn_advantages(trajectories: Sequence[art.Trajectory], *, scale: bool) -> list[list[float]]:
     """Return an advantage per sampled turn of each trajectory of a group.
 
-    The state of a turn is the last message before it. Its return is the discounted reward; the advantage is the return less the mean
-    over the group's turns in that state, divided by their standard deviation if `scale`. A state that occurs once has 0.
+    The state of a turn is the last message before it, and its return the discounted reward. The advantage is the return
+    minus the mean over the group's turns in that state, divided by their standard deviation if `scale`. It is 0 in a
+    state that occurs once.
     """
     returns: defaultdict[str, list[float]] = defaultdict(list)
     visits: list[list[tuple[str, float]]] = []
@@ -62,7 +63,7 @@ def credited_tokens(mask: Sequence[int], advantage: float, turns: Sequence[float
 
 
 def _states(trajectory: art.Trajectory) -> list[str]:
-    """Before each sampled turn."""
+    """Return the state before each sampled turn."""
     states, last = [], ""
     for turn in trajectory.messages_and_choices:
         if not isinstance(turn, Choice):

@@ -1,4 +1,4 @@
-"""How often a policy beats the one that its run started from, on held-out questions and by the judge: needs no references."""
+"""Win rate of a policy against the initial one of its run, by the judge on held-out questions. Needs no references."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ START_FILE = "validation_start.json"
 
 
 class _Recorded(BaseModel):
-    """A rollout as far as the judge reads it."""
+    """The part of a rollout that the judge reads."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
 
 
 class WinRate:
-    """Compares rollouts with those of the start, which are kept in the run's folder for when the run goes on later."""
+    """Compares rollouts with those of the initial policy, which stay in the run's folder for resumed runs."""
 
     def __init__(self, settings: TrainerSettings, model_dir: Path, judge_cache: Path) -> None:
         self._judge = RulerJudge(settings, judge_cache)
@@ -36,7 +36,7 @@ class WinRate:
         self._file = model_dir / START_FILE
 
     def begin(self, rollouts: Sequence[art.Trajectory | None]) -> None:
-        """Keeps the start's rollouts, one per question; None where it failed."""
+        """Store the rollouts of the initial policy, one per question; None where it failed."""
         recorded = [
             _Recorded.model_validate({"messages": rollout.messages(), "tools": rollout.tools}).model_dump()
             if rollout
@@ -44,17 +44,18 @@ class WinRate:
             for rollout in rollouts
         ]
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        beside.write_text(json.dumps(recorded), encoding="utf-8")
-        os.replace(beside, self._file)
+        partial = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        partial.write_text(json.dumps(recorded), encoding="utf-8")
+        os.replace(partial, self._file)
 
     async def against_start(self, rollouts: Sequence[art.Trajectory | None]) -> tuple[float | None, int, JudgeUse]:
-        """Mean over questions of win 1, tie 0.5, loss 0, each the mean of both orders; the questions that could not be compared.
+        """Return the win rate, the number of questions without a comparison, and the use of the judge.
 
-        Judges prefer the answer in a certain place, hence both orders.
+        The win rate is the mean over questions of 1 for a win, 0.5 for a tie and 0 for a loss. The judge sees each pair
+        in both orders, because judges prefer a position.
 
         Raises:
-            BadInput: the start's rollouts are gone, or the judge refuses the key or the request.
+            BadInput: the initial rollouts are missing, or the judge refuses the key or the request.
         """
         start = self._start(len(rollouts))
         pairs = [(ours, theirs) for ours, theirs in zip(rollouts, start, strict=True) if ours and theirs]
@@ -81,7 +82,7 @@ class WinRate:
             raise BadInput(f"{self._file} is missing or damaged: remove the run folder to start again") from error
         if len(recorded) != count:
             raise BadInput(
-                f"{self._file} is of {len(recorded)} questions instead of {count}: remove the run folder to start again"
+                f"{self._file} covers {len(recorded)} questions instead of {count}: remove the run folder to start again"
             )
         return [
             art.Trajectory(messages_and_choices=entry.messages, tools=entry.tools, reward=0.0) if entry else None

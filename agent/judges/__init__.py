@@ -13,7 +13,7 @@ from training.task import RolloutError
 
 
 class Verdict(BaseModel):
-    """Whether an answer says what the reference says, and why in one line."""
+    """Whether an answer agrees with the reference, and the reason in one line."""
 
     correct: bool
     reason: str

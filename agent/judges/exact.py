@@ -4,7 +4,7 @@ An answer that equals the reference after normalisation is correct. Otherwise it
 figure, address and name of the reference, must not contradict it with another value of the same kinds, and may have at
 most 2 n + 5 words for a reference of n words. If the reference has no such fact, the answer needs all its content words.
 So whole mails, quoted sentences with a second value and lists of candidates are wrong. Words that the answer repeats from
-the question are no contradiction inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
+the question are not a contradiction inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class _Reply(BaseModel):
 
 
 class _Spent(BaseModel):
-    """What all attempts of one verdict took."""
+    """Tokens and cost of all attempts at one verdict."""
 
     prompt_tokens: int = 0
     cost: float | None = None

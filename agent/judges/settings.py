@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.judges import Judge
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
-from agent.llm_client import key_for, require_model
+from agent.llm_client import key_for, require_model, require_reply
 
 
 class JudgeSettings(BaseModel):
@@ -25,7 +25,7 @@ class JudgeSettings(BaseModel):
     judge_api_base: str | None = Field(default=None, description="base URL of a self-hosted OpenAI-compatible judge")
 
     def require_judge(self) -> None:
-        """Raise `BadInput` when the judge cannot be asked: unknown provider, or a missing key."""
+        """Raise `BadInput` when the judge cannot be asked: unknown provider, missing or wrong key, or no reply."""
         if self.judge == "exact":
             return
         require_model(
@@ -35,6 +35,7 @@ class JudgeSettings(BaseModel):
             needed_by=f"judge=llm asks {self.judge_model}, which",
             hint="judge=exact needs no key, judge_api_base names a self-hosted judge",
         )
+        require_reply(self.judge_model, self.judge_api_base, setting="judge_model")
 
 
 def open_judge(settings: JudgeSettings) -> Judge:

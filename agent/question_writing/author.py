@@ -141,7 +141,7 @@ class QuestionAuthor:
             return Reply(questions=None, problem=unusable, spent=spent)
         raise BadInput(
             f"{self._who} gave no reply in {self.settings.question_attempts} attempts ({failure}); "
-            "the same command goes on after the last finished batch"
+            "the same command resumes after the last finished batch"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Which mails the model is shown together, and in which order of batches."""
+"""Group mails into batches for the model, and order the batches."""
 
 from __future__ import annotations
 

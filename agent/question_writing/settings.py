@@ -24,7 +24,9 @@ class QuestionSettings(BaseModel):
         default_factory=dict, description="more arguments of litellm.completion, such as temperature"
     )
 
-    question_inboxes: tuple[str, ...] = Field(default=(), description="addresses to ask about; none: the largest")
+    question_inboxes: tuple[str, ...] = Field(
+        default=(), description="addresses to ask about; empty: the largest inboxes"
+    )
     largest_inboxes: int = Field(
         default=1, ge=1, le=10_000, description="number of largest inboxes, if question_inboxes names none"
     )
@@ -33,7 +35,7 @@ class QuestionSettings(BaseModel):
     questions_per_batch: int = Field(
         default=4, ge=1, le=50, description="questions that the LLM is to write about a batch"
     )
-    question_min_realism: float = Field(default=0.5, ge=0, le=1, description="least how_realistic of a kept question")
+    question_min_realism: float = Field(default=0.5, ge=0, le=1, description="minimum how_realistic of a kept question")
 
     max_questions: int | None = Field(
         default=None, ge=1, description="maximum number of questions in all; null: no limit beyond questions_per_inbox"

@@ -196,4 +196,4 @@ class _Writing:
 
     def _texts(self, batch: Batch) -> dict[int, str]:
         tools = MailTools(self._database.mailbox(batch.inbox, LAST_DATE), self._reader)
-        return {id: tools.call(READ, {"email_id": id}).observation for id in batch.mail_ids}
+        return {id: tools.call(READ, {"email_id": tools.number_of(id)}).observation for id in batch.mail_ids}

@@ -1,1 +1,3 @@
-"""The sides that `benchmarks.backend` compares, each in its own process, some with their own Python."""
+"""The implementations ("sides") that `benchmarks.backend` compares, each in its own process, some with their own
+Python.
+"""

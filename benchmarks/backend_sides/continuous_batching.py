@@ -1,6 +1,7 @@
-"""transformers' continuous batching: one manager for all turns, each conversation going on as soon as its reply is there.
+"""transformers' continuous batching: one manager for all turns; each conversation continues as soon as its reply is
+complete.
 
-It shares the cache of common beginnings, and returns log-probabilities as ours does.
+It shares cached prefixes and returns log-probabilities, as ours does.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 from benchmarks.backend_sides.job import Job, fastest, job_of_command
 
 _PAGE_TOKENS = 32
-"""Beginnings are shared in whole pages: smaller ones share more."""
+"""Prefixes are shared in whole pages, so smaller pages share more."""
 _STEP_TOKENS = 512
-"""As many as in a step of ours; the default follows from a GPU's memory."""
+"""The same number as in our engine's step; the default depends on a GPU's memory."""
 _SILENT_SECONDS = 600
 
 
@@ -30,7 +31,9 @@ def main() -> None:
 
 
 def roll_out(model: Any, job: Job) -> int:
-    """Tokens sampled in all turns of all conversations. Raises `RuntimeError` when a request fails."""
+    """Sample all turns of all conversations and return the number of tokens. Raises `RuntimeError` if a request
+    fails.
+    """
     pages = sum(len(c.ids) // _PAGE_TOKENS + 2 for c in job.conversations)
     settings = ContinuousBatchingConfig(
         page_size=_PAGE_TOKENS, num_blocks=pages, max_batch_tokens=_STEP_TOKENS, return_logprobs=True, seed=0

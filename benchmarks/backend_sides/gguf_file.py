@@ -87,7 +87,9 @@ def write_gguf(model: Path, path: Path, dtype: str) -> None:
 
 
 def _interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """llama.cpp turns neighbouring numbers of a head together, transformers those of its two halves."""
+    """Reorder rows for rotary embeddings: llama.cpp rotates adjacent pairs of a head, transformers pairs from its two
+    halves.
+    """
     rows, columns = weight.shape
     return weight.view(heads, 2, rows // heads // 2, columns).transpose(1, 2).reshape(rows, columns).contiguous()
 
@@ -101,7 +103,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: dict, config: dict) -> None:
         tokens[added["id"]], kinds[added["id"]] = added["content"], TokenType.CONTROL
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("default")  # only ids are passed: how text would be cut does not matter
+    writer.add_tokenizer_pre("default")  # only ids are passed, so the tokenization of text does not matter
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges(merges)

@@ -1,4 +1,4 @@
-"""The workload of every side and the least arithmetic that it takes. Standard library only, so that any Python can import it.
+"""The workload of every side and its minimum arithmetic. Standard library only, so that any Python can import it.
 
 A side is `python -m benchmarks.backend_sides.SIDE JOB.json`; its last line on stdout is its figures as JSON.
 """
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Turn:
-    """The ids of a reply, of which a sampling side takes the number only, and of what comes before the next one."""
+    """Token ids of a reply (sampling sides use only their number), and of the context between it and the next reply."""
 
     reply: list[int]
     then: list[int]
@@ -26,14 +26,14 @@ class Turn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Ids of the prompt of the first reply, and the turns."""
+    """Token ids of the first prompt, and the turns."""
 
     opening: list[int]
     turns: list[Turn]
 
     @property
     def ids(self) -> list[int]:
-        """All of it, up to the end of the last reply."""
+        """Return all ids up to the end of the last reply."""
         return [*self.opening, *(id for turn in self.turns for id in (*turn.reply, *turn.then))]
 
     @property
@@ -42,7 +42,7 @@ class Conversation:
 
     @property
     def labels(self) -> list[bool]:
-        """Which of `ids` are a reply's."""
+        """Return a mask of the `ids` that belong to replies."""
         marks = [False] * len(self.opening)
         for turn in self.turns:
             marks += [True] * len(turn.reply) + [False] * len(turn.then)
@@ -51,11 +51,12 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Job:
-    """The workload of all sides. `groups` are conversations with one opening each; `demonstrations` have different ones.
+    """The workload of all sides. The conversations of each group in `groups` share an opening; `demonstrations` have
+    different openings.
 
-    `decode_prompts` are to be continued by `decode_tokens` tokens each, at the same time. `repeats` times of a measurement are
-    taken, and the fastest counts: other work on the machine only ever makes it slower. `gemm_size` is that of the square
-    matrices whose product is the limit of the arithmetic.
+    `decode_prompts` are continued concurrently by `decode_tokens` tokens each. Each measurement is repeated `repeats`
+    times and the fastest counts, because other work on the machine can only slow it down. `gemm_size` is the size of
+    the square matrices whose product measures the arithmetic limit.
     """
 
     model: str
@@ -93,7 +94,7 @@ def job_of_command() -> Job:
 
 
 def fastest(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
-    """Seconds of the fastest of `repeats` times that `work` is done, and what it returned then."""
+    """Run `work` `repeats` times. Return the seconds of the fastest run and its result."""
     best: tuple[float, Result] | None = None
     for _ in range(repeats):
         started = time.perf_counter()
@@ -110,7 +111,9 @@ def fastest(work: Callable[[], Result], repeats: int) -> tuple[float, Result]:
 
 @dataclass(frozen=True)
 class Work:
-    """Tokens that are computed, the keys that each of them sees (summed up), and positions that need the language model's head."""
+    """Counts of computed tokens, of keys that these attend to (summed over tokens), and of positions that need the
+    output head.
+    """
 
     tokens: int
     pairs: int
@@ -127,7 +130,7 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The sizes of a Llama-like model that its arithmetic follows from."""
+    """The sizes of a Llama-like model that determine its arithmetic."""
 
     layers: int
     hidden: int
@@ -164,25 +167,26 @@ class ModelSize:
 
     @property
     def weights(self) -> int:
-        """Read for every step of decoding: the layers and the head."""
+        """The number of weights read per decoding step: the layers and the head."""
         return self.layers * self.layer_weights + self.hidden * self.vocabulary
 
     @property
     def cached_numbers(self) -> int:
-        """Keys and values of one token."""
+        """The number of values in the keys and values of one token."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     def forward_flops(self, work: Work) -> int:
-        """A multiplication and an addition are two."""
+        """Return the floating-point operations of the forward pass. A multiplication and an addition count as two."""
         products = 2 * work.tokens * self.layers * self.layer_weights
         attention = 4 * work.pairs * self.layers * self.heads * self.head_dim
         return products + attention + 2 * work.head_rows * self.hidden * self.vocabulary
 
     def update_flops(self, work: Work, lora_rank: int) -> int:
-        """Forward and backward for an adapter on all projections of all layers; base weights have no gradient.
+        """Return the operations of forward and backward passes for an adapter on all projections of all layers; base
+        weights have no gradient.
 
-        Back-propagation through a frozen product costs another one, through an attention two more; an adapter's own products
-        come three times: forward, for its input's gradient and for its own.
+        The backward pass of a frozen product costs one more product, that of attention two more. The adapter's own
+        products count three times: forward, gradient of the input, gradient of the matrix.
         """
         adapter = self.layers * lora_rank * sum(a + b for a, b in self.projections)
         attention = 4 * work.pairs * self.layers * self.heads * self.head_dim
@@ -190,12 +194,14 @@ class ModelSize:
 
 
 def least_rollout_work(groups: list[list[Conversation]]) -> Work:
-    """What no server can avoid: a group's opening once, everything after it once, the head for each sampled token."""
+    """Return the minimum work of any server: a group's opening once, everything after it once, the head for each
+    sampled token.
+    """
     total = Work(0, 0, 0)
     for group in groups:
         opening = len(group[0].opening)
         total += Work.of_positions(range(opening), 0)
         for conversation in group:
-            # The last token that is sampled is not computed again.
+            # The last sampled token is never fed back.
             total += Work.of_positions(range(opening, len(conversation.ids) - 1), conversation.reply_tokens)
     return total

@@ -11,7 +11,7 @@ from benchmarks.backend_sides.job import fastest, job_of_command
 from training.backends.torch.joint_linear import multiplies_bfloat16
 
 _READ_NUMBERS = 64 * 2**20
-"""Of float32, 256 MB: more than any cache holds."""
+"""256 MB in float32, larger than any cache."""
 _TRIES = 5
 
 
@@ -30,7 +30,7 @@ def main() -> None:
         torch.mm(a, b, out=out)
         seconds, _ = fastest(lambda: torch.mm(a, b, out=out), _TRIES)  # noqa: B023
         figures[f"gemm_{str(dtype).removeprefix('torch.')}_gflops"] = 2 * size**3 / seconds / 1e9
-    # Both read each number once; which of them is the faster depends on the library that PyTorch was built with.
+    # Both read each number once; which is faster depends on PyTorch's math library.
     rows, vector = torch.randn(_READ_NUMBERS // 4096, 4096), torch.randn(4096)
     reads: tuple[Callable[[], torch.Tensor], ...] = (lambda: torch.mv(rows, vector), lambda: rows.sum())
     seconds = min(fastest(read, _TRIES)[0] for read in reads)

@@ -1,4 +1,6 @@
-"""llama.cpp's server, in this process: all prompts continued at once. Needs xllamacpp and nothing else that is not Python's own."""
+"""llama.cpp's server in this process continues all prompts concurrently. Needs only xllamacpp and the standard
+library.
+"""
 
 from __future__ import annotations
 

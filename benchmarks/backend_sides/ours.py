@@ -1,6 +1,6 @@
 """The torch backend: rollouts, concurrent decoding, and updates.
 
-Rollouts are those of the engine, ids in and ids out, as on the other sides: HTTP and chat template are left out on all of them.
+Rollouts use the engine directly with token ids. All sides leave out HTTP and the chat template.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     # All activations of a backward pass are kept, as on TRL's side, which has no gradient checkpointing: no layer is computed twice.
     settings = TorchSettings(device="cpu", threads=job.threads, matmul_dtype=job.dtype, recorded_tokens=_EVERYTHING)
     network = load_network(job.model, settings)
-    end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the number of tokens that it is told
+    end_ids, network.end_ids = network.end_ids, frozenset()  # every side samples the given number of tokens
     engine = Engine(network, settings)
     engine.submit(job.decode_prompts[0][:32], SamplingParams(max_tokens=2)).result()
     figures: dict[str, Any] = {"rollouts": measure_rollouts(engine, job), "decode": measure_decode(engine, job)}
@@ -45,10 +45,10 @@ def main() -> None:
 
 
 def measure_rollouts(engine: Engine, job: Job) -> dict[str, float]:
-    """All conversations at once, each going on as soon as its reply is there; nothing is cached before."""
+    """Play all conversations concurrently with an empty cache. Each continues as soon as its reply is complete."""
 
     def roll_out() -> dict[str, int]:
-        engine.run_exclusive(lambda: None)  # forgets the finished conversations of the time before
+        engine.run_exclusive(lambda: None)  # clears the cache of the previous run
         before = dict(engine.counters)
         threads = [threading.Thread(target=converse, args=(engine, c)) for c in job.conversations]
         for thread in threads:
@@ -71,7 +71,7 @@ def converse(engine: Engine, conversation: Conversation) -> None:
 
 
 def measure_decode(engine: Engine, job: Job) -> dict[str, float]:
-    """Tokens per second of continuing all prompts at once, the prompts being in the cache already."""
+    """Measure tokens per second when all prompts are continued concurrently and are already cached."""
 
     def decode(tokens: int) -> None:
         futures: list[Future[Completion]] = [
@@ -86,7 +86,9 @@ def measure_decode(engine: Engine, job: Job) -> dict[str, float]:
 
 
 def measure_training(network: PolicyNetwork, settings: TorchSettings, job: Job) -> dict[str, dict[str, float]]:
-    """Seconds of an update, the arithmetic that it cannot avoid, and all of it: a prompt counts once in each backward pass."""
+    """Measure the seconds of an update, its minimum arithmetic and its actual one: a prompt counts once per backward
+    pass.
+    """
     size = ModelSize.of(job.model)
     trainer = AdapterTrainer(network, settings, None)
     batch, packed = _sft_batch(job.demonstrations), _packed(job.groups)
@@ -135,7 +137,7 @@ def _sft_batch(conversations: list[Conversation]) -> SFTBatch:
 
 
 def _packed(groups: list[list[Conversation]]) -> PackedTensors:
-    """As ART packs the rollouts of a step: a row for each group, its opening first. Half of them get a good advantage."""
+    """Pack rollouts as ART does: a row per group, its opening first. Half of them get a positive advantage."""
     width = max(len(g[0].opening) + sum(len(c.ids) - len(c.opening) for c in g) for g in groups)
     shape = len(groups), width
     integers = {
@@ -159,7 +161,7 @@ def _packed(groups: list[list[Conversation]]) -> PackedTensors:
         number += 1
     return PackedTensors(
         **{name: torch.from_numpy(values) for name, values in integers.items()},
-        input_pos=torch.zeros(shape, dtype=torch.int64),  # not read: positions follow from the groups
+        input_pos=torch.zeros(shape, dtype=torch.int64),  # unused: positions follow from the groups
         assistant_mask=torch.from_numpy(mask),
         logprobs=torch.full(shape, -8.0),
         advantages=torch.from_numpy(advantages),

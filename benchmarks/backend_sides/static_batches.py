@@ -1,4 +1,4 @@
-"""`transformers.generate` on one padded batch per turn, every conversation fed again from its beginning.
+"""`transformers.generate` on one padded batch per turn; every turn recomputes the conversation from its beginning.
 
 ART is not imported here: it replaces a function of transformers, after which its models do not run.
 """
@@ -15,7 +15,7 @@ from benchmarks.backend_sides.job import Job, fastest, job_of_command
 
 
 class OwnLimits(StoppingCriteria):
-    """Ends each row after its own number of new tokens."""
+    """Ends each row after a given number of new tokens."""
 
     def __init__(self, prompt: int, limits: list[int]) -> None:
         self._ends = prompt + torch.tensor(limits)

@@ -1,8 +1,8 @@
 """A whole step of TRL's `GRPOTrainer` with a tool, on the conversations of the job. Needs trl, peft and transformers.
 
-TRL samples, calls the tool, feeds each conversation again from its beginning, scores and updates as it does by itself. What is sampled
-is thrown away and the conversation's reply of the same length put in its place, so that every rollout has the turns that it has on the
-other sides. The rollouts of a group are the same ones here: TRL shares nothing between them anyway.
+TRL samples, calls the tool, recomputes each conversation from its beginning, scores and updates, without changes. The
+conversation's own reply of the same length then replaces the sampled one, so that every rollout has the same turns as
+on the other sides. All rollouts of a group are identical here; TRL shares nothing between them anyway.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from benchmarks.backend_sides.job import Conversation, Job, job_of_command
 from benchmarks.backend_sides.static_batches import OwnLimits
 
 _LARGEST_BATCHES = (4, 6)
-"""Conversations in a backward pass: the faster of these, or the next smaller divisors of their number, counts. More take over 20 GB."""
+"""Candidates for the number of conversations per backward pass, rounded down to divisors of their total; the fastest
+counts. More take over 20 GB.
+"""
 _LORA_RANK, _LORA_ALPHA = 16, 32
 
 
@@ -39,7 +41,7 @@ def main() -> None:
     sizes = {max(n for n in range(1, most + 1) if total % n == 0) for most in _LARGEST_BATCHES}
     steps = {}
     for size in sorted(sizes):
-        # A process of its own: one that takes more memory than there is must not end what the others measured.
+        # In a separate process, so that running out of memory does not lose the other measurements.
         with (
             ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process,
             suppress(BrokenProcessPool),
@@ -53,7 +55,7 @@ def main() -> None:
 
 
 class _Script:
-    """What comes after each prompt: a reply, and whether the tool is called after it."""
+    """Map each prompt to its reply, and to whether a tool call follows."""
 
     def __init__(self, conversations: list[Conversation], end_id: int) -> None:
         self._replies: dict[tuple[int, ...], tuple[list[int], bool]] = {}
@@ -72,7 +74,7 @@ class _Script:
         return self._replies[tuple(prompt)][0]
 
     def message(self, tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict[str, Any]:
-        """In the place of `trl.chat_template_utils.parse_response`."""
+        """Replacement for `trl.chat_template_utils.parse_response`."""
         if not self._replies[tuple(prefix)][1]:
             return {"role": "assistant", "content": "done"}
         call = {"name": "look_up", "arguments": {"key": self._result_after[tuple(prefix)]}}
@@ -89,10 +91,10 @@ def look_up(key: str) -> str:
 
 
 def step_seconds(job: Job, batch: int) -> float:
-    """Of the fastest of `job.repeats` steps, from the first token to the changed adapter."""
+    """Return the seconds of the fastest of `job.repeats` steps, from the first token to the changed adapter."""
     torch.set_num_threads(job.threads)
     tokenizer = AutoTokenizer.from_pretrained(job.model)
-    tokenizer.response_schema = {}  # TRL asks whether there is one; what would read it is replaced
+    tokenizer.response_schema = {}  # TRL requires one, but the code that would read it is replaced
     script = _Script([group[0] for group in job.groups], tokenizer.eos_token_id)
     grpo_trainer.parse_response = script.message
     openings = [group[0].opening for group in job.groups]

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# Imported before pydantic's replacement, which they must not find.
+# Imported first, because they must not find pydantic's replacement.
 import peft  # noqa: F401
 import torch
 import transformers
@@ -84,7 +84,7 @@ def check_shape(shape: str, device: str, limit: dict[str, float]) -> dict[str, A
         progress(f"{shape}: loading")
         started = time.perf_counter()
         network = load_network(folder, settings)
-        network.end_ids = frozenset()  # replies have the length that they are told
+        network.end_ids = frozenset()  # replies have a fixed length
         figures: dict[str, Any] = {"load_seconds": round(time.perf_counter() - started, 1)}
         size = ModelSize.of(folder)
         engine = Engine(network, settings)
@@ -96,7 +96,7 @@ def check_shape(shape: str, device: str, limit: dict[str, float]) -> dict[str, A
             progress(f"{shape}: rollouts")
             groups, figures["rollouts"] = rollouts(engine, workload, size)
             figures["rollouts"] |= generate(folder, network.device, workload, size)
-            share = size.weights * network.head.element_size() * workload.reply / 1e9 / limit["read_gb_per_second"]
+            share = size.weights * network.dtype.itemsize * workload.reply / 1e9 / limit["read_gb_per_second"]
             figures["rollouts"]["share_of_bandwidth"] = round(share / figures["rollouts"]["seconds"], 3)
             progress(f"{shape}: GRPO step")
             reset_peak(network.device)

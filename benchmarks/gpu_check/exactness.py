@@ -20,9 +20,11 @@ from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample
 
 FLOAT32_TOLERANCE = 1e-4
-"""Of log-probabilities, where both sides compute in float32."""
+"""Tolerance of log-probabilities if both sides compute in float32."""
 BFLOAT16_MARGIN = 1.5
-"""In bfloat16 both sides round. Ours may be further from transformers in float32 than transformers in bfloat16 by this factor."""
+"""Tolerance in bfloat16, where both sides round: the maximum ratio of our distance from transformers in float32 to that
+of transformers in bfloat16.
+"""
 
 
 def exactness(engine: Engine, folder: Path, workload: SimpleNamespace, size: ModelSize, saved: Path) -> dict[str, Any]:
@@ -80,7 +82,9 @@ def exactness(engine: Engine, folder: Path, workload: SimpleNamespace, size: Mod
 
 
 def _deviation(ours: list[float], exact: list[float], rounded: list[float]) -> dict[str, Any]:
-    """Mean and largest distance of log-probabilities from transformers in float32; `transformers` in the number format of ours."""
+    """Compute mean and maximum distance of log-probabilities from transformers in float32; `transformers` uses our
+    number format.
+    """
 
     def distance(values: list[float]) -> torch.Tensor:
         return (torch.tensor(values) - torch.tensor(exact)).abs()
@@ -97,7 +101,7 @@ def _deviation(ours: list[float], exact: list[float], rounded: list[float]) -> d
 
 @torch.inference_mode()
 def reference_logprobs(model: torch.nn.Module, sample: Sample) -> list[float]:
-    """Return what `model` of transformers says of the targets of `sample`."""
+    """Return the log-probabilities of the targets of `sample` by the transformers `model`."""
     device = next(model.parameters()).device
     ids = torch.from_numpy(sample.ids).to(device)
     targets = torch.from_numpy(sample.targets).to(device)

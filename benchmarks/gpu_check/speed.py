@@ -26,7 +26,7 @@ def rollouts(engine: Engine, workload: SimpleNamespace, size: ModelSize) -> tupl
     """Sample all rollouts of a step at once; each group shares its prompt."""
     prompts = [random_ids(size, workload.prompt, seed=100 + group) for group in range(workload.groups)]
     sampling = SamplingParams(max_tokens=workload.reply)
-    engine.run_exclusive(lambda: None)  # forgets what is cached
+    engine.run_exclusive(lambda: None)  # clears the cache
     started = time.perf_counter()
     futures = [[engine.submit(prompt, sampling) for _ in range(workload.rollouts)] for prompt in prompts]
     groups = [(prompt, [f.result() for f in row]) for prompt, row in zip(prompts, futures, strict=True)]
@@ -48,7 +48,7 @@ def generate(folder: Path, device: torch.device, workload: SimpleNamespace, size
     ids = torch.tensor([prompt for prompt in prompts for _ in range(workload.rollouts)], device=device)
     how = {"do_sample": True, "top_k": 0, "top_p": 1.0, "pad_token_id": 0, "eos_token_id": 0}
 
-    for tokens in (2, workload.reply):  # the first time warms up
+    for tokens in (2, workload.reply):  # the first call is a warm-up
         started = time.perf_counter()
         model.generate(ids, attention_mask=torch.ones_like(ids), min_new_tokens=tokens, max_new_tokens=tokens, **how)
         synchronize(device)
@@ -58,7 +58,8 @@ def generate(folder: Path, device: torch.device, workload: SimpleNamespace, size
 def grpo_step(network: PolicyNetwork, settings: TorchSettings, groups: list[Group], size: ModelSize) -> dict[str, Any]:
     """Update a fresh adapter on `groups`, every other rollout with a good advantage.
 
-    `margin` is how much more likely the good rollouts are than the others, per token: the update must raise it.
+    `margin` is the mean log-probability per token of the good rollouts minus that of the others. The update must raise
+    it.
     """
     trainer = AdapterTrainer(network, settings, None)
     samples = [sample_of(prompt, reply) for prompt, replies in groups for reply in replies]

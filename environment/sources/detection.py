@@ -1,4 +1,4 @@
-"""Which kind of source a path or a name is: told from what is there, not from how it is called."""
+"""Detect the kind of a mail source from its content, not from its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from environment.errors import BadInput
 from environment.models import DroppedMail, Email
-from environment.sources.maildir import MailArchive, MailFolder, decompressed, mail_files
+from environment.sources.maildir import END_OF_ARCHIVE, MailArchive, MailFolder, decompressed, mail_files
 from environment.sources.mbox import SEPARATOR, MboxFile
 from environment.sources.parquet import parquet_emails
 
@@ -23,8 +23,8 @@ _FILE_ENDINGS = frozenset({".bz2", ".gz", ".mbox", ".parquet", ".tar", ".tgz", "
 def mail_source(source: str) -> Iterable[Email | DroppedMail]:
     """The mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
 
-    It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadInput, for what is here at
-    once and for the Hub when iteration starts: source not there, unreadable, of no known format, empty.
+    It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadInput if the source is
+    missing, unreadable, empty or of an unknown format: for local sources at once, for the Hub when iteration starts.
     """
     path = Path(os.path.expanduser(source))
     try:
@@ -38,7 +38,7 @@ def mail_source(source: str) -> Iterable[Email | DroppedMail]:
 
 
 def source_files(source: str) -> Iterator[str]:
-    """Paths of the files that a local source consists of, in order; none for what is not here."""
+    """Return the paths of the files of a local source, in order; an empty list if it is not local."""
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path):
         yield str(path)
@@ -80,13 +80,13 @@ def _file(path: Path) -> Iterable[Email | DroppedMail]:
     if begin.startswith(_ZIP_MAGIC):
         raise BadInput(f"{path} is a zip archive: unpack it, and give the folder or the mbox file that comes out")
     if stream is not file:
-        raise BadInput(f"{path} is compressed, but holds no tar archive: unpack it first")
-    raise BadInput(f"{path} is no parquet file, tar archive or mbox; of single mails in files, give the folder")
+        raise BadInput(f"{path} is compressed, but not a tar archive: unpack it first")
+    raise BadInput(f"{path} is not a parquet file, tar archive or mbox; for mails in single files, give the folder")
 
 
 def _begins_tar(block: bytes) -> bool:
     try:
         tarfile.TarInfo.frombuf(block, tarfile.ENCODING, "surrogateescape")
     except tarfile.HeaderError as error:
-        return isinstance(error, tarfile.EOFHeaderError)  # an archive of nothing
+        return isinstance(error, END_OF_ARCHIVE)  # an empty archive
     return True

@@ -1,4 +1,4 @@
-"""HTML mail as the text that its reader sees: line by line, without markup, styles and scripts."""
+"""Convert HTML mail to the text that its reader sees: line by line, without markup, styles and scripts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ _MAX_QUOTES = 10
 _PARAGRAPHS = frozenset(
     {"article", "blockquote", "dl", "form", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "table", "ul"}
 )
-# Over tags and comments that never end html.parser takes quadratic time (minutes for 100 kB), and for marked sections, which
-# only Outlook writes, it may raise: it is given none of them.
+# html.parser takes quadratic time for unterminated tags and comments (minutes for 100 kB). It may raise on marked
+# sections, which only Outlook writes. All of them are removed before parsing.
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 _NO_TAG = re.compile(r"<(?![^<>]*>)")
 
 
 def html_to_text(html: str) -> str:
-    """The text of `html`; a quoted reply (`blockquote`) begins its lines with `> `, as in plain mail. Never raises."""
+    """Return the text of `html`. Lines of a quoted reply (`blockquote`) begin with `> `, as in plain mail. Never
+    raises.
+    """
     reader = _Reader()
     reader.feed(_NO_TAG.sub("&lt;", _COMMENT.sub("", html)).replace("<![", "<! "))
     reader.close()

@@ -1,7 +1,8 @@
-"""Mails as files, one each: a folder of any depth, or a tar archive of one that is read without being unpacked.
+"""Read mails from a folder of any depth with one file per mail, or from a tar archive of such a folder without
+unpacking it.
 
-The layouts are that of the original Enron corpus (`maildir/person/folder/1.`), and the standard Maildir, of whose three
-folders `cur` and `new` hold mails and `tmp` halves of mails. A file among them that begins as an mbox is read as one.
+Supports the original Enron corpus (`maildir/person/folder/1.`) and the standard Maildir. In the latter, `cur` and `new`
+hold mails, and `tmp` holds incomplete mails, which are skipped. A file that begins like an mbox is read as an mbox.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path, PureWindowsPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self, cast
 
 from environment.errors import BadInput
 from environment.mail_text import one_line, storable
@@ -27,7 +29,10 @@ COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
-"""First bytes of a file -> how to read it."""
+"""First bytes of a file -> its decompressor."""
+
+END_OF_ARCHIVE: type[tarfile.HeaderError] = tarfile.EOFHeaderError  # type: ignore[attr-defined]  # not in typeshed
+"""Raised for a header of zeros: two blocks of them are the regular end of an archive."""
 
 _DRAINED_BYTES = 1 << 20
 
@@ -35,7 +40,7 @@ _DRAINED_BYTES = 1 << 20
 class MailFolder(Iterable[Email | DroppedMail]):
     """The mails below a folder, in the order of their paths; `operator.length_hint` is the number of files.
 
-    Links are not followed. What cannot be read is among the results as `DroppedMail`.
+    Links are not followed. A file that cannot be read is reported as `DroppedMail`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,9 +73,11 @@ class MailFolder(Iterable[Email | DroppedMail]):
 
 
 def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, list[str]]]:
-    """Folders that may hold mails and the names in them, in order; folders that cannot be listed go to `unreadable`."""
+    """Yield the folders that may hold mails and the names in them, in order. Add folders that cannot be listed to
+    `unreadable`.
+    """
     for folder, subfolders, names in os.walk(root, onerror=unreadable.append):
-        # os.walk lists links to folders among the folders, and does not enter them.
+        # os.walk lists links to folders among the folders, but does not follow them.
         names += [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
         if {"cur", "new"} <= set(subfolders):
             names.clear()  # indices and settings of mail programs
@@ -83,7 +90,7 @@ class MailArchive(Iterable[Email | DroppedMail]):
     """The mails of a tar archive, plain or compressed (gzip, bzip2, xz), in its order.
 
     The archive is read as a stream and nothing is unpacked; members whose name leads out of the archive are reported as
-    `unsafe_name`. Raises BadInput, when iterated, if it is no archive, damaged, or cut short.
+    `unsafe_name`. Raises BadInput during iteration if the file is not an archive, damaged or truncated.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,38 +116,38 @@ class MailArchive(Iterable[Email | DroppedMail]):
     def _members(self, stream: BinaryIO) -> Iterator[Email | DroppedMail]:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # else it keeps a kilobyte for each
+                # Otherwise tarfile keeps a kilobyte per member. The attribute is not in typeshed.
+                archive.members.clear()  # type: ignore[attr-defined]
                 if member.isdir():
                     continue
                 where = one_line(storable(member.name))
-                name = PureWindowsPath(member.name)  # which knows the separators of all systems
+                name = PureWindowsPath(member.name)  # handles the separators of all systems
                 if name.drive or name.root or ".." in name.parts:
                     yield DroppedMail(reason="unsafe_name", where=where)
                 elif not member.isreg():
                     yield DroppedMail(reason="no_file", where=where, detail="a link or a device")
                 else:
-                    yield from mails_in(archive.extractfile(member), where)
-        # The compressed stream's checksum stands at its end.
+                    yield from mails_in(cast(BufferedReader, archive.extractfile(member)), where)
+        # The checksum of a compressed stream is at its end.
         while stream.read(_DRAINED_BYTES):
             pass
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose damage is an error: for tarfile, an archive with a damaged member ends before it."""
+    """A member that raises if it is damaged. By default tarfile treats a damaged member as the end of the archive."""
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
         try:
             return super().fromtarfile(archive)
         except tarfile.HeaderError as error:
-            # The regular end of an archive is two blocks of zeros.
-            if isinstance(error, tarfile.EOFHeaderError):
+            if isinstance(error, END_OF_ARCHIVE):
                 raise
             raise tarfile.ReadError(str(error)) from error
 
 
 def decompressed(file: BinaryIO) -> BinaryIO:
-    """What an open file holds, unpacked as its first bytes say; the file itself if they say nothing."""
+    """Return the decompressed content of an open file, or the file itself if its first bytes match no compression."""
     magic = file.read(max(map(len, COMPRESSIONS)))
     file.seek(0)
     return next((read(file) for begin, read in COMPRESSIONS.items() if magic.startswith(begin)), file)

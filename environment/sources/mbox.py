@@ -1,8 +1,8 @@
-"""Mails of an mbox file: one after the other, each behind a line that begins with `From `.
+"""Read the mails of an mbox file, where each mail follows a line that begins with `From `.
 
-The standard library's `mailbox.mbox` reads the whole file for an index before it gives the first mail, keeps that index in
-memory, takes every line that begins with `From ` for a separator and leaves `>From ` escaped. Here a file of any size is
-read once, with one mail in memory.
+The standard library's `mailbox.mbox` indexes the whole file before it returns the first mail and keeps the index in
+memory. It also treats every line that begins with `From ` as a separator and leaves `>From ` escaped. This module reads
+a file of any size once, with one mail in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _ESCAPED = re.compile(rb">+From ")
 
 
 class Reading(Iterator[Email | DroppedMail]):
-    """The mails of one open file; `operator.length_hint` estimates how many are to come from how far `file` was read."""
+    """The mails of one open file. `operator.length_hint` estimates the number of remaining mails from the position in
+    `file`.
+    """
 
     def __init__(self, mails: Iterator[Email | DroppedMail], file: BinaryIO, size: int) -> None:
         self._mails = mails
@@ -45,7 +47,7 @@ class Reading(Iterator[Email | DroppedMail]):
 
 
 class MboxFile(Iterable[Email | DroppedMail]):
-    """The mails of an mbox file, in its order. Raises BadInput when the file cannot be read."""
+    """Return the mails of an mbox file in order. Raises BadInput when the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -66,7 +68,7 @@ class MboxFile(Iterable[Email | DroppedMail]):
 
 
 def mails_in(file: BufferedReader, name: str) -> Iterator[Email | DroppedMail]:
-    """The mails of one open file: of an mbox all, else the file as one mail. `name` is how reports call the file."""
+    """Return all mails of an open mbox, or any other file as a single mail. `name` identifies the file in reports."""
     if not file.peek(len(SEPARATOR)).startswith(SEPARATOR):
         yield parse_mail(file.read(MAX_MAIL_BYTES + 1), name)
         return
@@ -75,9 +77,9 @@ def mails_in(file: BufferedReader, name: str) -> Iterator[Email | DroppedMail]:
 
 
 def split_mbox(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Position in bytes and content of each mail, without its separator and unescaped (`>From ` is `From `).
+    """Yield the byte offset and content of each mail, without its separator and unescaped (`>From ` becomes `From `).
 
-    Of a mail over `MAX_MAIL_BYTES` one line more than those is read into memory, so that it can be told from others.
+    At most one line beyond `MAX_MAIL_BYTES` is read into memory, so that oversized mails can be recognised.
     """
     kept: list[bytes] = []
     kept_bytes = position = begin = 0
@@ -102,8 +104,10 @@ def split_mbox(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _separates(previous: bytes, line: bytes, following: bytes) -> bool:
-    """Whether a line that begins with `From ` begins a mail: two of three signs, as writers leave out one or the other.
+    """Return whether a line that begins with `From ` begins a mail. Two of three signs are enough, because some writers
+    omit one.
 
-    The signs: an empty line before it, a date in it, a header behind it. An unescaped `From ` in a text has one at most.
+    The signs are an empty line before it, a date in it, and a header after it. An unescaped `From ` in a text has at
+    most one.
     """
     return (not previous.strip()) + bool(_DATED.search(line)) + bool(_HEADER.match(following)) >= 2

@@ -1,4 +1,4 @@
-"""Mails and questions from parquet, in the columns of two public datasets.
+"""Read mails and questions from parquet files with the columns of two public datasets.
 
 They are `corbt/enron-emails` and `corbt/enron_emails_sample_questions` on the Hugging Face Hub. A source is a Hub
 dataset id, a local folder of parquet files, or one parquet file. Rows are streamed: memory does not grow with the data.
@@ -32,7 +32,7 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class Question(BaseModel):
-    """A row of a question dataset, before anything is checked against the mails."""
+    """A row of a question dataset, not yet checked against the mails."""
 
     model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
 
@@ -46,7 +46,7 @@ class Question(BaseModel):
 
 
 class ParquetEmails(Iterable[Email]):
-    """The mails of a source, in its order; `operator.length_hint` knows their number where that is cheap to know."""
+    """The mails of a source in order. `operator.length_hint` returns their number if that is cheap to find out."""
 
     def __init__(self, source: str | Path, split: str = "train") -> None:
         self._source = source
@@ -64,14 +64,15 @@ class ParquetEmails(Iterable[Email]):
 def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
     """The mails of a Hub dataset id, a local folder of parquet files, or one parquet file.
 
-    Raises BadInput, for local files at once and for the Hub when iteration starts: source not there, no parquet in it,
-    unreadable, or columns missing.
+    Raises BadInput if the source is missing, unreadable, has no parquet file or lacks a column: for local files at
+    once, for the Hub when iteration starts.
     """
     return ParquetEmails(source, split)
 
 
 def parquet_questions(source: str | Path, split: str = "train", *, labelled: bool = True) -> Iterator[Question]:
-    """The questions of a source like that of `parquet_emails`; only `labelled` ones need columns for answer and mails.
+    """Return the questions of a source as in `parquet_emails`. Only `labelled` questions need columns for answer and
+    mails.
 
     Raises BadInput as `parquet_emails` does, and for a malformed row.
     """
@@ -94,14 +95,14 @@ def parquet_questions(source: str | Path, split: str = "train", *, labelled: boo
 
 
 def has_split(source: str | Path, split: str) -> bool:
-    """Whether a source has rows of its own for `split`. Raises BadInput when the source is not there."""
+    """Return whether a source has separate rows for `split`. Raises BadInput when the source is missing."""
     if _is_local(source):
         return bool(_files_of_split(_parquet_files(Path(source)), split))
     return split in _hub("get_dataset_split_names", str(source))
 
 
 def _is_local(source: str | Path) -> bool:
-    """Whether `source` names something on disk; False for a Hub id. Raises BadInput when it can be neither."""
+    """Return whether `source` is on disk; False for a Hub id. Raises BadInput when it is neither."""
     if str(source).strip() and Path(source).expanduser().exists():
         return True
     if _HUB_ID.fullmatch(str(source)):
@@ -118,7 +119,8 @@ def _parquet_files(path: Path) -> list[Path]:
 
 
 def _files_of_split(files: list[Path], split: str) -> list[Path]:
-    """As the Hub does: the split is the first word of a file's name (`test-00000-of-00001.parquet`) or its folder's.
+    """Return the split of a file by the Hub's rule: the first word of its name (`test-00000-of-00001.parquet`) or of
+    its folder's.
 
     Files that name no split are training data.
     """
@@ -131,7 +133,7 @@ def _files_of_split(files: list[Path], split: str) -> list[Path]:
 
 
 def _files(source: str | Path, split: str) -> list[Path]:
-    """The local files of `split`; an empty list for a Hub id."""
+    """Return the local files of `split`; an empty list for a Hub id."""
     if not _is_local(source):
         return []
     files = _files_of_split(_parquet_files(Path(source)), split)

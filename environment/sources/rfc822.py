@@ -1,7 +1,7 @@
-"""One mail as it travels (RFC 822 and its successors) -> `Email`: headers, charsets, the text among the parts.
+"""Parse a raw mail (RFC 822 and its successors) into an `Email`: headers, charsets, text parts.
 
-Real mail breaks every rule. What can be guessed is guessed as mail programs do; what cannot is a `DroppedMail` that says
-why, never an exception. Attachments and attached mails are left out.
+Real mail breaks every rule. Malformed parts are interpreted as mail programs do. A mail that cannot be interpreted
+becomes a `DroppedMail` with the reason, never an exception. Attachments and attached mails are left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import email.policy
 import email.utils
 import re
 from contextlib import suppress
+from typing import cast
 
 from environment.mail_text import one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
@@ -27,16 +28,16 @@ _MAX_DETAIL_CHARS = 120
 _PARSER = email.parser.BytesParser(policy=email.policy.compat32)
 _TELLING_HEADERS = frozenset({"date", "from", "message-id", "received", "sender", "subject", "to"})
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
-# Newer releases of Python answer one malformed address in a list with no addresses at all, unless told otherwise.
+# By default, newer Python releases return no address at all if one in the list is malformed.
 _LENIENT = {"strict": False} if getattr(email.utils, "supports_strict_parsing", False) else {}
-# Labels that say nothing: what is so labelled is UTF-8 if it can be read as such, and the Windows charset if not.
+# Unreliable labels: such text is decoded as UTF-8 if possible, otherwise in the Windows charset.
 _VAGUE_CHARSETS = frozenset({"ascii", "iso8859-1", "cp1252"})
-# Python's own escapes and encodings of host names, which are no charsets of mails and take quadratic time.
+# Python-specific escapes and host name encodings: never a mail's charset, and decoding takes quadratic time.
 _NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape"})
 
 
 def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
-    """The mail `raw`, or why it is none; `where` names it in its source. Never raises.
+    """Return the mail `raw`, or the reason why it cannot be used. `where` names it in its source. Never raises.
 
     Reasons: `oversized` (over 25 MiB), `no_headers`, `bad_date` (a date that cannot be read; a mail without one has
     `date` None) and `unparsable`.
@@ -47,7 +48,7 @@ def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     try:
         return _mail(raw, where)
     except Exception as error:
-        # The email package means to raise for no input, but does for some (nesting beyond the recursion limit, for one).
+        # The email package should never raise, but some input makes it, such as nesting beyond the recursion limit.
         return DroppedMail(reason="unparsable", where=where, detail=_clipped(f"{type(error).__name__}: {error}"))
 
 
@@ -85,7 +86,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
 
 
 def decode_text(data: bytes, charset: str | None = None) -> str:
-    """`data` in `charset`; where that is missing, unknown or wrong, in what it most likely is. Lines end in `\\n`."""
+    """Decode `data` as `charset`. If that is missing, unknown or wrong, use the most likely one. Lines end in `\\n`."""
     codec = _codec(charset)
     text = None
     for name in (codec, "utf-8"):
@@ -98,11 +99,11 @@ def decode_text(data: bytes, charset: str | None = None) -> str:
 
 
 def _codec(charset: str | None) -> str | None:
-    """The name of a codec that can be believed, None otherwise."""
-    # Encoded words may name a language behind the charset (RFC 2231).
+    """Return the codec of a plausible charset label, otherwise None."""
+    # In encoded words a language may follow the charset (RFC 2231).
     name = (charset or "").partition("*")[0].strip(" \t\"'")
     try:
-        bytes(4).decode(name)  # fails for codecs that are no text encodings, which `lookup` finds
+        bytes(4).decode(name)  # fails for codecs that are not text encodings, which `lookup` finds too
         codec = codecs.lookup(name).name.replace("_", "-")
     except (LookupError, ValueError):
         return None
@@ -110,11 +111,11 @@ def _codec(charset: str | None) -> str | None:
 
 
 def decode_header(value: bytes) -> str:
-    """A header's text, encoded words (RFC 2047) decoded."""
+    """Return the text of a header with encoded words (RFC 2047) decoded."""
     if b"=?" not in value:
         return decode_text(value)
     try:
-        # Latin-1 maps bytes to characters and back, and the library returns what was not encoded as the same bytes.
+        # Latin-1 maps every byte to a character and back, and the library returns unencoded parts unchanged.
         parts = email.header.decode_header(value.decode("latin-1"))
     except (email.errors.HeaderParseError, ValueError):
         return decode_text(value)
@@ -129,25 +130,29 @@ def _addresses(headers: dict[str, list[bytes]], name: str) -> tuple[str, ...]:
 
 
 def _thread(references: bytes, in_reply_to: bytes) -> tuple[str, ...]:
-    """The first of the references, which began the thread, and the mail that is answered: the last one, where not said."""
+    """Return the first reference, which began the thread, and the mail that is answered: by default the last
+    reference.
+    """
     earlier = _MESSAGE_ID.findall(decode_text(references))
     answered = _MESSAGE_ID.findall(decode_text(in_reply_to))
     return tuple(dict.fromkeys([*earlier[:1], *(answered or earlier)[-1:]]))
 
 
 def _body(part: email.message.Message) -> str:
-    """The text of a part: of alternatives the plain one, of several parts all that have text."""
+    """Return the text of a part: the plain one of alternatives, otherwise all parts with text."""
     if part.get_content_disposition() == "attachment":
         return ""
     kind = part.get_content_type()
     if part.is_multipart():
         if kind.startswith("message/"):
             return ""
-        texts = (text for child in part.get_payload() if (text := _body(child)).strip())
+        children = cast(list[email.message.Message], part.get_payload())
+        texts = (text for child in children if (text := _body(child)).strip())
         return next(texts, "") if kind == "multipart/alternative" else "\n\n".join(texts)
     if kind not in ("text/plain", "text/html") and not kind.startswith("multipart/"):
         return ""
-    text = decode_text(part.get_payload(decode=True) or b"", part.get_content_charset())
+    content = cast(bytes | None, part.get_payload(decode=True))
+    text = decode_text(content or b"", part.get_content_charset())
     return html_to_text(text) if kind == "text/html" else text
 
 

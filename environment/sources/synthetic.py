@@ -1,13 +1,13 @@
 """A synthetic company: mailboxes of any size with questions that take search, reading and judgement to answer.
 
-Everything is made up from the word lists in `synthetic_text.toml` and follows from the seed alone. Each inbox is written
-by itself: facts about projects, people and firms that only its owner's mails contain, and mails that mislead whoever opens the
-first hit of a search. A later mail corrects a fact, often under a subject that does not name it; a mail calls it off
-before the new value is known; a mail of the year before says something else; a colleague asks the same question; replies
-quote without answering. So the first hit of a search for all content words is right for three questions in four, and the
-first five hits hold the right mail for nearly all, as in real mail. Train and test inboxes have the same traps. Their names
-come from disjoint parts of the word lists, test questions use wordings of their own, and some kinds of question occur in
-test only.
+Everything is made up from the word lists in `synthetic_text.toml` and follows from the seed alone. Each inbox is
+generated separately. Some mails state facts about projects, people and firms that no other inbox contains. Others
+mislead an agent that opens the first hit of a search. A colleague asks the same question, often in the same words; a
+later mail corrects a fact, sometimes under a subject that does not name it; a mail calls it off before the new value is
+known; a mail of the year before says something else; replies quote without answering. So the first hit of a search for
+all content words is right for three questions in four, and the first five hits hold the right mail for nearly all, as
+in real mail. Train and test inboxes have the same traps. Their names come from disjoint parts of the word lists, test
+questions use wordings of their own, and some kinds of question occur in test only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from environment.sources.synthetic_names import Split, split_names, text
 
 SHARED_GROUP = 8  # inboxes that receive the same newsletters
 SHARED_MAILS = 2
-FILLER_SHARE = 0.1  # at least, beside the mails that state facts
-MAX_QUESTIONS = 400  # per inbox: what the word lists can tell apart
+FILLER_SHARE = 0.1  # minimum, in addition to the mails that state facts
+MAX_QUESTIONS = 400  # per inbox: as many as the word lists can distinguish
 
 
 @dataclass(frozen=True)
 class SyntheticCompany:
-    """A company that exists only as mails and questions; see `synthetic_company`."""
+    """A generated company: its mails and questions; see `synthetic_company`."""
 
     seed: int
     train_inboxes: int
@@ -46,7 +46,7 @@ class SyntheticCompany:
     questions_per_inbox: int
 
     def emails(self) -> Iterator[Email]:
-        """Every mail once, inbox by inbox; newsletters that several inboxes share come before those inboxes."""
+        """Yield every mail once, inbox by inbox. Newsletters shared by several inboxes come before these inboxes."""
         for split, index in self._inbox_indices():
             if index % SHARED_GROUP == 0:
                 yield from (mail.email() for mail in self._shared_mails(split, index // SHARED_GROUP))
@@ -57,7 +57,7 @@ class SyntheticCompany:
         return [scenario for place in self._inbox_indices() for scenario in self._inbox(*place).scenarios()]
 
     def owner(self, split: Split, index: int) -> str:
-        """Full name of the person whose inbox it is; owners write and receive mail in no other inbox."""
+        """Return the full name of the inbox's owner. An owner occurs in no other inbox."""
         firsts, lasts = text()["names"]["person_first"], split_names(split)["owner_last"]
         pairs = len(firsts) * len(lasts)
         # A large prime step spreads neighbours over the names and meets every pair once.
@@ -83,7 +83,9 @@ class SyntheticCompany:
 
 
 def mails_needed(questions_per_inbox: int) -> int:
-    """Smallest `mails_per_inbox` that holds that many questions: their facts, what misleads about them and some filler."""
+    """Return the smallest `mails_per_inbox` for that many questions: mails with facts, misleading mails and some
+    filler.
+    """
     per_question = (1, max(TWO_MAIL_SHARE.values()), 2 * CORRECTED_SHARE, ASKED_SHARE, LAST_YEAR_SHARE)
     written = sum(round(share * questions_per_inbox) for share in per_question)
     return SHARED_MAILS + round(written * (1 + FILLER_SHARE)) + 1

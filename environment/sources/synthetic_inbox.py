@@ -18,17 +18,18 @@ WORKING_DAYS = tuple(
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
 TWO_MAIL_SHARE: dict[Split, float] = {"train": 0.34, "test": 0.28}
-"""When to search again is hard to learn, so training asks for it a little more often."""
+"""Higher in training, because it is hard to learn when to search again."""
 CORRECTED_SHARE = 0.25
-HIDDEN_CORRECTION = 0.6  # of the corrections: their subject does not name what they correct, so the old mail ranks first
-CALLED_OFF = 0.2  # of the corrected facts: a mail between the two says that the old value is off and no new one is known
-ASKED_SHARE = 0.25  # of the questions: a colleague asks the same by mail
-LAST_YEAR_SHARE = 0.25  # of the questions: a mail of the year before says something else
-FIRST_MAIL_CORRECTED = 0.3  # of the corrected two-mail questions; in the others the second mail is corrected
-ASKED_BEFORE_CORRECTION = 0.2  # of the corrected ones: the original is still right
+HIDDEN_CORRECTION = 0.1  # share of corrections without the fact in their subject, so that the old mail ranks first
+CALLED_OFF = 0.2  # share of corrected facts with a mail in between: the old value is cancelled, and no new one is known
+ASKED_SHARE = 0.3  # share of questions that a colleague also asks by mail
+ASKED_IN_THE_SAME_WORDS = 0.65  # so a search for all words of the question finds that mail first
+LAST_YEAR_SHARE = 0.25  # share of questions with a mail of the year before that states another value
+FIRST_MAIL_CORRECTED = 0.3  # share of corrected two-mail questions whose first, not second, mail is corrected
+ASKED_BEFORE_CORRECTION = 0.2  # share of corrected facts asked about before the correction
 SENT_BY_OWNER = 0.12
-MENTIONS_THE_ASKED = 0.3  # of the mails that mention something: it is what a question is about, else something like it
-SECOND_VALUE_SHARE = 0.15  # of the mails that state a fact: they name another value of the same sort
+MENTIONS_THE_ASKED = 0.3  # share of mentions that name the subject of a question; the others name something similar
+SECOND_VALUE_SHARE = 0.15  # share of mails with a fact that also name another value of the same kind
 
 
 def address_of(person: str) -> str:
@@ -183,7 +184,7 @@ class Inbox:
         pointer: str = "",
         may_call_off: bool = False,
     ) -> _Fact:
-        """Write the mail that states the fact and, `corrected_after` working days later, its correction.
+        """Write the mail that states the fact, and its correction `corrected_after` working days later.
 
         `pointer` is a remark on where more is to be found; {v} in it is the fact's value. With `may_call_off` a mail between the
         two may say that the first value is off.
@@ -213,7 +214,9 @@ class Inbox:
         else:
             subject = rng.choice(frame["correction_subjects"]).format(e=entity)
         author = original.author if rng.random() < 0.7 else ""
-        correction = self._letter(self._moment(day_index + corrected_after), subject, sentence, author, below, padded=False)
+        correction = self._letter(
+            self._moment(day_index + corrected_after), subject, sentence, author, below, padded=False
+        )
         return _Fact(original, value, correction, new_value)
 
     def _call_off(self, kind: str, entity: str, value: str, day_index: int) -> None:
@@ -256,12 +259,14 @@ class Inbox:
                 self._ask(self._questions[-1])
 
     def _kinds(self, count: int, mails: int) -> list[str]:
-        """`count` kinds that take that many mails, in turn; those only tested come half as often as the others."""
+        """Return `count` kinds of questions that need that many mails, in turn. Test-only kinds come half as often as
+        the others.
+        """
         specs = {kind: spec for kind, spec in text()["question"].items() if len(spec["mails"]) == mails}
         turn = [kind for kind, spec in specs.items() if spec["train"]]
         if self.split == "test":
             turn = turn + turn + [kind for kind, spec in specs.items() if not spec["train"]]
-        start = self.index * count  # goes on where the inbox before stopped
+        start = self.index * count  # continues where the previous inbox stopped
         return [turn[(start + n) % len(turn)] for n in range(count)]
 
     def _wording(self, kind: str) -> str:
@@ -313,7 +318,7 @@ class Inbox:
         wording = self._wording(kind).format(e=entity)
         self._questions.append(_Question(kind, entity, wording, topic, mails, asked))
 
-    # Mails that answer nothing
+    # Mails without answers
 
     def _write_filler(self, end: int) -> None:
         """Adds mails without facts until there are `end`."""
@@ -346,10 +351,11 @@ class Inbox:
         self._letter(sent, subject, rng.choice(text()["filler"]["acknowledgements"]), author, quoted, padded=False)
 
     def _ask(self, question: _Question) -> None:
-        """Somebody else asks for what `question` asks for, in the words of a train question, and does not know either."""
+        """Write a mail in which somebody asks the same as `question`, often in the same words, without answering it."""
         rng, filler, wordings = self.rng, text()["filler"], text()["question"][question.kind]
         sent = self._moment(rng.randrange(WORKING_DAYS.index(question.asked.date()) + 1))
-        asked = rng.choice(wordings["train"] or wordings["test"]).format(e=question.entity)
+        same = rng.random() < ASKED_IN_THE_SAME_WORDS
+        asked = question.text if same else rng.choice(wordings[self.split]).format(e=question.entity)
         subject = rng.choice(filler["ask_subjects"]).format(e=question.entity)
         self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked))
 
@@ -368,7 +374,7 @@ class Inbox:
         self._letter(self._any_day(), subject, line, padded=rng.random() < 0.5)
 
     def _repeat(self) -> None:
-        """A regular meeting of another team, called like one of ours."""
+        """Write about a regular meeting of another team that has the same name as one of ours."""
         rng, filler, sent = self.rng, text()["filler"], self._any_day()
         names = {"a": rng.choice(text()["aspects"]["meeting"]), "team": rng.choice(self._other_teams)}
         names |= {sort: self._names.value(sort, sent) for sort in ("time", "room")}

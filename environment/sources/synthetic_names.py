@@ -17,7 +17,7 @@ MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
-SIBLING_NAME = 0.25  # share of names that begin like an earlier one: another person, another meeting of the same project
+SIBLING_NAME = 0.25  # share of names that repeat part of an earlier one: a first name, a project
 
 
 @cache
@@ -68,7 +68,7 @@ class Names:
         return name
 
     def person(self) -> str:
-        """First and last name; every fourth shares its first name with somebody before."""
+        """Return a first and last name. Every fourth name repeats an earlier first name."""
 
         def make() -> str:
             sibling = self._first_names and self.rng.random() < SIBLING_NAME
@@ -84,7 +84,7 @@ class Names:
         return self._unused(lambda: f"{self.rng.choice(text()['names']['project_first'])} {self.rng.choice(pool)}")
 
     def firm(self, kinds: str) -> str:
-        """A brand and one of the words that the list `kinds` has for such a place, company or team."""
+        """Return a brand followed by a word of the list `kinds`: a place, company or team."""
         pool = split_names(self.split)["brand"]
         return self._unused(lambda: f"{self.rng.choice(pool)} {self.rng.choice(text()['names'][kinds])}")
 
@@ -126,7 +126,7 @@ class Names:
                 raise KeyError(sort)
 
     def entity(self, sort: str) -> str:
-        """A new thing to state a fact about; projects repeat with other aspects, so that names resemble each other."""
+        """Return a new subject of a fact. Projects repeat with other aspects, so that names resemble each other."""
         if sort in ("contact", "newcomer"):
             return self.person()
         if sort == "client":

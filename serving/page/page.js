@@ -90,6 +90,7 @@ ask.addEventListener("submit", async (event) => {
   if (running) return;
   const parameters = { question: question.value.trim(), inbox_address: inbox.value.trim(), query_date: date.value };
   const card = new Card(parameters);
+  $("examples").open = false; // otherwise they push the answer off a small screen
   answers.prepend(card.article);
   card.article.scrollIntoView({ block: "nearest" });
   running = new AbortController();
@@ -203,6 +204,7 @@ class Card {
     }
     this.article.append(node("p", { className: "note", text: `${turns} turn${turns === 1 ? "" : "s"}, ${seconds.toFixed(1)} s` }));
     if (reply.feedback_token) this.article.append(rating(reply));
+    this.article.scrollIntoView({ block: "nearest" });
     announce(reply.answer === null ? "No answer found" : `Answer: ${reply.answer}`);
   }
 }

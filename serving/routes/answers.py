@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
@@ -77,16 +77,17 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
             answering.answer(ticket, question, invocation.timeout, caller, request_id, watcher=events)
         )
         taking: asyncio.Future[ServerSentEvent] | None = None
-        told = 0
+        sent = 0
         try:
             while not answer.done():
                 taking = taking or asyncio.ensure_future(events.get())
-                await asyncio.wait({answer, taking}, timeout=WAITING_NOTE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                pending: set[asyncio.Future[Any]] = {answer, taking}
+                await asyncio.wait(pending, timeout=WAITING_NOTE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if taking.done():
                     yield taking.result()
                     taking = None
-                elif (position := answering.admission.position(ticket)) and position != told:
-                    told = position
+                elif (position := answering.admission.position(ticket)) and position != sent:
+                    sent = position
                     yield ServerSentEvent(event="waiting", data={"position": position})
             if taking is not None and not taking.cancel():  # it was done already
                 yield taking.result()

@@ -1,113 +1,156 @@
-"""The held-out bugs through every policy, the oracle and a policy that does nothing."""
+"""Run every policy, the oracle, "do nothing" and the version in production on the held-out bugs."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Annotated, Any
 
-from zenml import log_metadata, step
+from zenml import step
 from zenml.config.cache_policy import CachePolicy
-from zenml.types import HTMLString
 
 from agent.metrics import Prediction
 from configs.schema import CodingConfig, EvaluationConfig
+from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
-from reports.evaluation import evaluation_html
-from steps.artifact_names import METRICS, REPORT
+from steps.artifact_names import PREDICTIONS, PRODUCTION_PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
 from steps.coding.sandbox_service import sandbox_service
-from steps.evaluation.compute_metrics import summarize
+from steps.evaluation.ask_production import PRODUCTION
 from steps.evaluation.run_inference import adapters_to_ask
 from steps.interruption import run_cancellable
 from steps.project import code_of
 from steps.published_model import base_model_files
-from tasks.coding.repl import CodingRun, oracle_cells
+from tasks.coding.repl import CodingRun
 from tasks.coding.scenarios import CodingScenario
-from tasks.coding.task import CodingTask, load_scenarios
+from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios
 from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.task import Policy
 
 ATTEMPTS = 3
-"""How often a bug is tried at most when the sandbox or the policy's server fails."""
+"""Maximum attempts at a bug when the sandbox or the policy's server fails."""
 
 
-@step(cache_policy=CachePolicy(file_dependencies=code_of("sandbox", "tasks", "training")))
+@step(
+    output_materializers={PREDICTIONS: JsonLinesMaterializer},
+    cache_policy=CachePolicy(file_dependencies=code_of("sandbox", "tasks", "training")),
+)
 def evaluate_coding_agent(
     config: EvaluationConfig, coding: CodingConfig, checkpoint: Checkpoint, warm_start: Checkpoint
-) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
-    """Greedy repairs by the untouched base, the warm start and the trained policy, next to oracle and do nothing."""
+) -> Annotated[list[Prediction], PREDICTIONS]:
+    """Return greedy repairs by the untouched base, the warm start and the trained policy, and the rows "oracle" and "do
+    nothing".
+    """
+    adapters = adapters_to_ask(checkpoint, warm_start)
+
+    async def ask(held_out: _HeldOut, base_url: str) -> list[Prediction]:
+        task = held_out.task
+        predictions = await held_out.row("oracle", lambda bug: task.scripted(bug.oracle_cells(), bug))
+        predictions += await held_out.row("do_nothing", lambda bug: task.scripted([], bug))
+        for name in ("base", *adapters):
+            predictions += await held_out.asked(name, base_url)
+        if "trained" not in adapters:
+            say("trained is the warm start, the best checkpoint of its run: asked once")
+            warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
+            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in warm]
+        return predictions
+
+    return _evaluate(config, coding, checkpoint, adapters, ask)
+
+
+# A separate step, so that its repairs stay cached until production or the bugs change.
+@step(
+    output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
+    cache_policy=CachePolicy(file_dependencies=code_of("sandbox", "tasks", "training")),
+)
+def ask_coding_production(
+    config: EvaluationConfig, coding: CodingConfig, production: Checkpoint
+) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
+    """Return greedy repairs by the version in production, with its own base model and prompt."""
+
+    async def ask(held_out: _HeldOut, base_url: str) -> list[Prediction]:
+        return await held_out.asked(PRODUCTION, base_url)
+
+    return _evaluate(config, coding, production, {PRODUCTION: production.path}, ask)
+
+
+class _HeldOut:
+    """Runs one policy after another on the held-out bugs."""
+
+    def __init__(self, task: CodingTask, bugs: list[CodingScenario], *, concurrent: int) -> None:
+        self.task, self._bugs, self._slots = task, bugs, asyncio.Semaphore(concurrent)
+
+    async def asked(self, name: str, base_url: str) -> list[Prediction]:
+        """Return the prediction of the named policy for each bug."""
+        policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=self.task.max_tokens)
+        return await self.row(name, lambda bug: self.task.run(policy, bug))
+
+    async def row(self, name: str, play: Callable[[CodingScenario], Awaitable[CodingRun]]) -> list[Prediction]:
+        """Return the prediction for each bug, played by the given function."""
+        with counter(f"bugs tried by {name.replace('_', ' ')}", total=len(self._bugs)) as advance:
+
+            async def one(scenario: CodingScenario) -> Prediction:
+                async with self._slots:
+                    prediction = await predict(name, scenario, play)
+                advance.one()
+                return prediction
+
+            return list(await asyncio.gather(*map(one, self._bugs)))
+
+
+def _evaluate(
+    config: EvaluationConfig,
+    coding: CodingConfig,
+    checkpoint: Checkpoint,
+    adapters: dict[str, Path],
+    ask: Callable[[_HeldOut, str], Coroutine[Any, Any, list[Prediction]]],
+) -> list[Prediction]:
+    """Return the predictions of `ask`, given a sandbox and a server of the checkpoint's base model and `adapters`."""
     manifest = checkpoint.manifest
     trained_with = manifest.config
     files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
-    adapters = adapters_to_ask(checkpoint, warm_start)
     scenarios = load_scenarios(coding)
-    with sandbox_service(coding.sandbox_url, capacity=2 * trained_with["max_concurrent"]) as sandbox_url:
+    concurrent, images = trained_with["max_concurrent"], coding.bugs != BUILT_IN
+    with sandbox_service(coding.sandbox_url, capacity=2 * concurrent, images=images) as sandbox_url:
         task = CodingTask(
             scenarios,
             coding,
             sandbox_url,
             max_tokens=trained_with["max_tokens"],
+            rollout_timeout=trained_with["rollout_timeout"],
             system_prompt=trained_with["system_prompt"],
         )
         bugs = task.test_scenarios()
         random.Random(0).shuffle(bugs)
-        bugs = bugs[: config.eval_limit]
-
-        async def ask_all(base_url: str) -> list[Prediction]:
-            slots = asyncio.Semaphore(trained_with["max_concurrent"])
-
-            async def row(name: str, play: Callable[[CodingScenario], Awaitable[CodingRun]]) -> list[Prediction]:
-                with counter(f"bugs tried by {name.replace('_', ' ')}", total=len(bugs)) as advance:
-
-                    async def one(scenario: CodingScenario) -> Prediction:
-                        async with slots:
-                            prediction = await predict(name, scenario, play)
-                        advance.one()
-                        return prediction
-
-                    return list(await asyncio.gather(*map(one, bugs)))
-
-            predictions = await row("oracle", lambda scenario: task.scripted(oracle_cells(scenario), scenario))
-            predictions += await row("do_nothing", lambda scenario: task.scripted([], scenario))
-            for name in ("base", *adapters):
-                policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=task.max_tokens)
-                predictions += await row(name, lambda scenario, policy=policy: task.run(policy, scenario))
-            if "trained" not in adapters:
-                say("trained is the warm start, the best checkpoint of its run: asked once")
-                warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
-                predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in warm]
-            return predictions
-
+        held_out = _HeldOut(task, bugs[: config.eval_limit], concurrent=concurrent)
         with open_policy_server(files.path, adapters, trained_with) as server:
-            predictions = run_cancellable(ask_all(server.base_url))
+            predictions = run_cancellable(ask(held_out, server.base_url))
     keep_errors_out_of_cache(predictions)
-    summary = summarize(predictions)
-    log_metadata({"evaluation": {"n": summary["n"]}}, infer_model=True)
-    rows = [prediction.model_dump(mode="json") for prediction in predictions]
-    subtitle = f"run {manifest.name}, step {manifest.step} of {manifest.base_model}"
-    return summary, HTMLString(evaluation_html(summary, rows, title="Coding agent", subtitle=subtitle))
+    return predictions
 
 
 async def predict(
     name: str, scenario: CodingScenario, play: Callable[[CodingScenario], Awaitable[CodingRun]]
 ) -> Prediction:
-    """What a policy did with one bug. A failure of the sandbox or the server is an error, never a wrong repair."""
+    """Return the prediction of a policy for one bug. A failure of the sandbox or the server is an error, never a wrong
+    repair.
+    """
     known = {
         "policy": name,
         "scenario_id": scenario.id,
         "kind": f"{scenario.kind} (unseen)" if scenario.held_out_family else scenario.kind,
         "question": scenario.problem,
-        "reference": scenario.repaired.strip(),
+        "reference": scenario.reference,
     }
     started = time.monotonic()
     for attempt in range(ATTEMPTS):
         try:
             run = await play(scenario)
-        except Exception as error:  # whatever failed is this bug's result, by name and message
+        except Exception as error:  # any failure becomes this bug's result, with its name and message
             if attempt + 1 < ATTEMPTS:
                 continue
             return Prediction(

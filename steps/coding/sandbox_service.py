@@ -1,4 +1,4 @@
-"""The sandbox service that a step talks to: the one that a setting names, or one of its own."""
+"""Provide a step with a sandbox service: the one that a setting names, or a new local one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ START_SECONDS = 180.0
 
 
 @contextmanager
-def sandbox_service(url: str | None, *, capacity: int) -> Iterator[str]:
-    """The base URL of a sandbox service that answers. Without a `url` one is started here and stopped afterwards.
+def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> Iterator[str]:
+    """Yield the base URL of a running sandbox service. Without a `url`, start one here and stop it afterwards.
 
     Raises:
-        BadInput: the named service does not answer, or nothing confines untrusted code on this machine.
+        BadInput: the named service does not answer or has no `images` although they are needed, or nothing confines
+            untrusted code on this machine.
     """
     if url is not None:
-        require_sandbox(url)
+        require_sandbox(url, images=images)
         yield url.rstrip("/")
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryFile() as said:
         # It stops when its standard input ends, also when this process is killed.
         process = subprocess.Popen(
@@ -43,10 +42,18 @@ def sandbox_service(url: str | None, *, capacity: int) -> Iterator[str]:
         try:
             base_url = f"http://127.0.0.1:{port}"
             _wait_for(process, base_url, said)
+            require_sandbox(base_url, images=images)
             yield base_url
         finally:
             process.terminate()
             process.communicate()
+
+
+def free_port() -> int:
+    """Return an unused port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _wait_for(process: subprocess.Popen[bytes], base_url: str, said: IO[bytes]) -> None:

@@ -12,24 +12,24 @@ from configs.schema import CodingConfig, TrainingConfig
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
 from reports.training import training_html
-from steps.artifact_names import CHECKPOINT, HISTORY, TRAINING_CURVE, WARM_START
+from steps.artifact_names import CHECKPOINT, CODING_SCENARIOS, HISTORY, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.interruption import run_cancellable
-from steps.project import MODELS, RUNS, git_revision, training_code
+from steps.project import MODELS, RUNS, coding_code, git_revision
 from steps.published_model import base_model_files, manifest_fields
 from steps.training.train_agent import identity_of, nothing_learnt, outcome_of
-from tasks.coding.task import CodingTask, load_scenarios, require_checked
+from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios, require_checked
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.preflight import require_ready
+from training.rollout_samples import sample_rollouts
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
 from training.tracking import tracked
-from training.trajectories import sample_rollouts
 
 
 @step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})
@@ -41,7 +41,7 @@ def train_coding_agent(
     Annotated[list[dict[str, Any]], HISTORY],
     Annotated[HTMLString, TRAINING_CURVE],
 ]:
-    """Train on the bugs, or go on where a killed run of the same settings and code stopped.
+    """Train on the bugs, or resume a killed run of the same settings and code.
 
     The outputs are those of `train_agent`.
     """
@@ -55,8 +55,8 @@ def train_coding_agent(
         run=run_key,
         config={**config.model_dump(mode="json"), **coding.model_dump(mode="json")},
         git_revision=git_revision(),
-        code=training_code(),
-        data={"coding_scenarios": f"built-in, seed {coding.coding_seed}"},
+        code=coding_code(),
+        data={CODING_SCENARIOS: f"{coding.bugs}, seed {coding.coding_seed}"},
         sources=scoring_sources(config),
         seeds={"seed": config.seed, "coding_seed": coding.coding_seed},
         base_model=files.id,
@@ -64,12 +64,14 @@ def train_coding_agent(
         created=datetime.now(UTC),
     )
     scenarios = load_scenarios(coding)
-    with sandbox_service(coding.sandbox_url, capacity=2 * settings.max_concurrent) as sandbox_url:
+    images, capacity = coding.bugs != BUILT_IN, 2 * settings.max_concurrent
+    with sandbox_service(coding.sandbox_url, capacity=capacity, images=images) as sandbox_url:
         task = CodingTask(
             scenarios,
             coding,
             sandbox_url,
             max_tokens=config.max_tokens,
+            rollout_timeout=config.rollout_timeout,
             system_prompt=config.system_prompt,
             seed=config.seed,
         )

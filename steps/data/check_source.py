@@ -1,4 +1,4 @@
-"""What the mails' source is like now: the data steps after this one run again only when that changed."""
+"""Find the present version of the mail source. The later data steps run again only if it changed."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from steps.data.sources import current_source_version
 
 @step(enable_cache=False)
 def check_source(config: DataConfig) -> Annotated[str, "source_version"]:
-    """Raises `BadInput` when a dataset cannot be asked."""
+    """Return the version of the source. Raises `BadInput` if a dataset cannot be asked."""
     return current_source_version(config)

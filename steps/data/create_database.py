@@ -1,4 +1,4 @@
-"""mails -> one searchable database, and a report of what is not in it."""
+"""mails -> searchable database, and a report of dropped mails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from steps.project import DATA, code_of
 def create_database(
     config: DataConfig, source_version: str
 ) -> tuple[Annotated[MailDatabase, MAIL_DATABASE], Annotated[HTMLString, MAIL_REPORT]]:
-    """Streams the mails into SQLite with full-text search. `source_version` is what the mails' source was when this ran."""
+    """Stream the mails into SQLite with full-text search.
+
+    `source_version` is a cache key: the version of the source.
+    """
     path = DATA / "mail_database.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     with counter("mails read") as progress:

@@ -26,7 +26,7 @@ LISTED_PER_REASON = 50
 def load_scenarios(
     config: DataConfig, database: MailDatabase, source_version: str
 ) -> Annotated[list[Scenario], SCENARIOS]:
-    """Keeps the questions that can be answered from this database, and records why the others were dropped."""
+    """Keep the questions that this database can answer, and record why the others were dropped."""
     report = open_scenarios(config, database)
     splits = {split: [s for s in report.scenarios if s.split == split] for split in ("train", "test")}
     get_step_context().add_output_metadata(

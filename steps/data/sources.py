@@ -1,4 +1,4 @@
-"""From a data configuration to its mails and questions, and to a fingerprint of where they come from."""
+"""Open the mails and questions of a data configuration, and compute the version of their source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HUB_SECONDS = 30
 
 
 def company(config: DataConfig) -> SyntheticCompany:
-    """The synthetic company of this configuration."""
+    """Build the synthetic company of this configuration."""
     return synthetic_company(
         seed=config.data_seed,
         train_inboxes=config.synthetic_train_inboxes,
@@ -35,12 +35,12 @@ def company(config: DataConfig) -> SyntheticCompany:
 
 
 def open_mails(config: DataConfig) -> Iterable[Email | DroppedMail]:
-    """The configured source's mails, one at a time, and what in it cannot be read as mail."""
+    """Iterate over the mails of the configured source, and over what cannot be read as mail."""
     return company(config).emails() if config.emails == SYNTHETIC else mail_source(config.emails)
 
 
 def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport:
-    """The configured source's questions and reviewed feedback, checked against the database."""
+    """Load questions and reviewed feedback of the configured source, checked against the database."""
     report = _questions(config, database)
     return with_reviewed(report, config.reviewed_feedback, database) if config.reviewed_feedback else report
 
@@ -64,9 +64,9 @@ def _questions(config: DataConfig, database: MailDatabase) -> ScenarioReport:
 
 
 def source_version(config: DataConfig) -> str:
-    """Changes when a local source's files change (paths, sizes, modification times); a dataset id stands for itself.
+    """Return a version that changes with paths, sizes or modification times of local files. A dataset id stands for itself.
 
-    Contents are not hashed: a gigabyte of mail would be read twice, and whoever copies a file over another changes its time.
+    Contents are not hashed, which would read a gigabyte of mail twice.
     """
     version = hashlib.sha256()
     for source in (config.emails, config.train_questions, config.test_questions):
@@ -79,21 +79,26 @@ def source_version(config: DataConfig) -> str:
 
 
 def current_source_version(config: DataConfig) -> str:
-    """The same, and it changes with a dataset's revision on the Hub too, which has to answer for that: `BadInput` if not."""
+    """Return a version that changes with the revision of a dataset on the Hub too.
+
+    Raises `BadInput` if the Hub does not answer.
+    """
     version = hashlib.sha256(source_version(config).encode())
     for dataset in (config.emails, config.train_questions, config.test_questions):
         if dataset and dataset != SYNTHETIC and not Path(dataset).expanduser().exists():
             try:
                 revision = HfApi().dataset_info(dataset, timeout=_HUB_SECONDS).sha
-            except Exception as error:  # the Hub's client has errors of its own, and passes on those of its HTTP library
+            except Exception as error:  # the Hub's client raises its own errors and those of its HTTP library
                 reason = " ".join(str(error).split())[:160]
-                raise BadInput(f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again") from error
+                raise BadInput(
+                    f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again"
+                ) from error
             version.update(f"{dataset} {revision}\n".encode())
     return version.hexdigest()[:16]
 
 
 def prepared_version(config: DataConfig) -> str | None:
-    """The `source_version` of the newest mail database that was prepared with these settings; `None` when there is none."""
+    """Return the `source_version` of the newest mail database with these settings; `None` if there is none."""
     try:
         versions = Client().list_artifact_versions(artifact=MAIL_DATABASE, sort_by="desc:created", size=50)
     except KeyError:
@@ -106,7 +111,7 @@ def prepared_version(config: DataConfig) -> str | None:
 
 
 def local_sources(config: DataConfig) -> list[str]:
-    """Those of the configured sources that are files of this machine."""
+    """Return the configured sources that are files on this machine."""
     sources = (config.emails, config.train_questions, config.test_questions, config.reviewed_feedback)
     return [source for source in sources if source and source != SYNTHETIC and Path(source).expanduser().exists()]
 

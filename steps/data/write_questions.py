@@ -31,14 +31,16 @@ _BATCHES_PER_LINE = 10
 def write_questions(
     config: QuestionConfig, database: MailDatabase, read_chars: int, max_messages: int, seed: int, fresh: str
 ) -> Annotated[list[Question], QUESTIONS]:
-    """Has the questions written, or goes on where a killed run of the same model stopped. `fresh` unless empty starts anew."""
+    """Have the model write questions. Resumes a killed run of the same model, unless `fresh` is not empty."""
     with signals_cancel(), counter("questions") as bar:
 
         def progress(report: WritingReport, wanted: int) -> None:
             bar(len(report.questions), wanted, description=f"questions ({report.spent})")
             batches = report.batches + report.unusable
             if batches % _BATCHES_PER_LINE == 0:
-                say(f"{len(report.questions):,} of {wanted:,} questions from {batches:,} batches of mails ({report.spent})")
+                say(
+                    f"{len(report.questions):,} of {wanted:,} questions from {batches:,} batches of mails ({report.spent})"
+                )
 
         report = write(
             database,

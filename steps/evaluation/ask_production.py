@@ -1,4 +1,4 @@
-"""The held-out questions through the version in production, so that a new one is compared on the same questions."""
+"""Ask the version in production the held-out questions, to compare a new version on the same questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from training.task import Policy
 PRODUCTION = "production"
 
 
-# A step of its own: the answers are kept until production, the mails or the questions change, whatever is compared with them.
+# A separate step, so that answers stay cached until production, mails or questions change.
 @step(
     output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
     cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment", "training")),
@@ -36,12 +36,12 @@ PRODUCTION = "production"
 def ask_production(
     config: EvaluationConfig, production: str, database: MailDatabase, scenarios: list[Scenario]
 ) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
-    """Greedy answers of the version in production, on its own base model and with its own limits.
+    """Return greedy answers of the version in production, with its own base model and limits.
 
     `production` is the id of its checkpoint; without one there are no answers.
 
     Raises:
-        BadInput: its base model cannot be had any more, or is another one than it was trained from.
+        BadInput: its base model is unavailable, or differs from the one that it was trained from.
     """
     if not production:
         return []

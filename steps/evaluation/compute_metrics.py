@@ -22,7 +22,7 @@ from training.checkpoint import Checkpoint
 
 
 def summarize(predictions: list[Prediction]) -> dict[str, Any]:
-    """The closing table as plain values: one entry per policy and non-learning row, and the paired test."""
+    """Return the closing table as plain values: one entry per policy and non-learning row, and the paired test."""
     by_policy: dict[str, list[Prediction]] = {}
     sampled: dict[str, list[Prediction]] = {}
     for prediction in predictions:
@@ -32,7 +32,9 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
         by_policy.setdefault(prediction.policy, []).append(prediction)
     rows = {name: metrics_of(of_policy).model_dump(mode="json") for name, of_policy in by_policy.items()}
     for name, samples in sampled.items():
-        rows[name]["pass_at"] = {str(k): share for k, share in pass_at_k(samples).items()}
+        rows[name] |= {"samples": len(samples), "sample_errors": sum(sample.error is not None for sample in samples)}
+        if (shares := pass_at_k(samples)) is not None:
+            rows[name]["pass_at"] = {str(k): share for k, share in shares.items()}
     return {
         "n": len({prediction.scenario_id for prediction in predictions}),
         "policies": {name: row for name, row in rows.items() if name not in BASELINES},
@@ -46,9 +48,9 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
 
 
 def _other_checkpoint(evaluated: Checkpoint) -> str | None:
-    """Return why the model version does not stand for the evaluated checkpoint; a version without a checkpoint gets this one.
+    """Return why the model version cannot stand for the evaluated checkpoint. A version without a checkpoint gets this one.
 
-    `--checkpoint` may name any checkpoint, also another one of the run that the model version is called after.
+    `--checkpoint` may name any checkpoint, including an earlier one of the same run.
     """
     context = get_step_context()
     own = context.model.get_artifact(CHECKPOINT)
@@ -63,22 +65,25 @@ def _other_checkpoint(evaluated: Checkpoint) -> str | None:
     )
 
 
-# Never cached: it costs nothing, and what it says of the stage has to be what it does to it.
+# Never cached: it costs nothing, and it changes the stage that it reports.
 @step(enable_cache=False)
 def compute_metrics(
     config: EvaluationConfig,
     predictions: list[Prediction],
     checkpoint: Checkpoint,
     production: list[Prediction] | None = None,
+    title: str = "E-mail search agent",
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
     """Metrics go to the model version, which becomes the one in production if the gate lets it pass.
 
     `checkpoint` is the evaluated one; `production` has the answers of the version that is in production now: without any, there is
-    none, or it is the evaluated one.
+    none, or it is the evaluated one. `title` is that of the report.
     """
     production = production or None
     summary = summarize([*predictions, *(production or [])])
-    known = {name: row for name, row in summary["policies"].items() if row["comparable"] and row["accuracy"] is not None}
+    known = {
+        name: row for name, row in summary["policies"].items() if row["comparable"] and row["accuracy"] is not None
+    }
     accuracy = {name: row["accuracy"] for name, row in known.items()}
     log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
     of_policy = {name: [p for p in predictions if p.policy == name and not p.sample] for name in ("trained", "base")}
@@ -95,7 +100,12 @@ def compute_metrics(
         promotion = Promotion(promoted=False, reason=other)
     for name, row in summary["policies"].items():
         if not row["comparable"]:
-            say(f"{name}: {row['errors']} of {row['errors'] + row['n']} questions ended in an error: no result", alarm=True)
+            say(
+                f"{name}: {row['errors']} of {row['errors'] + row['n']} questions ended in an error: no result",
+                alarm=True,
+            )
+        if row.get("sample_errors") and "pass_at" not in row:
+            say(f"{name}: {row['sample_errors']} of {row['samples']} samples ended in an error: no pass@k", alarm=True)
     say(f"{'promoted' if promotion.promoted else 'not promoted'} to production: {promotion.reason}")
     if promotion.promoted:
         get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)
@@ -104,4 +114,4 @@ def compute_metrics(
     rows = [p.model_dump(mode="json") for p in [*predictions, *(production or [])] if not p.sample]
     trained = checkpoint.manifest
     subtitle = f"run {trained.name}, step {trained.step} of {trained.base_model}"
-    return summary, HTMLString(evaluation_html(summary, rows, title="E-mail search agent", subtitle=subtitle))
+    return summary, HTMLString(evaluation_html(summary, rows, title=title, subtitle=subtitle))

@@ -1,4 +1,4 @@
-"""Which version is in production while this run evaluates another one."""
+"""Find the version in production during a scheduled run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from steps.model_registry import production_version
 
 @step(enable_cache=False)
 def find_production() -> Annotated[str, "production"]:
-    """Id of the checkpoint in production; empty when nothing is there yet."""
+    """Return the id of the checkpoint in production; empty if there is none."""
     version = production_version()
     checkpoint = version.get_artifact(CHECKPOINT) if version else None
     return str(checkpoint.id) if checkpoint else ""

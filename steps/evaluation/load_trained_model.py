@@ -1,4 +1,4 @@
-"""Which base model the checkpoint belongs to, verified on this machine."""
+"""Find and verify the base model of the checkpoint."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from training.checkpoint import Checkpoint
 
 
 @step
-def load_trained_model(checkpoint: Checkpoint, base_model: str | None = None) -> Annotated[dict[str, str], "base_model"]:
-    """Resolves the base model (by default the one that the checkpoint names) and refuses any that it was not trained from.
+def load_trained_model(
+    checkpoint: Checkpoint, base_model: str | None = None
+) -> Annotated[dict[str, str], "base_model"]:
+    """Resolve the base model, by default the one that the checkpoint names, and refuse one that it was not trained from.
 
-    Of a published base model nothing is fetched: what is published under the checkpoint's checksum has these weights.
+    A published base model is not fetched, because its name is the checksum of its weights.
     """
     source = base_model or checkpoint.manifest.base_model_source
     if published := published_base_model(source, checkpoint.manifest.base_model_checksum):

@@ -1,4 +1,4 @@
-"""The model that `baseline_model` names, under the agent's limits."""
+"""The model that `baseline_model` names, with the limits of the agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from configs.schema import EvaluationConfig
 
 
 def prompted_model(config: EvaluationConfig, settings: AgentSettings) -> PromptedModel | None:
-    """The configured model to compare with, under the agent's limits."""
+    """Return the configured model to compare with, with the limits of the agent."""
     if config.baseline_model is None:
         return None
     return PromptedModel(

@@ -1,4 +1,4 @@
-"""The held-out questions through every policy and every non-learning row."""
+"""Ask every policy and every non-learning baseline the held-out questions."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from training.task import Policy
 
 
 def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[str, Path]:
-    """The adapters to evaluate, by policy name.
+    """Return the adapters to evaluate, by policy name.
 
-    The policy before the first GRPO step is the warm start, or in a run that continued from another one the `start`. A run from the
-    base model has no such row. A run whose best checkpoint is that policy has only that one: it is asked once.
+    The policy before the first GRPO step is called `warm_start`, or `start` in a run that continued from an earlier
+    one. A run from the base model has no such row. If that policy is the best checkpoint too, it is asked once.
     """
     if warm_start is None or warm_start.manifest.step > 0:
         return {"trained": trained.path}
@@ -56,7 +56,7 @@ def run_inference(
     scenarios: list[Scenario],
     warm_start: Checkpoint | None = None,
 ) -> Annotated[list[Prediction], PREDICTIONS]:
-    """Greedy answers of the untouched base, the warm start and the trained policy, beside the non-learning rows."""
+    """Return greedy answers of the untouched base, the warm start, the trained policy and the non-learning baselines."""
     config.require_judge()
     questions = select_questions(scenarios, config.eval_limit)
     if not questions:
@@ -82,7 +82,9 @@ def run_inference(
             for sample in range(1, config.eval_samples + 1):
                 sampling = policy.model_copy(update={"temperature": config.eval_temperature})
                 with counter(f"sample {sample} of {config.eval_samples} by {name}", total=len(questions)) as advance:
-                    predictions += await evaluation.policy(name, sampling, questions, sample=sample, advance=advance.one)
+                    predictions += await evaluation.policy(
+                        name, sampling, questions, sample=sample, advance=advance.one
+                    )
         if prompted:
             with counter(f"questions answered by {prompted.model}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(prompted.model, prompted, questions, advance=advance.one)
@@ -91,6 +93,12 @@ def run_inference(
             say(f"trained is the {before.replace('_', ' ')}, the best checkpoint of its run: asked once")
             asked = [prediction for prediction in predictions if prediction.policy == before]
             predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in asked]
+        if config.base_grammar:
+            policy = Policy(
+                base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens, must_call=True
+            )
+            with counter("questions answered by the base with grammar", total=len(questions)) as advance:
+                predictions += await evaluation.policy("base_with_grammar", policy, questions, advance=advance.one)
         if config.base_examples:
             task = EmailSearchTask(database, scenarios, evaluation.judge, settings)
             examples = task.demonstrations(task.train_scenarios(), config.base_examples)
@@ -101,7 +109,10 @@ def run_inference(
                 )
         return predictions
 
-    with open_policy_server(files.path, adapters, trained_with) as server:
+    def warn(line: str) -> None:
+        say(line, alarm=True)
+
+    with open_policy_server(files.path, adapters, trained_with, warn=warn) as server:
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
     return predictions

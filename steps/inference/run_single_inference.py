@@ -1,4 +1,4 @@
-"""The one step of the deployed pipeline."""
+"""The only step of the deployed pipeline."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from serving.answer import Answer, Question
 def run_single_inference(
     question: str, inbox_address: str, query_date: str, request_id: str
 ) -> Annotated[Answer, "answer"]:
-    """Answers one question about one inbox with the model that this process has loaded.
+    """Answer one question about one inbox with the model that this process has loaded.
 
-    The deployed service answers first and runs the pipeline behind that: `request_id` names the answer that it gave.
+    The deployed service runs the pipeline after it has answered; `request_id` then names the answer that it gave.
     """
     service = get_step_context().pipeline_state
     if request_id:

@@ -1,6 +1,6 @@
-"""What happens once when a service starts and once when it stops: the pipeline's init and cleanup hooks.
+"""The init and cleanup hooks of the deployed pipeline, which run when a service starts and stops.
 
-The imports of model code are inside, because deploying a service needs only the names of these functions.
+Functions import model code themselves, because a deployment needs only their names.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def load_service(
     models_dir: str = str(MODELS),
     episode: dict[str, Any] | None = None,
 ) -> object:
-    """Loads model and mail database into an `AnswerService`, which every invocation finds as its pipeline's state.
+    """Load model and mail database into an `AnswerService`, the pipeline state of every invocation.
 
     `checkpoint` and `mail_database` name artifacts as in `steps.model_registry`; `base_model` replaces the source that
     the checkpoint names; `episode` overrides fields of `AgentSettings`.
 
     Raises:
-        BadInput: nothing trained yet, a damaged checkpoint, or one of another base model.
+        BadInput: nothing is trained yet, or the checkpoint is damaged or belongs to another base model.
     """
     from serving.policy_process import PolicyProcess
     from serving.service import AnswerService, describe_model
@@ -65,14 +65,14 @@ def load_service(
 
 
 def example_questions(trained_on: dict[str, str]) -> dict[str, list[Question]]:
-    """Held-out questions by inbox, from the data that the checkpoint was trained on, as far as this store has them."""
+    """Return held-out questions by inbox from the data of the checkpoint, if this store has them."""
     from zenml.client import Client
 
     from serving.answer import Question
 
     try:
         scenarios = Client().get_artifact_version(trained_on[SCENARIOS]).load()
-    except KeyError:  # a checkpoint may come from another machine's store
+    except KeyError:  # a checkpoint may come from the store of another machine
         return {}
     examples: dict[str, list[Question]] = {}
     for scenario in sorted(scenarios, key=lambda scenario: scenario.split != "test"):
@@ -86,13 +86,16 @@ def example_questions(trained_on: dict[str, str]) -> dict[str, list[Question]]:
 
 
 def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any] | None = None) -> AgentSettings:
-    """Prompt and limits that the policy was trained with, unless overridden: with others it has another task."""
+    """Return prompt and limits of the training, because the policy learnt its task with them.
+
+    `overrides` replace fields.
+    """
     known = {name: trained_with[name] for name in AgentSettings.model_fields if name in trained_with}
     return AgentSettings.model_validate(known | (overrides or {}))
 
 
 def unload_service() -> None:
-    """Stops the policy's server and closes the database."""
+    """Stop the policy's server and close the database."""
     from serving.runner import loaded_service
 
     loaded_service().close()

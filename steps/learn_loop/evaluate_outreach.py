@@ -1,4 +1,4 @@
-"""E-mails to the held-out prospects, with the policy and the scores before and after, and the page of the run."""
+"""Compare e-mails to held-out prospects before and after training, and build the page of the run."""
 
 from __future__ import annotations
 
@@ -41,11 +41,14 @@ def evaluate_outreach(
     node_scores: dict[str, Any],
     emails: dict[str, Any],
 ) -> tuple[Annotated[dict[str, Any], LEARN_LOOP_EVALUATION], Annotated[HTMLString, LEARN_LOOP_PAGE]]:
-    """Every row writes `test_samples` e-mails to each held-out prospect, sampled as in training."""
+    """Write `test_samples` e-mails per held-out prospect for each row of the table, sampled as in training."""
     known = graph_of(graph)
     learnt = NodeScores.model_validate(node_scores["posterior"])
     fresh = NodeScores.fresh(known, learnt.decay)
     files = base_model_files(base["source"], base["checksum"], progress=say)
+
+    def warn(line: str) -> None:
+        say(line, alarm=True)
 
     async def write(base_url: str) -> dict[str, list[WrittenEmail]]:
         rows = {
@@ -60,7 +63,7 @@ def evaluate_outreach(
                 base_url=base_url, model=model, temperature=config.temperature, max_tokens=config.max_tokens
             )
             task = open_task(config, known, scenarios, scores)
-            written[row] = await write_to_all(task, policy, config.test_samples, config.max_concurrent)
+            written[row] = await write_to_all(task, policy, config.test_samples, config.max_concurrent, warn)
         return written
 
     adapters = {_BEFORE: warm_start.path, _AFTER: checkpoint.path}

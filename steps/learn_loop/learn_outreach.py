@@ -1,4 +1,4 @@
-"""Warm start on the format, then iterations of writing, feedback, GRPO and new node scores."""
+"""Warm start on the format, then iterations of writing, feedback, a GRPO step and new node scores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
 from steps.artifact_names import CHECKPOINT, EMAILS, ITERATIONS, KNOWLEDGE_GRAPH, NODE_SCORES, PROSPECTS, WARM_START
 from steps.interruption import run_cancellable
-from steps.learn_loop.world import EVENTS, graph_of, open_task
-from steps.project import LEARN_LOOPS, MODELS, code_of, git_revision, training_code
+from steps.learn_loop.world import EVENTS, graph_of, open_task, sources_of
+from steps.project import LEARN_LOOPS, MODELS, code_of, git_revision, learn_loop_code
 from steps.published_model import base_model_files, manifest_fields
 from tasks.outreach.events import EventStore
 from tasks.outreach.loop import LearnLoop
@@ -27,7 +27,6 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import checkpoint_folder
 from training.preflight import require_ready
-from training.scoring import scoring_sources
 from training.settings import TrainerSettings
 from training.traces import traced
 from training.tracking import tracked
@@ -46,11 +45,11 @@ def learn_outreach(
     Annotated[dict[str, Any], NODE_SCORES],
     Annotated[dict[str, Any], EMAILS],
 ]:
-    """Runs the learn loop, or goes on where a killed run of this id stopped.
+    """Run the learn loop, or resume a killed run with this id.
 
-    The checkpoint is that of the last iteration: choosing the best one would need more e-mails than are written to compare.
-    `NODE_SCORES` holds the scores after it, the posterior behind them and the scores of the top-half rule. `EMAILS` holds what was
-    written to the same prospects before and after.
+    The checkpoint is that of the last iteration, because choosing the best one would need more e-mails. `NODE_SCORES`
+    holds the scores after it, their posterior and the scores of the top-half rule. `EMAILS` holds e-mails to the same
+    prospects before and after.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
@@ -64,9 +63,9 @@ def learn_outreach(
         run=run_id,
         config=config.model_dump(mode="json"),
         git_revision=git_revision(),
-        code=training_code(),
+        code=learn_loop_code(),
         data={KNOWLEDGE_GRAPH: str(inputs["graph"][0].id), PROSPECTS: str(inputs["scenarios"][0].id)},
-        sources=scoring_sources(settings),
+        sources=sources_of(config),
         seeds={"seed": config.seed, "graph_seed": config.graph_seed},
         base_model=files.id,
         base_model_checksum=files.checksum,
@@ -76,8 +75,8 @@ def learn_outreach(
     outbox = Outbox(folder / "webhook", config.webhook_url, private=config.webhook_private)
     with (
         TrainingConsole(settings.max_steps) as console,
-        tracked(console, experiment, folder) as told,
-        traced(told, experiment) as progress,
+        tracked(console, experiment, folder) as tracking,
+        traced(tracking, experiment) as progress,
         outbox,
     ):
         loop = LearnLoop(folder, task, EventStore(EVENTS), outbox, progress, settings.max_steps)

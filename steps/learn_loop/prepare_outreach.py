@@ -1,4 +1,4 @@
-"""The knowledge graph and the prospects: built in, or the user's files."""
+"""Load the knowledge graph and the prospects, built in or from the user's files."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from tasks.outreach.scenarios import Scenario
 def prepare_outreach(
     config: LearnLoopConfig, source_version: str
 ) -> tuple[Annotated[str, KNOWLEDGE_GRAPH], Annotated[list[Scenario], PROSPECTS]]:
-    """The graph as JSON Lines, and the scenarios. `source_version` is what the user's files were when this ran."""
+    """Return the graph as JSON Lines, and the scenarios.
+
+    `source_version` is a cache key: the version of the user's files.
+    """
     graph, scenarios = world_of(config)
     return graph.to_lines(), scenarios

@@ -1,4 +1,4 @@
-"""What a learn loop's configuration means: its graph, prospects, feedback and task."""
+"""Build graph, prospects, feedback and task of a learn loop from its configuration."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from tasks.outreach.scenarios import Scenario, read_scenarios
 from tasks.outreach.settings import SYNTHETIC_GRAPH, OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
+from training.scoring import scoring_sources
+from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
-    from tasks.outreach.task import OutreachTask
+    from tasks.outreach.task import FeedbackSource, OutreachTask
 
 EVENTS = LEARN_LOOPS / "feedback.sqlite"
-"""Messages of all runs, and what happened to them."""
+"""Messages of all runs, and their events."""
 
 
 def world_of(config: LearnLoopConfig) -> tuple[KnowledgeGraph, list[Scenario]]:
-    """Read or build graph and scenarios. Raises `BadInput` when one cannot be used."""
+    """Read or build graph and scenarios. Raises `BadInput` if one cannot be used."""
     if config.graph == SYNTHETIC_GRAPH and config.prospects is None:
         scenarios = synthetic_scenarios(config.graph_seed, config.train_prospects, config.test_prospects)
         return synthetic_graph(config.graph_seed), scenarios
@@ -40,7 +42,7 @@ def world_of(config: LearnLoopConfig) -> tuple[KnowledgeGraph, list[Scenario]]:
 
 
 def source_version(config: LearnLoopConfig) -> str:
-    """sha256 of the user's files; equal for equal contents."""
+    """Return the sha256 of the contents of the user's files."""
     digest = hashlib.sha256()
     for name in (config.graph if config.graph != SYNTHETIC_GRAPH else None, config.prospects):
         path = Path(name).expanduser() if name else None
@@ -49,8 +51,14 @@ def source_version(config: LearnLoopConfig) -> str:
     return digest.hexdigest()[:16]
 
 
+def sources_of(config: LearnLoopConfig) -> dict[str, str]:
+    """Return setting -> sha256 of the file, files or function that it names."""
+    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    return {**scoring_sources(settings), "graph and prospects": source_version(config)}
+
+
 def graph_of(lines: str) -> KnowledgeGraph:
-    """The graph of an artifact."""
+    """Parse the graph of an artifact."""
     with tempfile.TemporaryDirectory() as folder:
         (file := Path(folder) / "graph.jsonl").write_text(lines, encoding="utf-8")
         return read_graph(file)
@@ -59,10 +67,11 @@ def graph_of(lines: str) -> KnowledgeGraph:
 def open_task(
     config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario], scores: NodeScores | None = None
 ) -> OutreachTask:
-    """The task as configured, with fresh scores unless some are given."""
-    from tasks.outreach.task import OutreachTask  # art takes seconds to import, and bad input is told before
+    """Build the configured task, with fresh scores unless `scores` is given."""
+    from tasks.outreach.task import OutreachTask  # takes seconds to import, so bad input is reported first
 
     settings = OutreachSettings.model_validate(config.model_dump(include=set(OutreachSettings.model_fields)))
+    feedback: FeedbackSource
     if config.feedback == "recorded":
         feedback = RecordedFeedback(EventStore(EVENTS))
     else:

@@ -1,4 +1,4 @@
-"""Which settings need reference answers, checked before a run spends anything."""
+"""Check that settings which need reference answers have them, before a run spends anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from training.settings import TrainerSettings
 
 
 def require_labels(settings: TrainerSettings, scenarios: Sequence[Scenario]) -> None:
-    """Raises BadInput when rewards or validation need answers that the train questions do not have."""
+    """Raise BadInput if rewards or validation need answers that the train questions lack."""
     train = [scenario for scenario in scenarios if scenario.split == "train"]
     unlabelled = sum(not scenario.labelled for scenario in train)
     if not unlabelled:

@@ -1,4 +1,4 @@
-"""A training run's folder in the artifact store: published after every step, fetched by whoever goes on with the run elsewhere."""
+"""Publish the folder of a training run in the artifact store after every step, so that another machine can resume it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUNS_FOLDER = "training_runs"
 
 
 def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
-    """What the runs in the store were. Raises what the store raises, and BadInput when one is damaged."""
+    """Return the experiments of the runs in the store. Raises errors of the store, and BadInput if a run is damaged."""
     runs = os.path.join(store.path, RUNS_FOLDER)
     found = []
     for name in store.listdir(runs) if store.exists(runs) else []:
@@ -28,19 +28,20 @@ def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
 
 
 class PublishedRun:
-    """Keeps `{store}/training_runs/{folder's name}` equal to `folder`. One process at a time may publish a run."""
+    """Keep `{store}/training_runs/{name of folder}` equal to `folder`. Only one process at a time may publish a run."""
 
     def __init__(self, store: BaseArtifactStore, folder: Path) -> None:
         self._store = store
         self._folder = folder
         self._uri = os.path.join(store.path, RUNS_FOLDER, folder.name)
         self._published: dict[str, tuple[int, int]] = {}
-        """Size and modification time (nanoseconds) of each file as it was published or fetched, by its path in the folder."""
+        """Path in the folder -> size and modification time (nanoseconds) of the file when it was published or
+        fetched."""
 
     def fetch(self) -> int:
-        """Replaces the folder by what is published when that has more finished steps; returns how many it has, else 0.
+        """Replace the folder by the published one if that has more finished steps. Return their number, else 0.
 
-        Raises what the artifact store raises: without knowing what is there, going on could train everything again.
+        Raises errors of the artifact store, because a start without its contents could repeat the training.
         """
         files = self._stored_files()
         histories = [name for name in files if Path(name).name == HISTORY_FILE]
@@ -60,17 +61,17 @@ class PublishedRun:
         return steps
 
     def publish(self) -> None:
-        """Uploads what changed. A store that does not answer costs a line: the next step publishes what this one could not."""
+        """Upload changed files. If the store does not answer, print a line; the next step tries again."""
         try:
             self._upload()
-        except Exception as error:  # botocore, aiohttp and s3fs each have errors of their own
+        except Exception as error:  # botocore, aiohttp and s3fs each raise their own errors
             reason = " ".join(str(error).split())[:160] or type(error).__name__
             say(f"this step is not in the artifact store yet, the next one tries again: {reason}")
 
     def _upload(self) -> None:
         files = self._local_files()
         changed = [name for name, state in files.items() if self._published.get(name) != state]
-        # A step counts when its row is there, so everything that the row stands on comes before it.
+        # The row makes a step count, so it is uploaded after everything that it refers to.
         for name in sorted(changed, key=lambda name: Path(name).name == HISTORY_FILE):
             uri = os.path.join(self._uri, name)
             self._store.makedirs(os.path.dirname(uri))
@@ -81,7 +82,7 @@ class PublishedRun:
             del self._published[name]
 
     def _local_files(self) -> dict[str, tuple[int, int]]:
-        """Whatever is finished: names that begin with a dot are still being written."""
+        """Return the finished files. Names of unfinished ones begin with a dot."""
         found = {}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder)

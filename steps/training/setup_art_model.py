@@ -1,4 +1,4 @@
-"""Which base model, exactly."""
+"""Prepare the base model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from training.backends.base_model import resolve_base_model
 
 @step(enable_cache=False)
 def setup_art_model(base_model: str) -> Annotated[dict[str, str], "base_model"]:
-    """Fetches, verifies and caches the base model; returns its id, source and checksum.
+    """Fetch and verify the base model. Return its id, source and checksum.
 
-    With artifacts on other machines the files are published there for the steps that follow.
+    With a remote artifact store the files are published there for later steps.
 
-    Never cached: its result says what this machine's weights are now, and a prepared model answers in milliseconds.
+    Never cached, because it reports the present weights of this machine, which takes milliseconds for a prepared model.
     """
     files = resolve_base_model(base_model, MODELS, progress=say)
     publish_base_model(files, base_model)

@@ -1,4 +1,4 @@
-"""Warm start and GRPO: the base model becomes the agent's policy."""
+"""Train the policy of the agent: warm start and GRPO."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.preflight import require_ready
+from training.rollout_samples import sample_rollouts
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
 from training.tracking import tracked
 from training.trainer import TrainingRun
-from training.trajectories import sample_rollouts
 
 
 class PublishingConsole(TrainingConsole):
-    """Publishes the run after every step that it shows."""
+    """A console that publishes the run after every step."""
 
     def __init__(self, max_steps: int, published: PublishedRun) -> None:
         super().__init__(max_steps)
@@ -55,13 +55,16 @@ class PublishingConsole(TrainingConsole):
 
 
 def watch(max_steps: int, run_folder: Path) -> TrainingConsole:
-    """What follows a run. With artifacts on other machines the run is published too, and fetched when it began elsewhere."""
+    """Return the console of a run.
+
+    With a remote artifact store it publishes the run, after fetching one that began elsewhere.
+    """
     store = Client().active_stack.artifact_store
     if store.config.is_local:
         return TrainingConsole(max_steps)
     published = PublishedRun(store, run_folder)
     if steps := published.fetch():
-        say(f"the run goes on from the artifact store: {steps} finished steps")
+        say(f"resuming the run from the artifact store: {steps} finished steps")
     return PublishingConsole(max_steps, published)
 
 
@@ -79,14 +82,14 @@ def train_agent(
     Annotated[list[dict[str, Any]], HISTORY],
     Annotated[HTMLString, TRAINING_CURVE],
 ]:
-    """Trains on the train scenarios, or goes on where a killed run of the same configuration and data stopped.
+    """Train on the train scenarios, or resume a killed run with the same configuration and data.
 
-    Without a `run_key` the model version is the run: each scheduled run is a new one. `start` is the id of the checkpoint that a
-    new run continues from; without one it begins with the base model.
+    The default of `run_key` is the name of the model version, a new one for each scheduled run. `start` is the id of
+    the checkpoint that a new run continues from; without one it starts from the base model.
 
-    The first output is the best validated checkpoint, or the last one where nothing was validated. The second is the one
-    before the first GRPO step: the warm start, or the checkpoint continued from. Without either it is the first output
-    again, which its step above 0 shows.
+    The first output is the best validated checkpoint, or the last one without validation. The second is the checkpoint
+    before the first GRPO step: the warm start, or the one continued from. Without either it equals the first output,
+    whose step is above 0.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
     if files.checksum != base["checksum"]:
@@ -109,7 +112,7 @@ def train_agent(
     with watch(settings.max_steps, run_folder) as console:
         experiment = _experiment(config, run_key, files).resuming(run_folder)
         experiment.save(run_folder)
-        with tracked(console, experiment, run_folder) as told, traced(told, experiment) as progress:
+        with tracked(console, experiment, run_folder) as tracking, traced(tracking, experiment) as progress:
             run = run_cancellable(
                 run_training(
                     task,
@@ -127,7 +130,7 @@ def train_agent(
     experiment.save(run_folder)
     described = manifest_fields(files, base["source"], experiment)
     alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
-    if continued:  # whoever continues from a suspicious policy has not resolved what made it suspicious
+    if continued:  # alerts stay unresolved in a run that continues from a suspicious policy
         alerts |= set(continued.manifest.alerts)
     trained = Checkpoint.from_adapter(
         run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
@@ -169,7 +172,7 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
 
 
 def nothing_learnt(run: TrainingRun) -> str:
-    """Why a finished run has no checkpoint."""
+    """Return why a finished run has no checkpoint."""
     steps = [row for row in run.history if row.phase == "grpo"]
     if not steps:
         return f"nothing was trained ({run.stopped}): set demonstrations or max_steps above 0"

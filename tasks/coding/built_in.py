@@ -9,13 +9,13 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from tasks.coding.scenarios import CodingScenario, HiddenCheck
+from tasks.coding.scenarios import HiddenCheck, OneLineBug
 
 Split = Literal["train", "test"]
 
 
 class Pattern(NamedTuple):
-    """A function, one line of which can be wrong. `{f}`, `{a}` and `{b}` are names."""
+    """A function with one line that can be wrong. `{f}`, `{a}` and `{b}` stand for names."""
 
     kind: str
     parameters: str
@@ -26,7 +26,7 @@ class Pattern(NamedTuple):
     line: int
     """Index of the line that can be wrong."""
     wrong: tuple[str, ...]
-    """What may stand there instead."""
+    """Wrong variants of that line."""
     calls: tuple[tuple[Any, ...], ...]
     """Arguments of the checks."""
 
@@ -42,7 +42,9 @@ COUNTS = ((1,), (3,), (6,), (10,))
 def _single(
     kind: str, parameters: str, calls: tuple[tuple[Any, ...], ...], choices: dict[str, str]
 ) -> Iterator[Pattern]:
-    """One-line functions; what is right for one of the `choices` (description -> expression) is wrong for the others."""
+    """One-line functions. The right expression of one of the `choices` (description -> expression) is wrong for the
+    others.
+    """
     for says, right in choices.items():
         wrong = tuple(f"return {expression}" for expression in choices.values() if expression != right)
         yield Pattern(kind, parameters, says, (f"return {right}",), 0, wrong, calls)
@@ -261,19 +263,11 @@ HELD_OUT: tuple[Pattern, ...] = (
 )
 """Families of the test set only."""
 
-NAMES = {
+NAMES: dict[Split, dict[str, tuple[str, ...]]] = {
     "train": {
         "f": (
-            "compute",
-            "work_out",
-            "result_of",
-            "derive",
-            "evaluate",
-            "answer",
-            "make",
-            "produce",
-            "find_it",
-            "measure",
+            *("compute", "work_out", "result_of", "derive", "evaluate"),
+            *("answer", "make", "produce", "find_it", "measure"),
         ),
         "a": ("first", "left", "values", "numbers", "source", "given", "entries", "base", "one", "start"),
         "b": ("second", "right", "other", "size", "amount", "step", "target", "two", "bound", "part"),
@@ -287,16 +281,17 @@ NAMES = {
 """Split -> placeholder -> names; no name is in both."""
 
 HEADS = ("", '"""Small things."""\n\n', "VERSION = 3\n\n", "def unused():\n    return None\n\n\n")
-"""What may stand before the function, so that the line with the bug moves."""
+"""Code that may precede the function, so that the line number of the bug varies."""
 
 
-def built_in_scenarios(*, train: int, test: int, seed: int) -> list[CodingScenario]:
-    """The bugs, each another than the others. About a fifth of the test set is of families that training has not seen.
+def built_in_scenarios(*, train: int, test: int, seed: int) -> list[OneLineBug]:
+    """Return distinct bugs. About a fifth of the test set belongs to families that training has not seen.
 
-    With fewer different bugs than asked for there are fewer.
+    Returns fewer bugs if there are not enough distinct ones.
     """
-    made: dict[str, CodingScenario] = {}
-    for split, count in (("train", train), ("test", test)):
+    made: dict[str, OneLineBug] = {}
+    counts: dict[Split, int] = {"train": train, "test": test}
+    for split, count in counts.items():
         chance = random.Random(f"{seed}-{split}")
         wanted, attempts = len(made) + count, 0
         while len(made) < wanted and attempts < 50 * count:
@@ -308,10 +303,8 @@ def built_in_scenarios(*, train: int, test: int, seed: int) -> list[CodingScenar
     return list(made.values())
 
 
-def _scenario(
-    chance: random.Random, pattern: Pattern, split: Split, held_out: bool, number: int
-) -> CodingScenario | None:
-    """One bug; `None` when no check tells the wrong line from the right one."""
+def _scenario(chance: random.Random, pattern: Pattern, split: Split, held_out: bool, number: int) -> OneLineBug | None:
+    """Return one bug; `None` if no check distinguishes the wrong line from the right one."""
     names = {placeholder: chance.choice(words) for placeholder, words in NAMES[split].items()}
     head, wrong = chance.choice(HEADS), chance.choice(pattern.wrong)
     opening = head + "def {f}({p}):\n".format(f=names["f"], p=pattern.parameters.format(**names))
@@ -327,7 +320,7 @@ def _scenario(
         return None
     example, example_value = chance.choice(failing)
     imported = f"from target import {names['f']}\n"
-    return CodingScenario(
+    return OneLineBug(
         id=f"{split}-{number:04d}",
         split=split,
         kind=pattern.kind,
@@ -344,7 +337,7 @@ def _scenario(
 
 
 def _value(source: str, call: str) -> str:
-    """The value of a call of this module's own code, as a check shows it."""
+    """Return the value of a call of this module's own code, in the format of a check."""
     names: dict[str, Any] = {}
     exec(source, names)
     try:

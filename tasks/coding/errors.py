@@ -1,4 +1,4 @@
-"""What can go wrong besides bad input."""
+"""Errors of the coding task that are not bad input."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ import openai
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.coding.prompts import load
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
+from training.standstill import progress_of
 from training.task import Policy
 
 Outcome = Literal["finished", "max_repl_steps", "truncated", "context", "empty"]
@@ -27,7 +27,7 @@ _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.DOTALL)
 
 
 class CodingRun(BaseModel):
-    """What one episode did. `record` is ART's `messages_and_choices`."""
+    """The result of one episode. `record` is ART's `messages_and_choices`."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -49,7 +49,7 @@ class CodingRun(BaseModel):
         return all(self.passed)
 
     def transcript(self) -> list[dict[str, str]]:
-        """Cells, what they printed, the patch and the tests, for people."""
+        """Return a readable transcript: cells, their output, the patch and the tests."""
         turns = [turn.message.model_dump() if isinstance(turn, Choice) else turn for turn in self.record]
         shown = [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
         patch = "\n".join(f"{path}:\n{text}" for path, text in self.patch["changed"].items()) or "nothing was changed"
@@ -79,20 +79,25 @@ class Actor(Protocol):
 
 
 class PolicyActor:
-    """A model behind an OpenAI-compatible endpoint."""
+    """A model behind an OpenAI-compatible endpoint, which may do nothing for at most `patience` seconds."""
 
-    def __init__(self, policy: Policy, client: openai.AsyncOpenAI) -> None:
-        self._policy, self._client, self._episode = policy, client, uuid.uuid4().hex
+    def __init__(self, policy: Policy, client: openai.AsyncOpenAI, patience: float) -> None:
+        self._policy, self._client, self._patience = policy, client, patience
+        self._episode = uuid.uuid4().hex
 
     async def reply(self, messages: list[dict[str, Any]]) -> Reply:
-        answer = await self._client.chat.completions.create(
-            model=self._policy.model,
-            messages=messages,  # type: ignore[arg-type]
-            temperature=self._policy.temperature,
-            max_tokens=self._policy.max_tokens,
-            logprobs=True,
-            extra_body={"prompt_cache_key": self._episode},
-        )
+        progress = progress_of(self._policy.base_url)
+        # Around each reply, not the episode: while cells and tests run, the server rightly does nothing.
+        async with progress.required(self._patience):
+            answer = await self._client.chat.completions.create(
+                model=self._policy.model,
+                messages=messages,
+                temperature=self._policy.temperature,
+                max_tokens=self._policy.max_tokens,
+                logprobs=True,
+                extra_body={"prompt_cache_key": self._episode},
+            )
+        progress.moved()
         choice = answer.choices[0]
         tokens = (choice.logprobs.content if choice.logprobs else None) or []
         if tokens and choice.finish_reason != "length":
@@ -108,7 +113,7 @@ class PolicyActor:
 
 
 class ScriptedActor:
-    """Cells that are known beforehand: those of the oracle, or none."""
+    """A policy that replays known cells: those of the oracle, or none."""
 
     def __init__(self, cells: Sequence[str]) -> None:
         self._cells = list(cells)
@@ -120,29 +125,8 @@ class ScriptedActor:
         return Reply(text=text, turn={"role": "assistant", "content": text})
 
 
-def opening_messages(scenario: CodingScenario, system_prompt: str | None) -> list[dict[str, Any]]:
-    """What the agent is told: how to work, the module with numbered lines, and what is wrong with it."""
-    lines = scenario.files[scenario.path].splitlines()
-    listing = "\n".join(f"{number}|{line}" for number, line in enumerate(lines, 1))
-    asked = load("task").format(path=scenario.path, listing=listing, failure=scenario.problem)
-    return [{"role": "system", "content": system_prompt or load("system")}, {"role": "user", "content": asked}]
-
-
-def prelude(scenario: CodingScenario) -> str:
-    """The functions that the agent finds in its REPL."""
-    module = scenario.path.removesuffix(".py").replace("/", ".")
-    return load("prelude").format(
-        path=scenario.path, module=module, example=scenario.example, expected=scenario.example_value
-    )
-
-
-def oracle_cells(scenario: CodingScenario) -> list[str]:
-    """The reference patch as cells."""
-    return [f"fix({scenario.line}, {scenario.repaired.strip()!r})", "finish()"]
-
-
 def cell_of(reply: str) -> str:
-    """The code of a reply: that between its first fences, or all of it."""
+    """Return the code of a reply: the part between its first fences, or all of it."""
     fenced = _FENCE.search(reply)
     return (fenced.group(1) if fenced else reply).strip()
 
@@ -162,7 +146,7 @@ def estimated_tokens(messages: Sequence[dict[str, Any]]) -> int:
 
 
 def shown_output(observation: dict[str, Any]) -> str:
-    """What a cell printed, and what happened to the REPL, as the agent sees it."""
+    """Return the observation of a cell: its output, and what happened to the REPL."""
     lines = ["(the REPL was restarted: earlier variables are lost)"] if observation["restarted"] else []
     lines.append(observation["output"].rstrip("\n"))
     if observation["ended"]:
@@ -182,18 +166,19 @@ async def play(
     """Play the episode and run the hidden checks, once the workspace is destroyed.
 
     Raises:
-        SandboxUnavailable: the sandbox fails; nobody can say what the policy would have done.
+        SandboxUnavailable: the sandbox fails, so the episode has no result.
         openai.OpenAIError: the policy's server fails.
+        TimeoutError: it makes no progress on any episode.
     """
     started = time.monotonic()
-    record: list[Any] = list(opening_messages(scenario, system_prompt))
+    record: list[Any] = list(scenario.opening_messages(system_prompt))
     messages = [dict(message) for message in record]
-    workspace = await sandbox.open(scenario.files)
+    workspace = await sandbox.open(scenario)
     cells: list[str] = []
     outcome: Outcome = "max_repl_steps"
     sampled = context = shortened = 0
     try:
-        await sandbox.execute(workspace, prelude(scenario))
+        await sandbox.execute(workspace, scenario.prelude())
         while len(cells) < settings.max_repl_steps:
             reply = await actor.reply(messages)
             if reply is None:
@@ -217,7 +202,7 @@ async def play(
             messages += [{"role": "assistant", "content": reply.text}, told]
             record.append(dict(told))
             if observation["restarted"] or observation["ended"]:
-                await sandbox.execute(workspace, prelude(scenario))
+                await sandbox.execute(workspace, scenario.prelude())
             over = context + estimated_tokens([told]) + max_tokens - settings.max_context_tokens
             saved = _shorten(messages, record, over)
             shortened += saved
@@ -228,7 +213,7 @@ async def play(
         patch = await sandbox.changes(workspace)
     finally:
         await sandbox.destroy(workspace)
-    passed = await sandbox.test(scenario.files, patch, scenario.checks)
+    passed = await sandbox.test(scenario, patch)
     return CodingRun(
         outcome=outcome,
         cells=cells,
@@ -244,9 +229,10 @@ async def play(
 
 
 def _shorten(messages: list[dict[str, Any]], record: list[Any], over: int) -> int:
-    """Shorten the oldest outputs by `over` tokens, in what is sent and in what is recorded. Returns how many it were.
+    """Shorten the oldest outputs by `over` tokens, both in the prompt and in the record. Return how many were
+    shortened.
 
-    The turns after a shortened output are sampled in the shortened context; those before it were sampled with all of it.
+    Later turns are sampled in the shortened context; earlier turns were sampled in the full one.
     """
     if over <= 0:
         return 0

@@ -1,4 +1,4 @@
-"""What a rollout earns."""
+"""Rewards of the coding task."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.functions import load_function
+from training.user_functions import load_function
 
 
 class Result(BaseModel):
-    """What came of a rollout."""
+    """The result of a rollout."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -23,21 +23,23 @@ class Result(BaseModel):
 
 
 def all_tests(result: Result) -> float:
-    """1 when every check passes, else 0; less the cost of the cells beyond the first."""
+    """Return 1 if every check passes, else 0; minus the cost of the cells beyond the first."""
     return _with_cost(float(result.passed == result.checks), result)
 
 
 def partial_tests(result: Result) -> float:
-    """Half for the share of checks that pass and half when all of them do; less the cost of the cells beyond the first."""
+    """Return half the share of checks that pass, plus half if all pass; minus the cost of the cells beyond the
+    first.
+    """
     return _with_cost(0.5 * result.passed / result.checks + 0.5 * (result.passed == result.checks), result)
 
 
 def _with_cost(reward: float, result: Result) -> float:
-    # A rollout without any success costs nothing: giving up early must not pay.
+    # Cells of a rollout without any success are free, so that giving up early does not pay.
     return reward - result.step_cost * max(0, result.steps - 1) if reward else 0.0
 
 
 def reward_function(name: str) -> Callable[[Result], float]:
-    """The function that a setting names. Raises BadInput when there is none."""
+    """Return the function that a setting names. Raises BadInput if it does not exist."""
     built_in = {"all_tests": all_tests, "partial_tests": partial_tests}
     return built_in[name] if name in built_in else load_function("coding_reward", name)

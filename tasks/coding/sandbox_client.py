@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 
 from tasks.coding.errors import SandboxUnavailable
-from tasks.coding.scenarios import HiddenCheck
+from tasks.coding.scenarios import CodingScenario
 from training.errors import BadInput
 
 REQUEST_SECONDS = 120.0
+IMAGE_SECONDS = 3600.0
+"""Timeout of a request that may download an image or run a repository's own tests."""
 
 
 class SandboxClient:
@@ -31,17 +32,20 @@ class SandboxClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def open(self, files: dict[str, str]) -> str:
-        """A new workspace with these files; returns its id."""
-        snapshot = await self._snapshot(files)
-        return str((await self._ask("POST", "/workspaces", {"snapshot": snapshot}, retry=True))["id"])
+    async def open(self, scenario: CodingScenario) -> str:
+        """A new workspace with the scenario's code; returns its id."""
+        begun = await self._beginning(scenario)
+        return str((await self._ask("POST", "/workspaces", begun, retry=True))["id"])
 
     async def execute(self, workspace: str, code: str) -> dict[str, Any]:
-        """Run a cell; see `sandbox.local.Observation`."""
-        return await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
+        """Run a cell; see `sandbox.workspace.Observation`."""
+        observation: dict[str, Any] = await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
+        if observation["starved"]:  # on another machine the episode would have gone on differently
+            raise SandboxUnavailable(f"{self.base_url}: it is too busy: {observation['ended']}")
+        return observation
 
     async def changes(self, workspace: str) -> dict[str, Any]:
-        """What was done to the files. A patch too large to be one is no patch."""
+        """Return the changes to the files. Changes that are too large count as no patch."""
         answer = await self._send("GET", f"/workspaces/{workspace}/changes", None)
         if answer.status_code == 422:
             return {"changed": {}, "deleted": []}
@@ -52,15 +56,19 @@ class SandboxClient:
         if answer.status_code not in (204, 404):
             raise SandboxUnavailable(f"{self.base_url}: {_detail(answer)}")
 
-    async def test(self, files: dict[str, str], patch: dict[str, Any], checks: Sequence[HiddenCheck]) -> list[bool]:
-        """Which checks pass on the patched files, in a fresh workspace."""
-        snapshot = await self._snapshot(files)
-        body = {"snapshot": snapshot, "patch": patch, "checks": [check.model_dump() for check in checks]}
-        verdicts = await self._ask("POST", "/tests", body, retry=True)
+    async def test(self, scenario: CodingScenario, patch: dict[str, Any]) -> list[bool]:
+        """Run the hidden tests on the patched code in a fresh workspace, and return which pass."""
+        body = {**await self._beginning(scenario), **scenario.tests, "patch": patch}
+        verdicts = await self._ask("POST", "/suites" if "suite" in body else "/tests", body, retry=True)
         return [verdict["passed"] for verdict in verdicts]
 
-    async def _snapshot(self, files: dict[str, str]) -> str:
-        return str((await self._ask("POST", "/snapshots", {"files": files}, retry=True))["snapshot"])
+    async def _beginning(self, scenario: CodingScenario) -> dict[str, Any]:
+        """Return the initial content of a workspace as a request field. Files are sent once, then referred to by their
+        snapshot.
+        """
+        if "files" not in scenario.workspace:
+            return scenario.workspace
+        return {"snapshot": (await self._ask("POST", "/snapshots", scenario.workspace, retry=True))["snapshot"]}
 
     async def _ask(self, method: str, path: str, body: Any, *, retry: bool = False) -> Any:
         """With `retry`, wait for a service that is busy or restarting: nothing is lost by asking again."""
@@ -82,7 +90,8 @@ class SandboxClient:
 
     async def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         try:
-            return await self._http.request(method, path, json=body)
+            seconds = IMAGE_SECONDS if body and "image" in body else REQUEST_SECONDS
+            return await self._http.request(method, path, json=body, timeout=seconds)
         except httpx.HTTPError as error:
             raise SandboxUnavailable(f"{self.base_url}: {type(error).__name__} {error}".strip()) from None
 
@@ -99,12 +108,16 @@ def _detail(answer: httpx.Response) -> str:
         return answer.text[:200]
 
 
-def require_sandbox(base_url: str) -> str:
-    """Ask for the service's health; returns it in words. Raises BadInput when it cannot be used."""
+def require_sandbox(base_url: str, *, images: bool = False) -> str:
+    """Ask for the service's health; returns it in words.
+
+    Raises:
+        BadInput: it cannot be used, or has no `images` although they are needed.
+    """
     try:
         answer = httpx.get(f"{base_url}/health", timeout=10.0, trust_env=False)
         health = answer.raise_for_status().json()
-        capacity, isolation = int(health["capacity"]), str(health["isolation"])
+        capacity, isolation, has_images = int(health["capacity"]), str(health["isolation"]), bool(health["images"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__
         raise BadInput(
@@ -112,4 +125,9 @@ def require_sandbox(base_url: str) -> str:
         ) from None
     if health.get("waiting"):
         raise BadInput(f"sandbox_url={base_url}: no capacity, {health['waiting']} requests are waiting already")
+    if images and not has_images:
+        raise BadInput(
+            f"sandbox_url={base_url}: these bugs come as container images, which the {isolation} runner cannot open; "
+            "start the service with --set runner=docker or --set runner=kubernetes"
+        )
     return f"{base_url}, {capacity} workspaces, {isolation}"

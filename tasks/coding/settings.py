@@ -6,13 +6,21 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class CodingSettings(BaseModel):
-    """Which bugs, which sandbox, and what an episode may cost."""
+    """Bugs, sandbox, limits of an episode, and rewards."""
 
     model_config = ConfigDict(frozen=True)
 
+    bugs: str = Field(
+        default="built-in",
+        min_length=1,
+        description="built-in, or R2E-Gym in its own columns: a Hub dataset id or a folder of parquet files",
+    )
+    excluded_bugs: tuple[str, ...] = Field(default=(), description="ids of R2E-Gym bugs to leave out")
     dataset_size: int = Field(default=600, ge=1, le=100_000, description="bugs to train on")
     coding_test_size: int = Field(default=120, ge=1, le=10_000, description="held-out bugs to evaluate on")
-    coding_seed: int = Field(default=42, ge=0, description="seed of the built-in bugs")
+    coding_seed: int = Field(
+        default=42, ge=0, description="seed of the built-in bugs, or of the selection from another source"
+    )
     sandbox_url: str | None = Field(
         default=None, description="base URL of a sandbox service; null: start one on this machine"
     )
@@ -21,10 +29,13 @@ class CodingSettings(BaseModel):
     )
     max_repl_steps: int = Field(default=3, ge=1, le=200, description="cells per rollout")
     max_context_tokens: int = Field(
-        default=900, ge=128, le=1_000_000, description="tokens of a conversation; beyond, old output is shortened"
+        default=900,
+        ge=128,
+        le=1_000_000,
+        description="maximum tokens of a conversation; beyond it, old output is shortened",
     )
     coding_reward: str = Field(
         default="all_tests",
         description="all_tests, partial_tests, or package.module:name of a function of tasks.coding.rewards.Result",
     )
-    step_cost: float = Field(default=0.02, ge=0, le=1, description="reward that each cell beyond the first costs")
+    step_cost: float = Field(default=0.02, ge=0, le=1, description="reward subtracted for each cell beyond the first")

@@ -6,20 +6,19 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import openai
 
 from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.r2e_gym import repository_bugs
 from tasks.coding.repl import (
     Actor,
     CodingRun,
     PolicyActor,
     ScriptedActor,
     estimated_tokens,
-    opening_messages,
-    oracle_cells,
     play,
 )
 from tasks.coding.rewards import Result, reward_function
@@ -33,13 +32,14 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
     import art
 
 EXAMPLE_PASSES = "the example passes"
-"""What `fix` prints in the prelude when the repair is right."""
+"""Text that `fix` (in the prelude) prints when the repair is right."""
 
 
 class CodingTask:
     """Bugs to repair in a sandbox; implements `training.task.Task`.
 
-    The base URL is that of the sandbox service; `max_tokens` are sampled per cell.
+    The base URL is that of the sandbox service; `max_tokens` are sampled per cell. A policy's server that
+    makes no progress for `rollout_timeout` seconds fails the episode.
 
     Raises:
         BadInput: there is no such reward function, or a prompt does not fit into `max_context_tokens`.
@@ -54,11 +54,13 @@ class CodingTask:
         sandbox_url: str,
         *,
         max_tokens: int,
+        rollout_timeout: float = 300.0,
         system_prompt: str | None = None,
         seed: int = 0,
     ) -> None:
         self.scenarios, self.settings, self.sandbox_url = list(scenarios), settings, sandbox_url
         self.max_tokens, self.system_prompt, self.seed = max_tokens, system_prompt, seed
+        self.rollout_timeout = rollout_timeout
         self._reward = reward_function(settings.coding_reward)
         require_room(self.scenarios, settings, max_tokens=max_tokens, system_prompt=system_prompt)
 
@@ -72,7 +74,7 @@ class CodingTask:
         return scenario.kind
 
     def demonstrations(self, scenarios: Sequence[CodingScenario], limit: int) -> list[art.Trajectory]:
-        """Reference patches as episodes, of randomly selected scenarios."""
+        """Return reference patches as episodes, for randomly selected scenarios."""
         chosen = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(chosen)
         return [self._demonstration(scenario) for scenario in chosen[:limit]]
@@ -80,9 +82,9 @@ class CodingTask:
     def _demonstration(self, scenario: CodingScenario) -> art.Trajectory:
         import art
 
-        repair, finish = oracle_cells(scenario)
+        repair, finish = scenario.oracle_cells()
         turns = [
-            *opening_messages(scenario, self.system_prompt),
+            *scenario.opening_messages(self.system_prompt),
             {"role": "assistant", "content": repair},
             {"role": "user", "content": EXAMPLE_PASSES},
             {"role": "assistant", "content": finish},
@@ -114,7 +116,7 @@ class CodingTask:
                 "turns": run.steps,
                 "finished": run.outcome == "finished",
                 "suspect_touched_other_files": bool(
-                    set(run.patch["changed"]) - {scenario.path} or run.patch["deleted"]
+                    run.patch["deleted"] or not all(map(scenario.expects_change, run.patch["changed"]))
                 ),
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
@@ -125,8 +127,8 @@ class CodingTask:
                 "question": scenario.problem,
                 "kind": scenario.kind,
                 "outcome": run.outcome,
-                "answer": run.patch["changed"].get(scenario.path),
-                "reference": scenario.repaired.strip(),
+                "answer": "\n".join(run.patch["changed"].values()) or None,
+                "reference": scenario.reference,
                 "tests": f"{sum(run.passed)} of {len(run.passed)}",
                 "shortened_outputs": run.shortened,
                 CALL_SEQUENCE: json.dumps(run.cells),
@@ -135,7 +137,7 @@ class CodingTask:
 
     async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
         """One episode of a policy."""
-        return await self._play(PolicyActor(policy, _openai_client(policy)), scenario)
+        return await self._play(PolicyActor(policy, _openai_client(policy), self.rollout_timeout), scenario)
 
     async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
         """One episode of known cells."""
@@ -153,7 +155,7 @@ class CodingTask:
         )
 
 
-# Making a client costs tens of milliseconds, and its connections cannot cross event loops: one of each per loop.
+# One client per event loop: creating one takes tens of milliseconds, and connections cannot cross event loops.
 _sandboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SandboxClient]] = WeakKeyDictionary()
 _policies: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, openai.AsyncOpenAI]] = WeakKeyDictionary()
 
@@ -169,21 +171,37 @@ def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
     of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
     if policy.base_url not in of_this_loop:
         of_this_loop[policy.base_url] = openai.AsyncOpenAI(
-            base_url=policy.base_url, api_key=policy.api_key, max_retries=2
+            base_url=policy.base_url, api_key=policy.api_key, max_retries=2, timeout=None
         )
     return of_this_loop[policy.base_url]
 
 
+BUILT_IN = "built-in"
+
+
 def load_scenarios(settings: CodingSettings) -> list[CodingScenario]:
-    """The bugs that the settings name."""
-    return built_in_scenarios(train=settings.dataset_size, test=settings.coding_test_size, seed=settings.coding_seed)
+    """Return the configured bugs. Raises BadInput if their source cannot be used."""
+    sizes = {"train": settings.dataset_size, "test": settings.coding_test_size, "seed": settings.coding_seed}
+    if settings.bugs != BUILT_IN:
+        return [*repository_bugs(settings.bugs, **sizes, excluded=settings.excluded_bugs)]
+    if settings.excluded_bugs:
+        raise BadInput("excluded_bugs: has no effect on the built-in bugs; leave it out or set bugs")
+    return [*built_in_scenarios(**sizes)]
+
+
+def require_demonstrable(settings: CodingSettings, demonstrations: int) -> None:
+    """Raise BadInput if a warm start is configured for bugs that have no demonstrations."""
+    if settings.bugs != BUILT_IN and demonstrations:
+        raise BadInput(
+            f"demonstrations={demonstrations}: only the built-in bugs have demonstrations; set demonstrations=0 with bugs={settings.bugs}"
+        )
 
 
 def require_room(
     scenarios: Sequence[CodingScenario], settings: CodingSettings, *, max_tokens: int, system_prompt: str | None
 ) -> None:
-    """Raises BadInput when a prompt and one cell exceed the context."""
-    longest = max((estimated_tokens(opening_messages(scenario, system_prompt)) for scenario in scenarios), default=0)
+    """Raise BadInput if a prompt and one cell exceed the context."""
+    longest = max((estimated_tokens(scenario.opening_messages(system_prompt)) for scenario in scenarios), default=0)
     if longest + max_tokens > settings.max_context_tokens:
         raise BadInput(
             f"max_context_tokens={settings.max_context_tokens} is too small: the longest prompt has about {longest} tokens and a cell "
@@ -202,18 +220,25 @@ async def require_checked(scenarios: Sequence[CodingScenario], sandbox_url: str,
 
         async def check(scenario: CodingScenario) -> str | None:
             async with slots:
-                before = await sandbox.test(scenario.files, {"changed": {}, "deleted": []}, scenario.checks)
-                repaired = {"changed": scenario.reference_patch(), "deleted": []}
-                after = await sandbox.test(scenario.files, repaired, scenario.checks)
+                before = await sandbox.test(scenario, {"changed": {}, "deleted": []})
+                after = await sandbox.test(scenario, await _reference_patch(scenario, sandbox))
             if all(before):
-                return f"scenario {scenario.id}: its tests pass before the repair; leave it out"
-            return (
-                None
-                if all(after)
-                else f"scenario {scenario.id}: its tests fail after the reference patch; leave it out"
-            )
+                return f"{scenario.id}: its tests pass before the repair"
+            return None if all(after) else f"{scenario.id}: its tests fail after the repair"
 
         problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise BadInput(f"{problems[0]}{more}")
+        raise BadInput(f"scenario {'; '.join(problems)}; exclude the unusable ones (excluded_bugs)")
+
+
+async def _reference_patch(scenario: CodingScenario, sandbox: SandboxClient) -> dict[str, Any]:
+    """Return the reference repair: its patch, or the changes that its cells make."""
+    if (known := scenario.reference_patch()) is not None:
+        return known
+    workspace = await sandbox.open(scenario)
+    try:
+        for cell in (scenario.prelude(), *scenario.oracle_cells()):
+            await sandbox.execute(workspace, cell)
+        return await sandbox.changes(workspace)
+    finally:
+        await sandbox.destroy(workspace)

@@ -1,4 +1,4 @@
-"""A finished e-mail, and what can be verified about it without asking anybody."""
+"""A finished e-mail, and its deterministic checks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tasks.outreach.graph import Node
 from tasks.outreach.scenarios import Prospect
 
 MOST_CITATIONS = 3
-"""More is citing everything: the reader cannot tell what the e-mail is about."""
+"""Maximum number of citations. An e-mail that cites more has no clear subject."""
 FEWEST_WORDS, MOST_WORDS = 10, 80
 _STATED = 0.7
-"""Share of a fact's words that a body has to contain to state it, and of a sentence's words that facts must cover."""
+"""Minimum share of a fact's words in a body that states the fact, and of a sentence's words that facts must cover."""
 
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -28,7 +28,7 @@ _TO_JUDGE = re.compile(
 
 
 class Email(BaseModel):
-    """What `finalize_email` hands in. `citations` are ids of facts."""
+    """The arguments of `finalize_email`. `citations` are ids of facts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,23 +38,23 @@ class Email(BaseModel):
 
 
 class EmailCheck(BaseModel):
-    """What is wrong with an e-mail, counted, and what it says."""
+    """Counted defects of an e-mail, and the facts that it states."""
 
     model_config = ConfigDict(frozen=True)
 
     stated: tuple[str, ...]
-    """Facts that were read, are cited and are said in the body: what a reader gets to know."""
+    """Facts that were read, are cited and are stated in the body."""
     citations: int
     unread_citations: int = Field(ge=0)
     """Cited without having been read, or unknown."""
     unstated_citations: int
-    """Cited and read, but the body does not say it."""
+    """Cited and read, but not stated in the body."""
     uncited_claims: int
     """Sentences that no cited fact covers."""
     invented_numbers: int
-    """Numbers that are in no fact that was read and not known of the prospect."""
+    """Numbers that occur neither in a fact that was read nor in the prospect's data."""
     wrong_recipient: bool
-    """Greets somebody else."""
+    """Whether it greets another person."""
     greets: bool
     asks: bool
     """Ends with a question."""
@@ -71,7 +71,7 @@ class EmailCheck(BaseModel):
 
     @property
     def quality(self) -> float:
-        """The text's quality between 0 and 1: greeting, question, length, no claim out of thin air."""
+        """Quality of the text between 0 and 1: greeting, question, length, no unsupported claim."""
         signs = (
             self.greets and not self.wrong_recipient,
             self.asks,
@@ -86,13 +86,15 @@ def words_of(text: str) -> list[str]:
 
 
 def check_email(email: Email, prospect: Prospect, read: Sequence[Node], known: Collection[str] = ()) -> EmailCheck:
-    """Check an e-mail against the facts that were `read`. `known` are further texts that it may repeat, such as the product's name."""
+    """Check an e-mail against the facts that were `read`. It may also repeat the `known` texts, such as the product's
+    name.
+    """
     facts = {node.id: node for node in read}
     cited = list(dict.fromkeys(email.citations))
     body = set(words_of(email.body))
     stated = tuple(id for id in cited if id in facts and _share(words_of(facts[id].text), body) >= _STATED)
     greeting = _GREETING.match(email.body)
-    # Names and roles are no claims.
+    # Names and roles do not count as claims.
     known_words = set(words_of(" ".join([prospect.name, prospect.role, prospect.company, prospect.industry, *known])))
     supported = known_words | {word for id in stated for word in words_of(facts[id].text)}
     sentences = [sentence.strip() for sentence in _SENTENCE.findall(_GREETING.sub("", _MARK.sub(" ", email.body)))]
@@ -106,8 +108,8 @@ def check_email(email: Email, prospect: Prospect, read: Sequence[Node], known: C
         unstated_citations=sum(id in facts and id not in stated for id in cited),
         uncited_claims=sum(_share(words_of(sentence), supported) < _STATED for sentence in claims),
         invented_numbers=len(set(_NUMBER.findall(_MARK.sub(" ", written))) - allowed_numbers),
-        wrong_recipient=bool(greeting) and greeting.group(1).lower() not in words_of(prospect.name),
-        greets=bool(greeting),
+        wrong_recipient=greeting is not None and greeting.group(1).lower() not in words_of(prospect.name),
+        greets=greeting is not None,
         asks=email.body.rstrip().endswith("?"),
         words=len(words_of(email.body)),
         addresses_judge=bool(_TO_JUDGE.search(written)),
@@ -119,7 +121,7 @@ def _share(words: Sequence[str], among: Collection[str]) -> float:
 
 
 def verifiable_reward(check: EmailCheck | None) -> float:
-    """Return what can be verified about an e-mail, between 0 and 1: half for its claims, half for its form.
+    """Return the verifiable score of an e-mail between 0 and 1: half for its claims, half for its form.
 
     No e-mail, one that addresses its judge and one that cites more than `MOST_CITATIONS` facts earn 0.
     """

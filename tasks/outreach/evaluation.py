@@ -1,10 +1,10 @@
-"""Held-out prospects: what the policy and the graph's scores of the last iteration get, compared with those of iteration 0."""
+"""Evaluate on held-out prospects: policy and node scores of the last iteration, compared with those of iteration 0."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -12,15 +12,25 @@ import art
 
 from tasks.outreach.loop import WrittenEmail
 from tasks.outreach.task import OutreachTask
+from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
 from training.task import Policy
 
 BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT = "iteration 0", "scores only", "policy only", "policy and scores"
-"""Which of policy and scores are those after the last iteration."""
+"""Row -> whether its policy and its scores are those after the last iteration."""
 _RESAMPLES = 10_000
 
 
-async def write_to_all(task: OutreachTask, policy: Policy, samples: int, max_concurrent: int) -> list[WrittenEmail]:
-    """Write `samples` e-mails to every held-out prospect."""
+async def write_to_all(
+    task: OutreachTask, policy: Policy, samples: int, max_concurrent: int, warn: Callable[[str], None]
+) -> list[WrittenEmail]:
+    """Write `samples` e-mails to every held-out prospect.
+
+    What failed is written again when all others are done. Of what fails then too, up to the share `MOST_ERRORS` is told
+    by `warn` and left out.
+
+    Raises:
+        BadInput: more failed, so that the rest is no fair sample.
+    """
     slots = asyncio.Semaphore(max_concurrent)
     scenarios = [scenario for scenario in task.scenarios if scenario.split == "test" for _ in range(samples)]
 
@@ -28,17 +38,29 @@ async def write_to_all(task: OutreachTask, policy: Policy, samples: int, max_con
         async with slots:
             return await task.rollout(policy, scenarios[number])
 
-    return [WrittenEmail.of(trajectory) for trajectory in await asyncio.gather(*map(one, range(len(scenarios))))]
+    outcomes = await asyncio.gather(*map(one, range(len(scenarios))), return_exceptions=True)
+    for _ in range(MOST_ATTEMPTS - 1):
+        failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Exception)]
+        again = await asyncio.gather(*map(one, failed), return_exceptions=True)
+        for number, outcome in zip(failed, again, strict=True):
+            outcomes[number] = outcome
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    too_many = len(failures) > MOST_ERRORS * len(scenarios)
+    ends = f"more than {MOST_ERRORS:.0%} of {len(scenarios)}" if too_many else ""
+    tell_failures(failures, f"held-out prospects ({policy.model})", warn, ends_run=ends)
+    return [WrittenEmail.of(outcome) for outcome in outcomes if isinstance(outcome, art.Trajectory)]
 
 
 def compare(emails: Mapping[str, Sequence[WrittenEmail]], seed: int = 0) -> dict[str, Any]:
-    """Reply rates of every row, and each against the baseline: difference and ratio with 95% bootstrap intervals over prospects.
+    """Return the reply rate of every row, and its difference and ratio to the baseline with 95% bootstrap intervals
+    over prospects.
 
     A prospect's rate is the mean over its e-mails, of the simulation's probability where it is known. A rollout without an e-mail gets
-    no reply and counts as 0. The p-value is that of a paired sign-flip test, one-sided.
+    no reply and counts as 0. A prospect to whom no rollout of some row came to an end is in no row. The p-value is that of a
+    paired sign-flip test, one-sided.
     """
     rates = {row: _by_prospect(written) for row, written in emails.items()}
-    prospects = sorted(rates[BASELINE])
+    prospects = sorted(set.intersection(*map(set, rates.values())))
     base = [rates[BASELINE][prospect] for prospect in prospects]
     rows = {}
     for row, written in emails.items():

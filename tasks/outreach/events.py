@@ -1,4 +1,4 @@
-"""Feedback on e-mails that were really sent: a SQLite file with the messages and what happened to them."""
+"""Feedback on real e-mails: a SQLite file with the sent messages and their events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class UnknownMessage(BadInput):
 
 
 class EventStore:
-    """Messages and events. Safe to use from several processes; an event counts once however often it is reported."""
+    """Messages and events. Safe to use from several processes. An event counts once, even if it is reported several
+    times.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +53,7 @@ class EventStore:
             yield connection
 
     def add_messages(self, run: str, iteration: int, messages: Iterable[tuple[str, str, Iterable[str]]]) -> None:
-        """Record e-mails as (id, scenario, facts). Those of an iteration that was cut off and ran again are replaced."""
+        """Record e-mails as (id, scenario, facts). E-mails of an interrupted iteration that ran again are replaced."""
         with self._connected() as connection:
             kept = "SELECT 1 FROM events WHERE events.message = messages.id"
             connection.execute(
@@ -82,14 +84,14 @@ class EventStore:
             return added.rowcount == 1
 
     def counts(self) -> dict[str, int]:
-        """Event -> how many e-mails it happened to."""
+        """Return the number of e-mails per event."""
         with self._connected() as connection:
             return dict(connection.execute("SELECT event, count(*) FROM events GROUP BY event"))
 
     def rates_by_fact(self) -> dict[str, tuple[int, int, int]]:
-        """Fact -> e-mails sent that state it, of these opened, of these replied to.
+        """Map each fact to the number of sent e-mails that state it, of opened ones and of replied ones.
 
-        All e-mails of an iteration with any event count as sent, apart from those that bounced.
+        All e-mails of an iteration with any event count as sent, except those that bounced.
         """
         with self._connected() as connection:
             rows = connection.execute(
@@ -106,7 +108,8 @@ class EventStore:
 
 
 class RecordedFeedback:
-    """Estimates what an e-mail will get from the events on earlier e-mails with the same facts, as of the last `refresh`.
+    """Estimates the reply rate of an e-mail from the events of earlier e-mails with the same facts, as of the last
+    `refresh`.
 
     An e-mail that has just been written has no feedback of its own yet. Its rate is the mean over its facts of their rate of
     replies (`EventStore.rates_by_fact`), shrunk to the published mean.

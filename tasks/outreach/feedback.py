@@ -1,4 +1,5 @@
-"""Simulated feedback: a funnel with published base rates, and prospects with hidden interests. Nobody real is asked.
+"""Simulated feedback: a funnel with published base rates, and prospects with hidden interests. No real person is
+involved.
 
 An e-mail is sent to `sends_per_email` recipients like its prospect. Each opens it with the published open rate of their company's
 size, and replies with probability
@@ -48,14 +49,14 @@ NO_FACT = -1.5
 
 
 class Feedback(BaseModel):
-    """What came back for one e-mail. `expected` is the probability of a reply that the simulation knows, or None."""
+    """Opens and replies to one e-mail. `expected` is the reply probability in the simulation, or None."""
 
     model_config = ConfigDict(frozen=True)
 
     sends: int
     opens: float
     replies: float
-    """Whole numbers where e-mails were sent, expected ones where they are estimated."""
+    """Whole numbers if e-mails were sent, expected values if they are estimated."""
     expected: float | None = None
 
     @property
@@ -68,7 +69,9 @@ class Feedback(BaseModel):
 
 
 class SimulatedProspects:
-    """Hidden interests of all prospects, and their replies. With `random_replies` no fact interests anybody: a control."""
+    """Hidden interests of all prospects, and their replies. With `random_replies`, a control, interests have no
+    effect.
+    """
 
     def __init__(
         self, graph: KnowledgeGraph, scenarios: Sequence[Scenario], seed: int, *, random_replies: bool = False
@@ -113,7 +116,7 @@ class SimulatedProspects:
         return 1 / (1 + math.exp(-logit))
 
     def send(self, scenario: Scenario, check: EmailCheck | None, sends: int, message_id: str) -> Feedback:
-        """What comes back for an e-mail: the same for the same message id. An e-mail that was not written gets nothing."""
+        """Return the feedback on an e-mail, deterministic per message id. A rollout without an e-mail gets none."""
         if check is None:
             return Feedback(sends=sends, opens=0, replies=0, expected=0.0)
         expected = self.reply_probability(scenario.prospect, check.stated, check.quality)
@@ -131,7 +134,7 @@ def feedback_reward(trajectory: art.Trajectory) -> float:
 
 
 def _rates(employees: int) -> tuple[float, float]:
-    """Open and reply rate of a company of this size."""
+    """Return the open and reply rates for a company of this size."""
     return next((opened, replied) for most, opened, replied in RATES_BY_SIZE if employees <= most)
 
 

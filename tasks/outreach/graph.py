@@ -36,14 +36,14 @@ RELATIONS: dict[Relation, tuple[tuple[NodeType, ...], tuple[NodeType, ...]]] = {
     "works_in": (("customer_story",), ("industry",)),
     "part_of": (("product", "feature", "industry"), ("product", "feature", "industry")),
 }
-"""Relation -> types of its source and of its target. `part_of` makes a hierarchy, which has no cycle."""
+"""Relation -> types of its source and target. `part_of` is a hierarchy without cycles."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
 
 
 class Node(BaseModel):
-    """One thing that is known. `text` is the sentence that an e-mail may use, `source` says where it is proven."""
+    """A node of the graph. `text` is the sentence that an e-mail may use, `source` its evidence."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -63,10 +63,10 @@ class Edge(BaseModel):
 
 
 class KnowledgeGraph:
-    """Nodes and edges that fit together. Edges are followed in both directions."""
+    """A consistent set of nodes and edges. Edges are followed in both directions."""
 
     def __init__(self, nodes: Iterable[Node], edges: Iterable[Edge]) -> None:
-        """Raises `BadInput` when nodes and edges do not fit together."""
+        """Raises `BadInput` if nodes and edges are inconsistent."""
         self._graph = nx.MultiDiGraph()
         for node in nodes:
             self._add_node(node, "graph")
@@ -183,7 +183,7 @@ def explain(error: ValidationError) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the place and the object of every line of a JSON Lines file. Raises `BadInput` for what is none."""
+    """Yield the place and the object of every line of a JSON Lines file. Raises `BadInput` for a malformed line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The learn loop: what an outreach run adds to a training run, iteration by iteration.
+"""The learn loop: an outreach run as a training run with additional files per iteration.
 
 An iteration is a GRPO step of the trainer. The trainer tells this module of its rollouts before the step counts as finished and of the
 finished step afterwards, so that a folder per iteration holds
@@ -47,11 +47,13 @@ from training.settings import TrainerSettings
 from training.trainer import TrainingRun
 
 _GOODBYE_SECONDS = 20.0
-"""How long the end of a run waits for the webhook's receiver. What is left is delivered when the run is started again."""
+"""Seconds that the end of a run waits for the webhook's receiver. Remaining notices are delivered when the run is
+started again.
+"""
 
 
 class WrittenEmail(BaseModel):
-    """An e-mail of a rollout and what came back. `expected` is the probability of a reply where the simulation knows it."""
+    """An e-mail of a rollout and its feedback. `expected` is the reply probability, if the simulation knows it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -70,7 +72,7 @@ class WrittenEmail(BaseModel):
     options: tuple[str, ...]
     first_fact: str | None
     probability: float | None
-    """With which the policy chose its first fact."""
+    """Probability with which the policy chose its first fact."""
 
     @classmethod
     def of(cls, trajectory: art.Trajectory) -> WrittenEmail:
@@ -113,13 +115,13 @@ class IterationMetrics(BaseModel):
     validation_reply_rate: float | None
     validation_expected: float | None
     by_scores: Estimate | None
-    """What following the new scores would have got for this iteration's prospects, estimated from its e-mails."""
+    """Estimated reply rate of following the new scores for this iteration's prospects, from its e-mails."""
     seconds: float
     alerts: list[str]
 
 
 class LearnLoop(Progress):
-    """Passes on what a training run tells, and keeps the graph's scores, the e-mails and the figures of every iteration."""
+    """Forwards the events of a training run, and stores the node scores, e-mails and figures of every iteration."""
 
     def __init__(
         self, folder: Path, task: OutreachTask, store: EventStore, outbox: Outbox, progress: Progress, iterations: int
@@ -132,7 +134,7 @@ class LearnLoop(Progress):
         self._iterations = iterations
 
     async def run(self, *, base_model: str, settings: TrainerSettings, max_tokens: int) -> TrainingRun:
-        """Run to the last iteration, going on after the last finished one if there is one.
+        """Run to the last iteration. Resumes after the last finished one.
 
         Raises:
             BadInput: as `run_training`.
@@ -168,7 +170,7 @@ class LearnLoop(Progress):
         return self.folder / "iterations" / f"{iteration:04d}"
 
     def emails(self, iteration: int, name: str = EMAILS) -> list[WrittenEmail]:
-        """The e-mails of an iteration; none where it wrote none."""
+        """Return the e-mails of an iteration; an empty list if it wrote none."""
         file = self._of(iteration) / name
         return (
             [WrittenEmail.model_validate(entry) for entry in json.loads(file.read_text(encoding="utf-8"))]
@@ -189,7 +191,7 @@ class LearnLoop(Progress):
         )
 
     def top_half_after(self, iteration: int) -> TopHalfScores:
-        """The scores of the specification's rule after an iteration."""
+        """Return the scores of the top-half rule after an iteration."""
         file = self._of(iteration) / TOP_HALF
         if not file.exists():
             return TopHalfScores.fresh(self._task.graph, self._task.settings.node_decay)
@@ -219,7 +221,7 @@ class LearnLoop(Progress):
         self._progress.step(row)
 
     def _finish(self, row: StepRecord) -> None:
-        """What follows from a finished iteration. Doing it twice changes nothing."""
+        """Write the results of a finished iteration. Idempotent."""
         emails, validation = self.emails(row.step), self.emails(row.step, VALIDATION)
         rewards = [email.reward for email in emails]
         metrics = IterationMetrics(
@@ -260,7 +262,7 @@ class LearnLoop(Progress):
         return estimate(choices, [by_scores(choice.options, scores) for choice in choices])
 
     def save_state(self, state: str, iteration: int, error: str | None = None) -> None:
-        """Write how far the run is, for other processes."""
+        """Write the progress of the run for other processes."""
         told = {"state": state, "iteration": iteration, "iterations": self._iterations, "error": error}
         write_json(self.folder / STATE, {**told, "undelivered": self._outbox.undelivered()})
 

@@ -1,4 +1,4 @@
-"""How good the facts of the graph have turned out to be: a decayed Beta posterior per node, updated by the advantage.
+"""Scores of the graph's facts: a decayed Beta posterior per node, updated by the advantages of e-mails.
 
 The score of a node starts at 1 and stays between 0 and 2: it is twice the mean of its posterior. A fact that an e-mail states wins and
 loses parts of a trial according to the e-mail's advantage: its reward less what an e-mail with a neutral fact, of score 1, would have
@@ -32,7 +32,7 @@ _CLIP = 0.5
 
 
 class SentEmail(BaseModel):
-    """What an update needs of an e-mail: its prospect's scenario, the facts that it states, and its reward."""
+    """The part of an e-mail that an update needs: its prospect's scenario, the facts that it states, and its reward."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,7 +71,7 @@ class NodeScores(BaseModel):
         return {node_id: self.score(node_id) for node_id in self.wins}
 
     def updated(self, emails: Iterable[SentEmail]) -> NodeScores:
-        """The scores after an iteration with these e-mails. Those that state no fact tell nothing about facts."""
+        """Return the scores after an iteration with these e-mails. E-mails that state no fact are ignored."""
         wins = {node_id: self.decay * value for node_id, value in self.wins.items()}
         losses = {node_id: self.decay * value for node_id, value in self.losses.items()}
         for email, advantage, trials in self._advantages([email for email in emails if email.facts]):
@@ -82,7 +82,9 @@ class NodeScores(BaseModel):
         return self.model_copy(update={"wins": wins, "losses": losses})
 
     def _advantages(self, emails: Sequence[SentEmail]) -> list[tuple[SentEmail, float, float]]:
-        """(e-mail, advantage, trials). An e-mail counts as much as others to its prospect state something else: alone it shows nothing."""
+        """Return (e-mail, advantage, trials) tuples. The weight of an e-mail is the share of its prospect's e-mails that state
+        other facts, because without a comparison it is not informative.
+        """
         by_scenario: dict[str, list[SentEmail]] = {}
         for email in emails:
             by_scenario.setdefault(email.scenario, []).append(email)
@@ -96,14 +98,16 @@ class NodeScores(BaseModel):
         return found
 
     def ranked(self, node_ids: Sequence[str], seed: str) -> list[str]:
-        """Best scored first. Scores that agree to one decimal are in random order: smaller differences are noise."""
+        """Sort by score, best first. Scores that agree to one decimal are in random order, because smaller differences
+        are noise.
+        """
         shuffled = sorted(node_ids)
         random.Random(f"order-{seed}").shuffle(shuffled)
         return sorted(shuffled, key=lambda node_id: -round(self.score(node_id), 1))
 
 
 class TopHalfScores(BaseModel):
-    """The specification's rule, kept for comparison only."""
+    """The top-half rule of the specification, for comparison only."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -116,7 +120,9 @@ class TopHalfScores(BaseModel):
         return cls(decay=decay, scores={node.id: START for node in graph.nodes})
 
     def updated(self, emails: Iterable[SentEmail]) -> TopHalfScores:
-        """Facts of the better half rise by a tenth of the reward per e-mail; the others decay towards 0."""
+        """Raise the facts of the better half by a tenth of the reward per e-mail, and let the others decay towards
+        0.
+        """
         ordered = sorted(emails, key=lambda email: -email.reward)
         raised: dict[str, float] = {}
         for email in ordered[: math.ceil(len(ordered) / 2)]:

@@ -1,4 +1,4 @@
-"""What another way of choosing facts would have got, estimated from e-mails that were sent.
+"""Off-policy evaluation: estimate the reply rate of another policy for choosing facts from e-mails that were sent.
 
 Every logged choice has the probability with which it was made. With w = target probability / logged probability, r the reply rate and
 q(x, a) a model of it:
@@ -32,7 +32,7 @@ class LoggedChoice(BaseModel):
 
 
 class Estimate(BaseModel):
-    """Estimated reply rates of the target, and on how many logged choices they effectively rest."""
+    """Estimated reply rates of the target policy, and the effective sample size."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,4 +1,4 @@
-"""The files of a learn loop's folder, for those that write and those that only look."""
+"""Files in a learn loop's folder, for writers and readers."""
 
 from __future__ import annotations
 

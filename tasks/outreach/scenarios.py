@@ -1,4 +1,4 @@
-"""Who is written to, and why: prospects with a goal and the nodes of the graph where the search begins."""
+"""Scenarios: prospects with a goal, and the nodes of the graph where the search begins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Scenario(BaseModel):
     prospect: Prospect
     goal: Text
     seeds: Annotated[tuple[str, ...], Field(min_length=1, max_length=8)]
-    """Ids of the nodes that the agent is told to start from."""
+    """Ids of the nodes in the prompt, from which the agent starts."""
 
 
 def read_scenarios(path: Path, graph: KnowledgeGraph) -> list[Scenario]:

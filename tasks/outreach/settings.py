@@ -1,4 +1,4 @@
-"""What an outreach run can be told, besides the trainer's settings."""
+"""Settings of an outreach run, in addition to the trainer's."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class OutreachSettings(BaseModel):
         default=6, ge=1, le=100, description="nodes that get_connected_nodes lists, best scored first"
     )
     reply_timeout: float = Field(
-        default=600.0, gt=0, le=3600, description="seconds that the policy server may take for a reply"
+        default=600.0,
+        gt=0,
+        le=3600,
+        description="time without progress of the policy server, in seconds, after which an e-mail is an error",
     )
 
     feedback: Literal["simulated", "recorded"] = Field(
@@ -42,7 +45,7 @@ class OutreachSettings(BaseModel):
         default=200, ge=1, le=100_000, description="simulated recipients of an e-mail; fewer make reply rates noisier"
     )
     open_weight: float = Field(
-        default=0.0, ge=0, le=1, description="what an open rate of 1 adds to the feedback reward"
+        default=0.0, ge=0, le=1, description="amount that an open rate of 1 adds to the feedback reward"
     )
 
     node_decay: float = Field(

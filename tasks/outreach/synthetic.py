@@ -1,4 +1,4 @@
-"""The built-in world: a graph of two products and prospects for them, the same for the same seed."""
+"""The built-in graph of two products with their prospects, deterministic per seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outreach as a task for the trainer: an e-mail per scenario, rewarded for what can be verified and for what comes back."""
+"""Outreach as a task for the trainer: an e-mail per scenario, rewarded by deterministic checks and by feedback."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from tasks.outreach.prompts import load
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
+from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
 
 _END = "<|im_end|>"
 
 
 class FeedbackSource(Protocol):
-    """Who says what comes back for an e-mail: the simulation, or recorded events."""
+    """Source of feedback on e-mails: the simulation, or recorded events."""
 
     def send(self, scenario: Scenario, check: Any, sends: int, message_id: str) -> Feedback: ...
 
@@ -58,7 +59,9 @@ class OutreachTask:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
-        """The format, with facts drawn at random: nobody can demonstrate which of them make a prospect reply."""
+        """Return demonstrations of the format with random facts, because nobody can demonstrate which facts make a
+        prospect reply.
+        """
         chance = random.Random(f"demonstrations-{self.seed}")
         order = list(scenarios)
         chance.shuffle(order)
@@ -116,18 +119,22 @@ class OutreachTask:
         first_logprob: float | None = None
         options: tuple[str, ...] = ()
         outcome = "max_turns"
-        async with openai.AsyncOpenAI(base_url=policy.base_url, api_key=policy.api_key, max_retries=2) as client:
+        progress = progress_of(policy.base_url)
+        async with openai.AsyncOpenAI(
+            base_url=policy.base_url, api_key=policy.api_key, max_retries=2, timeout=None
+        ) as client:
             while counts["turns"] < self.settings.max_turns and email is None:
-                reply = await client.chat.completions.create(
-                    model=policy.model,
-                    messages=sent,
-                    tools=TOOLS,
-                    temperature=policy.temperature,
-                    max_tokens=policy.max_tokens,
-                    logprobs=True,
-                    timeout=self.settings.reply_timeout,
-                    extra_body={"prompt_cache_key": message_id},
-                )
+                async with progress.required(self.settings.reply_timeout):
+                    reply = await client.chat.completions.create(
+                        model=policy.model,
+                        messages=sent,
+                        tools=TOOLS,
+                        temperature=policy.temperature,
+                        max_tokens=policy.max_tokens,
+                        logprobs=True,
+                        extra_body={"prompt_cache_key": message_id},
+                    )
+                progress.moved()
                 choice = reply.choices[0]
                 record.append(as_sampled(choice))
                 counts["turns"] += 1
@@ -198,7 +205,7 @@ class OutreachTask:
 
 
 def describe(scenario: Scenario) -> str:
-    """The scenario as the agent is told of it."""
+    """Return the description of the scenario for the agent."""
     return load("prospect").format(
         **scenario.prospect.model_dump(), goal=scenario.goal, seeds=", ".join(scenario.seeds)
     )
@@ -209,7 +216,7 @@ def opening(scenario: Scenario) -> list[dict[str, str]]:
 
 
 def as_sampled(choice: Choice) -> Choice:
-    """The reply with its raw text, tool-call markup included, which ART replaces by the sampled ids."""
+    """Return the reply with its raw text, including tool-call markup, which ART replaces by the sampled ids."""
     tokens = (choice.logprobs and choice.logprobs.content) or []
     raw = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
     content = raw.removesuffix(_END) if tokens else choice.message.content
@@ -221,7 +228,7 @@ def _logprobs(choice: Choice) -> list[float]:
 
 
 def _call_of(choice: Choice) -> tuple[str, dict[str, Any], str] | None:
-    """Name, arguments and id of the reply's only tool call; None when there is not exactly one well-formed call."""
+    """Return name, arguments and id of the reply's tool call; None unless there is exactly one well-formed call."""
     calls = choice.message.tool_calls or []
     if len(calls) != 1:
         return None

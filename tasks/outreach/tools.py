@@ -1,4 +1,4 @@
-"""The agent's four tools over the knowledge graph. Whatever they are called with, they reply with text and never raise."""
+"""The agent's four tools over the knowledge graph. For any arguments they return text and never raise."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ToolResult(NamedTuple):
 
 
 class OutreachTools:
-    """The tools of one episode. `read` are the facts that it has read so far, in order, `options` the facts that were listed last."""
+    """The tools of one episode. `read` holds the facts read so far, in order; `options` the facts listed last."""
 
     def __init__(
         self, graph: KnowledgeGraph, scores: NodeScores, scenario: Scenario, max_neighbours: int, seed: str

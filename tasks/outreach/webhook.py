@@ -1,4 +1,4 @@
-"""Tells a receiver of every finished iteration: signed, at least once, in order, without ever stopping the loop.
+"""Notify a receiver of every finished iteration: signed, in order, at least once, without ever stopping the loop.
 
 Each notice is a file in the outbox before its iteration is announced, and stays there until the receiver has answered with 2xx. The
 signature is `sha256=` and the HMAC-SHA256 of the body with the secret, in the header `X-Learn-Loop-Signature`. A notice may come twice:
@@ -29,7 +29,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
 def require_webhook(url: str, *, private: bool) -> None:
-    """Raises `BadInput` when no notice may be sent to this URL. Addresses that are not public need `private`."""
+    """Raise `BadInput` if no notice may be sent to this URL. Addresses that are not public need `private`."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(f"webhook_url={url}: expected http://... or https://...")
@@ -95,7 +95,7 @@ class Outbox:
         return sorted(file.stem for file in self._folder.glob("*.json"))
 
     def flush(self, seconds: float) -> list[str]:
-        """Wait at most so long for all notices to be delivered; return those that are not."""
+        """Wait up to this number of seconds for all notices to be delivered. Return the undelivered ones."""
         deadline = time.monotonic() + seconds
         while self._url and self.undelivered() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -119,7 +119,7 @@ class Outbox:
         assert self._url is not None
         headers = {"Content-Type": "application/json", SIGNATURE: signature(body, os.environ[SECRET])}
         try:
-            # Checked again for every notice: what a name stands for may have changed.
+            # Checked again for every notice, because the name may resolve to another address now.
             require_webhook(self._url, private=self._private)
             opener = urllib.request.build_opener(_NoRedirects)
             with opener.open(urllib.request.Request(self._url, body, headers), timeout=_TIMEOUT) as response:

@@ -1,4 +1,4 @@
-"""A model on loopback that writes the questions that a test decides."""
+"""A model on loopback that writes the questions chosen by a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy server that replies what a test tells it to."""
+"""A policy server with replies scripted by a test."""
 
 from __future__ import annotations
 

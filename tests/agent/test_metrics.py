@@ -1,4 +1,4 @@
-"""Evaluation figures against values known from elsewhere."""
+"""Evaluation figures against independently known values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_wilson_interval(successes: int, n: int, low: float, high: float) -> Non
 
 
 @given(st.integers(0, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_the_interval_holds_the_share(counts: tuple[int, int]) -> None:
+def test_the_interval_contains_the_share(counts: tuple[int, int]) -> None:
     low, high = wilson_interval(*counts)
     assert 0 <= low <= high <= 1
     if counts[1]:
@@ -86,6 +86,14 @@ def test_sources() -> None:
     assert metrics.source_recall == pytest.approx((0.5 + 1 + 0 + 0) / 4)
     assert metrics.source_precision == pytest.approx((1 + 0.25 + 0) / 3)
     assert source_precision_of(prediction(gold_ids=("a",), source_ids=("a", "a", "b"))) == 0.5
+
+
+def test_sources_are_unknown_without_gold_mails() -> None:
+    unknown = prediction("1", gold_ids=(), source_ids=("a",))
+    metrics = compute_metrics([unknown])
+    assert metrics.source_recall is None and metrics.source_precision is None
+    mixed = compute_metrics([unknown, prediction("2", gold_ids=("b",), source_ids=("b",))])
+    assert (mixed.source_recall, mixed.source_precision) == (1.0, 1.0), "citations of unknown worth count for nothing"
 
 
 def test_citing_everything_does_not_pay() -> None:

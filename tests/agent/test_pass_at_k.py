@@ -26,6 +26,13 @@ def test_it_is_the_mean_over_all_draws_of_k() -> None:
 
 
 def test_errors_and_unlabelled_questions_do_not_count() -> None:
-    failed = samples("a", [True, False]) + samples("b", [None, None]) + samples("a", [None], error="TimeoutError")
-    assert pass_at_k(failed) == {1: 0.5, 2: 1.0}
+    labelled = [sample for n in range(25) for sample in samples(f"q{n}", [True, False])]
+    failed = samples("q0", [None], error="TimeoutError")
+    assert pass_at_k(labelled + samples("unlabelled", [None, None]) + failed) == {1: 0.5, 2: 1.0}
     assert pass_at_k([]) == {}
+
+
+def test_what_many_errors_leave_is_no_result() -> None:
+    easy, hard = samples("easy", [True] * 6), samples("hard", [None] * 14, error="TimeoutError")
+    assert pass_at_k(easy + hard) is None
+    assert pass_at_k(hard) is None

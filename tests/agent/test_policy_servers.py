@@ -1,4 +1,4 @@
-"""What the agent asks of policy servers: one connection pool each, however many policies; and what rollouts are told apart by."""
+"""Requests to policy servers: one connection pool per server for all policies, and keys that distinguish rollouts."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ def test_fifty_policies_of_one_server_share_its_connections(
         (request["model"], request["temperature"], request["max_completion_tokens"]) for request in scripted.requests
     ]
     assert asked == [(policy.model, policy.temperature, policy.max_tokens) for policy in policies]
+
+
+def test_only_a_policy_that_must_call_is_held_to_calls(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    mailbox = database.mailbox(OWNER, datetime(2001, 2, 1))
+    for must_call in (False, True):
+        scripted.replies = [ANSWER]
+        policy = scripted.policy.model_copy(update={"must_call": must_call})
+        asyncio.run(answer_question(policy, mailbox, "Who?", AgentSettings()))
+    assert [request.get("tool_choice") for request in scripted.requests] == [None, "required"]
 
 
 def test_servers_and_keys_are_not_mixed_up(scripted: ScriptedPolicy) -> None:

@@ -1,4 +1,4 @@
-"""The gate before production: every way in which it opens or stays shut."""
+"""The promotion gate: all conditions under which it accepts or rejects a version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from agent.promotion import Promotion, decide_promotion
 LIMITS = {"floor": 0.0, "min_gain": 0.0, "significance": 0.05}
 
 
-def answers(right: int, n: int = 20, *, start: int = 0, wrong_first: int = 0, error: str | None = None) -> list[Prediction]:
+def answers(
+    right: int, n: int = 20, *, start: int = 0, wrong_first: int = 0, error: str | None = None
+) -> list[Prediction]:
     """`n` questions of which `right` are right, after the first `wrong_first`."""
     return [
         Prediction(
@@ -47,10 +49,16 @@ def test_the_base_must_be_beaten_by_the_gain() -> None:
 @pytest.mark.parametrize("whose", ["trained", "base", "production"])
 def test_more_than_two_percent_of_errors_are_no_result(whose: str) -> None:
     def of(name: str, right: int, errors: int) -> list[Prediction]:
-        return answers(right, 100) if name != whose else answers(right, 100 - errors) + answers(0, errors, start=100, error="Slow")
+        return (
+            answers(right, 100)
+            if name != whose
+            else answers(right, 100 - errors) + answers(0, errors, start=100, error="Slow")
+        )
 
     for errors, promoted in ((2, True), (3, False)):
-        decision = decide_promotion(of("trained", 60, errors), of("base", 10, errors), of("production", 50, errors), **LIMITS)
+        decision = decide_promotion(
+            of("trained", 60, errors), of("base", 10, errors), of("production", 50, errors), **LIMITS
+        )
         assert decision.promoted is promoted
         if not promoted:
             assert "3 of 100 questions ended in an error (3 Slow), more than 2%" in decision.reason
@@ -83,7 +91,7 @@ def test_significance_one_holds_back_any_loss() -> None:
     assert decide(answers(12), answers(12), significance=1.0).promoted
 
 
-def test_what_cannot_be_compared_stays_out() -> None:
+def test_incomparable_versions_are_not_promoted() -> None:
     assert "no question" in decide(answers(20), answers(20, start=100)).reason
     assert not decide(answers(20), answers(20, start=100)).promoted
     assert not decide(answers(20), answers(20, error="OSError")).promoted

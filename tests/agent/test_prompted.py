@@ -31,7 +31,7 @@ class Prompted(LoopbackModel):
         if self.says is not None:
             return self.says
         if request["messages"][-1]["role"] == "tool":
-            return call("return_final_answer_tool", '{"answer": "555-0173", "source_ids": [2]}')
+            return call("return_final_answer_tool", '{"answer": "555-0173", "source_ids": [1]}')
         return call("search_inbox_tool", '{"keywords": ["Dana Voss"]}')
 
 
@@ -61,7 +61,7 @@ def test_it_uses_the_tools_and_its_price_is_known(
 @pytest.mark.parametrize(
     ("says", "outcome"), [("It is late.", "no_tool_call"), (call("search_inbox_tool", "{keywords"), "malformed_call")]
 )
-def test_what_is_no_tool_call_ends_the_episode(
+def test_a_reply_that_is_not_a_tool_call_ends_the_episode(
     model: Prompted, database: MailDatabase, two_mail_question: Scenario, says: Reply, outcome: str
 ) -> None:
     model.says = says
@@ -74,4 +74,16 @@ def test_a_key_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         PromptedModel(model="openai/gpt-4.1", max_tokens=8).require_ready("baseline_model")
     with pytest.raises(BadInput, match="names no provider"):
         PromptedModel(model="nobody", max_tokens=8).require_ready("baseline_model")
-    PromptedModel(model="openai/own", api_base="http://127.0.0.1:9/v1", max_tokens=8).require_ready("baseline_model")
+
+
+def test_a_model_that_refuses_or_is_not_there_is_named_before_it_plays(model: Prompted) -> None:
+    own = PromptedModel(model="openai/own", api_base=model.url, max_tokens=8)
+    model.says = "ready"
+    own.require_ready("baseline_model")
+    assert len(model.requests) == 1
+    model.says = 401
+    with pytest.raises(BadInput, match=f"^baseline_model=openai/own at {model.url} cannot be asked: .*401") as caught:
+        own.require_ready("baseline_model")
+    assert "\n" not in str(caught.value) and len(model.requests) == 2
+    with pytest.raises(BadInput, match="^baseline_model=openai/own at http://127.0.0.1:9/v1 cannot be asked: "):
+        own.model_copy(update={"api_base": "http://127.0.0.1:9/v1"}).require_ready("baseline_model")

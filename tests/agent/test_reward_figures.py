@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.reward import RewardWeights, Rubric, verifiable_reward
+from agent.reward import Rubric, verifiable_reward
+from agent.reward_weights import RewardWeights
 
 WEIGHTS = RewardWeights(
     correct=2.0,

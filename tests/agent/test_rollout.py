@@ -1,4 +1,4 @@
-"""Episodes against a scripted policy: what is recorded, how they end, and what they are worth."""
+"""Episodes with a scripted policy: their record, their end and their reward."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from agent.judges.exact import ExactJudge
 from agent.metrics import Prediction
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
-from agent.standstill import PolicyServerProgress
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from training.standstill import PolicyServerProgress
 
 SEARCH = ("search_inbox_tool", {"keywords": ["Heron"]})
+SEARCH_BOTH = ("search_inbox_tool", {"keywords": ["Heron Dana Voss"]})
 READ = ("read_email_tool", {"email_id": 1})
 ANSWER = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": [1, 2]})
 
@@ -33,8 +34,10 @@ def run(scripted: ScriptedPolicy, database: MailDatabase, **limits: float) -> Ag
     return asyncio.run(answer_question(scripted.policy, mailbox, "Who leads Heron?", settings))
 
 
-def test_an_episode_records_what_was_sampled_and_what_was_seen(scripted: ScriptedPolicy, database: MailDatabase) -> None:
-    scripted.replies = [SEARCH, READ, ANSWER]
+def test_an_episode_records_what_was_sampled_and_what_was_seen(
+    scripted: ScriptedPolicy, database: MailDatabase
+) -> None:
+    scripted.replies = [SEARCH_BOTH, READ, ANSWER]
     episode = run(scripted, database)
     assert episode.outcome == "answered" and episode.turns == 3
     assert episode.answer is not None
@@ -42,16 +45,16 @@ def test_an_episode_records_what_was_sampled_and_what_was_seen(scripted: Scripte
     roles = [turn.message.role if isinstance(turn, Choice) else turn["role"] for turn in episode.record]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
     replies = [turn for turn in episode.record if isinstance(turn, Choice)]
-    for choice, (name, arguments) in zip(replies, [SEARCH, READ, ANSWER], strict=True):
+    for choice, (name, arguments) in zip(replies, [SEARCH_BOTH, READ, ANSWER], strict=True):
         assert choice.message.content == call_text(name, arguments)
         assert not choice.message.tool_calls
         assert choice.logprobs is not None and choice.logprobs.content is not None
         assert [token.token for token in choice.logprobs.content][:2] == ["token_id:0", "token_id:1"]
     assert "Dana Voss" in episode.record[5]["content"]
-    assert episode.sampled_tokens == sum(len(call_text(*call)) + 1 for call in (SEARCH, READ, ANSWER))
+    assert episode.sampled_tokens == sum(len(call_text(*call)) + 1 for call in (SEARCH_BOTH, READ, ANSWER))
 
 
-def test_a_prompt_of_ones_own_is_what_policy_and_demonstrations_get(
+def test_policy_and_demonstrations_get_the_users_prompt(
     scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:
     scripted.replies = [ANSWER, ANSWER]
@@ -104,7 +107,9 @@ def test_an_unknown_tool_is_an_observation_not_an_error(scripted: ScriptedPolicy
     assert episode.calls[0].invalid and "No such tool" in episode.calls[0].observation
 
 
-def test_a_slow_episode_is_no_error_as_long_as_the_server_works(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+def test_a_slow_episode_is_no_error_as_long_as_the_server_works(
+    scripted: ScriptedPolicy, database: MailDatabase
+) -> None:
     scripted.replies = [SEARCH, ANSWER]
     scripted.seconds_per_reply, scripted.tokens_between_looks = 1.0, 7
     episode = run(scripted, database, rollout_timeout=0.1)
@@ -115,7 +120,7 @@ def test_every_reply_counts_as_progress_of_the_server(
     scripted: ScriptedPolicy, database: MailDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies: list[int] = []
-    monkeypatch.setattr(PolicyServerProgress, "_moved", lambda self: replies.append(len(scripted.requests)))
+    monkeypatch.setattr(PolicyServerProgress, "moved", lambda self: replies.append(len(scripted.requests)))
     scripted.replies = [SEARCH, READ, ANSWER]
     run(scripted, database)
     assert replies == [1, 2, 3]
@@ -188,7 +193,7 @@ def test_the_oracle_follows_the_bridge_from_mail_to_mail(database: MailDatabase,
     assert episode.answer is not None and episode.answer.source_ids == two_mail_question.message_ids
     searches = [call.arguments["keywords"] for call in episode.calls if call.name == "search_inbox_tool"]
     assert any("Dana Voss" in keywords[0] for keywords in searches[1:]) or len(searches) == 1
-    reads = [call.arguments["email_id"] for call in episode.calls if call.name == "read_email_tool"]
+    reads = [email_id for call in episode.calls if call.name == "read_email_tool" for email_id in call.email_ids]
     assert reads == task.gold_ids(two_mail_question)
     example = demonstration(episode, two_mail_question, task.settings)
     assert example.messages_and_choices[-1]["role"] == "assistant"
@@ -203,12 +208,12 @@ def test_rewards_order_episodes_by_what_they_achieved(
     no_sources = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": []})
     scripts = {
         "malformed": ["<tool_call>{"],
-        "gave up after reading": [SEARCH, READ, *[SEARCH] * 4],
         "wrong": [wrong],
-        "wrong after reading": [SEARCH, READ, wrong],
-        "right without sources": [SEARCH, READ, no_sources],
-        "right": [SEARCH, READ, ANSWER],
-        "right and quick": [SEARCH, ANSWER],
+        "gave up after reading": [SEARCH_BOTH, READ, *[SEARCH_BOTH] * 4],
+        "wrong after reading": [SEARCH_BOTH, READ, wrong],
+        "right without sources": [SEARCH_BOTH, READ, no_sources],
+        "right": [SEARCH_BOTH, READ, ANSWER],
+        "right and quick": [SEARCH_BOTH, ANSWER],
     }
     rewards = {}
     for name, replies in scripts.items():

@@ -1,4 +1,4 @@
-"""Questions without reference answers: what is measured of them, and what stays empty."""
+"""Questions without reference answers: which figures exist, and which stay empty."""
 
 from __future__ import annotations
 

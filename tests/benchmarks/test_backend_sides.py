@@ -1,4 +1,4 @@
-"""What the benchmark's sides are given is what it says: the arithmetic, the cut of the conversations, llama.cpp's weights."""
+"""Inputs of the benchmark's sides: the arithmetic, the split of conversations into turns, llama.cpp's weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agreement of a judge with the verifiable reward is computed from, and how."""
+"""The agreement of a judge with the verifiable reward: selection of groups and rank correlation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def test_groups_are_those_with_different_rewards_and_rollouts_that_differ_most(t
             "reward": 9.0,
             "metrics": json.dumps({"verifiable_reward": reward}),
             "tools": None,
-            "messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": f"{reward}", "tool_call_id": None}],
+            "messages": [
+                {"role": "user", "content": "?"},
+                {"role": "assistant", "content": f"{reward}", "tool_call_id": None},
+            ],
         }
         for group, of_group in rewards.items()
         for reward in of_group
@@ -46,7 +49,14 @@ def test_groups_are_those_with_different_rewards_and_rollouts_that_differ_most(t
 
 def test_groups_without_scores_are_no_disagreement_but_scores_without_spread_are() -> None:
     once = JudgeUse(requests=1, seconds=2.0)
-    figures = agreement([([1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], once), ([1, 2, 3, 4], [0.5] * 4, once), ([1, 2], None, once)])
+    figures = agreement(
+        [([1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], once), ([1, 2, 3, 4], [0.5] * 4, once), ([1, 2], None, once)]
+    )
     assert (figures["spearman"], figures["low"], figures["high"]) == (0.5, 0.0, 1.0)
-    assert (figures["judged"], figures["without_spread"], figures["requests"], figures["seconds_per_request"]) == (2, 1, 3, 2.0)
+    assert (figures["judged"], figures["without_spread"], figures["requests"], figures["seconds_per_request"]) == (
+        2,
+        1,
+        3,
+        2.0,
+    )
     assert agreement([([1, 2], None, once)])["spearman"] is None

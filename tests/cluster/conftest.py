@@ -63,7 +63,9 @@ def kubernetes_stack(cluster: ApiServer) -> Iterator[Client]:
     wanted = {
         component.kind: component
         for component in components_of(
-            StackSettings(kubernetes_context="emulated", artifact_store="s3://b/p", container_registry="registry.example.com")
+            StackSettings(
+                kubernetes_context="emulated", artifact_store="s3://b/p", container_registry="registry.example.com"
+            )
         )
     }
     orchestrator = wanted[StackComponentType.ORCHESTRATOR]

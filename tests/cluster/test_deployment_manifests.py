@@ -1,4 +1,4 @@
-"""What ZenML's deployer would apply for configs/deployment_k8s.yaml."""
+"""The manifests that ZenML's deployer applies for configs/deployment_k8s.yaml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from zenml.client import Client
 from zenml.deployers.exceptions import DeploymentProvisionError
 from zenml.integrations.kubernetes.deployers import KubernetesDeployer
 
-from configs.schema import load_config
+from configs.loading import load_config
 from pipelines.inference import DEPLOYMENT, inference_pipeline
 
 PORT = DEPLOYMENT.uvicorn_port
@@ -23,7 +23,9 @@ def manifests(kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> dict
     """By kind, as the real deployer rendered them."""
     rendered: list[dict[str, Any]] = []
 
-    def provision(self: KubernetesDeployer, deployment: Any, stack: Any, environment: Any, secrets: Any, timeout: int) -> Any:
+    def provision(
+        self: KubernetesDeployer, deployment: Any, stack: Any, environment: Any, secrets: Any, timeout: int
+    ) -> Any:
         rendered.extend(self._prepare_deployment_resources(deployment, environment, secrets)[1])
         raise DeploymentProvisionError("far enough")
 

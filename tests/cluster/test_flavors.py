@@ -1,4 +1,6 @@
-"""Our step operator and orchestrator against an emulated API server: pods that do not start or are lost, and a server that is away."""
+"""Our step operator and orchestrator on an emulated API server: pods that do not start or are lost, and an unreachable
+server.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def waiting(reason: str) -> dict[str, Any]:
     return {"containerStatuses": [{**named, "state": state}]}
 
 
-def test_a_pod_that_no_node_takes(cluster: ApiServer, operator: Any, said: list[str]) -> None:
+def test_an_unschedulable_pod_is_reported(cluster: ApiServer, operator: Any, said: list[str]) -> None:
     put_pod(cluster, **unschedulable("0/2 nodes are available: 2 Insufficient nvidia.com/gpu."))
     for _ in range(2):
         assert operator.get_status(STEP) == ExecutionStatus.RUNNING
@@ -84,7 +86,9 @@ def test_an_image_that_does_not_exist_fails_at_once(cluster: ApiServer, operator
     assert "ImagePullBackOff" in said[0] and JOB not in cluster.objects
 
 
-@pytest.mark.parametrize(("condition", "status"), [("Complete", ExecutionStatus.COMPLETED), ("Failed", ExecutionStatus.FAILED)])
+@pytest.mark.parametrize(
+    ("condition", "status"), [("Complete", ExecutionStatus.COMPLETED), ("Failed", ExecutionStatus.FAILED)]
+)
 def test_a_job_that_ended(cluster: ApiServer, operator: Any, condition: str, status: ExecutionStatus) -> None:
     put_job(cluster, conditions=[{"type": condition, "status": "True", "message": "it ended"}])
     assert operator.get_status(STEP) == status
@@ -99,7 +103,9 @@ def put_job_of_step(cluster: ApiServer, name: str, *ended: str, operator: bool =
     annotations = {STEP_NAME_ANNOTATION_KEY: STEP.name, **({STEP_OPERATOR_ANNOTATION_KEY: "gpu"} if operator else {})}
     labels = {"run_id": str(RUN.id), "step_name": STEP.name}
     conditions = [{"type": condition, "status": "True"} for condition in ended]
-    cluster.put(f"{JOBS}/{name}", metadata={"annotations": annotations, "labels": labels}, status={"conditions": conditions})
+    cluster.put(
+        f"{JOBS}/{name}", metadata={"annotations": annotations, "labels": labels}, status={"conditions": conditions}
+    )
 
 
 def submit(operator: Any) -> None:
@@ -123,7 +129,7 @@ def submitted(cluster: ApiServer) -> str:
     return path
 
 
-def test_a_new_attempt_ends_what_the_one_before_left_running(cluster: ApiServer, operator: Any) -> None:
+def test_a_new_attempt_ends_the_job_of_the_previous_one(cluster: ApiServer, operator: Any) -> None:
     put_job_of_step(cluster, "left")
     put_job_of_step(cluster, "over", "Failed")
     put_job_of_step(cluster, "waiting", operator=False)
@@ -132,9 +138,7 @@ def test_a_new_attempt_ends_what_the_one_before_left_running(cluster: ApiServer,
     assert {f"{JOBS}/over", f"{JOBS}/waiting", submitted(cluster)} <= cluster.objects.keys()
 
 
-def test_a_job_that_does_not_end_holds_up_nobody_for_ever(
-    cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_an_old_job_is_bounded(cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its node is away: what is deleted there stays until the node says so."""
     monkeypatch.setattr(flavors, "ENDING_SECONDS", 0)
     monkeypatch.setattr(flavors.kube_utils, "delete_job", lambda *words, **options: None)
@@ -143,17 +147,19 @@ def test_a_job_that_does_not_end_holds_up_nobody_for_ever(
     assert submitted(cluster)
 
 
-def test_an_orchestrator_that_is_started_again_goes_on_with_the_job_that_waits(cluster: ApiServer, operator: Any) -> None:
+def test_a_restarted_orchestrator_continues_with_the_waiting_job(cluster: ApiServer, operator: Any) -> None:
     """ZenML takes any job that names the step for it: a lost training would be a failed step, whatever retries are left."""
     submit(operator)
     cluster.objects[submitted(cluster)]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
     put_job_of_step(cluster, "waiting", operator=False)
-    snapshot = SimpleNamespace(step_configurations={STEP.name: SimpleNamespace(spec=SimpleNamespace(upstream_steps=[]))})
+    snapshot = SimpleNamespace(
+        step_configurations={STEP.name: SimpleNamespace(spec=SimpleNamespace(upstream_steps=[]))}
+    )
     [node] = _reconstruct_nodes(snapshot, RUN, "zenml", BatchV1Api(operator.get_kube_client()))
     assert node.status == NodeStatus.RUNNING and node.metadata["job_name"] == "waiting"
 
 
-def test_a_job_ends_with_the_waiting_for_it(cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_ends_its_job(cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(step_run: Any) -> None:
         raise KeyboardInterrupt
 
@@ -164,7 +170,7 @@ def test_a_job_ends_with_the_waiting_for_it(cluster: ApiServer, operator: Any, m
     assert JOB not in cluster.objects
 
 
-def test_a_cluster_that_cannot_be_asked_is_no_failed_step(
+def test_an_unreachable_cluster_does_not_fail_the_step(
     cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`wait` goes by ZenML's server then."""

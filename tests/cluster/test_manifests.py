@@ -16,7 +16,8 @@ from zenml.enums import StackComponentType
 from zenml.step_operators import BaseStepOperator
 
 from cluster.flavors import FLAVOR
-from configs.schema import TrainingConfig, load_config, section
+from configs.loading import load_config
+from configs.schema import TrainingConfig, section
 from pipelines.training import training_pipeline
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -99,7 +100,9 @@ def test_the_jobs_on_a_gpu(
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
     assert container["image"] == IMAGE
-    assert {entry["name"] for entry in container["env"]} == {"A", "ZENML_ENABLE_REPO_INIT_WARNINGS"}, "keys by reference only"
+    assert {entry["name"] for entry in container["env"]} == {"A", "ZENML_ENABLE_REPO_INIT_WARNINGS"}, (
+        "keys by reference only"
+    )
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert container["envFrom"] == [{"secretRef": {"name": "email-agent-keys"}}]
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]

@@ -1,4 +1,4 @@
-"""Each check against an emulated API server: there, and missing with what to do about it."""
+"""Each preflight check on an emulated API server: the requirement is met, or missing with a remedy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_a_cluster_that_has_everything(cluster: ApiServer) -> None:
     assert list(found) == ["cluster access", "namespace", "your rights", "service account", "GPU nodes"]
     assert all(check.ok for check in found.values()), found
     assert "v1.34.0" in found["cluster access"].found and found["GPU nodes"].found == "1 of 2: gpu-1"
-    assert {path.rpartition("/")[2] for path in cluster.objects} == {"zenml", "email-agent", "gpu-1", "cpu-1"}, "left as it was"
+    assert {path.rpartition("/")[2] for path in cluster.objects} == {"zenml", "email-agent", "gpu-1", "cpu-1"}, (
+        "left as it was"
+    )
 
 
 def test_no_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,8 +64,10 @@ def test_no_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "set KUBECONFIG" in missing()
 
 
-@pytest.mark.parametrize("content", [b"- a\n: b", b"text", b"", b"\xff\xfe", b"contexts: 1", b"{contexts: [], current-context: x}"])
-def test_a_kubeconfig_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"- a\n: b", b"text", b"", b"\xff\xfe", b"contexts: 1", b"{contexts: [], current-context: x}"]
+)
+def test_an_invalid_kubeconfig(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "broken").write_bytes(content)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "broken"))
     assert "no usable kubeconfig" in missing()
@@ -130,7 +134,7 @@ def real(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_a_database_of_its_own_is_no_server(real: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_zenml_database_is_not_a_server(real: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not preflight._zenml_server().ok
     store = SimpleNamespace(type=StoreType.REST, url="https://zenml.example.com")
     monkeypatch.setattr(preflight, "Client", lambda: SimpleNamespace(zen_store=store))

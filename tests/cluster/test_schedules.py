@@ -12,17 +12,18 @@ from urllib3 import Retry
 from zenml.client import Client
 
 from cluster import schedules
-from configs.schema import load_config
-from pipelines import operations, runs
+from commands.schedules import delete_schedule, list_schedules, schedule_retraining, set_schedule
+from configs.loading import load_config
 from training.errors import BadInput
 
 ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.parametrize(
     "expression",
     ["0 2 * * *", "*/15 0-6 1,15 * mon-fri", "5/10 2 ? JAN SUN", "@daily", "59 23 31 12 6", " 0  2 * * * "],
 )
-def test_what_a_cronjob_accepts(expression: str) -> None:
+def test_accepted_cron_expressions(expression: str) -> None:
     schedules.require_cron(expression)
 
 
@@ -34,11 +35,11 @@ def test_what_a_cronjob_accepts(expression: str) -> None:
         ("0 0 2 * * *", "not 6"),
         ("@nightly", "not 1"),
         ("@Daily", "not 1"),
-        ("60 2 * * *", "'60' is no minute (0-59"),
-        ("0 24 * * *", "'24' is no hour"),
-        ("0 2 0 * *", "'0' is no day of month (1-31"),
+        ("60 2 * * *", "'60' is not a valid minute (0-59"),
+        ("0 24 * * *", "'24' is not a valid hour"),
+        ("0 2 0 * *", "'0' is not a valid day of month (1-31"),
         ("0 2 * 13 *", "jan-dec"),
-        ("0 2 * * 7", "'7' is no day of week (0-6 or sun-sat"),
+        ("0 2 * * 7", "'7' is not a valid day of week (0-6 or sun-sat"),
         ("0 2 * * mon-sun", "'mon-sun'"),
         ("*/0 2 * * *", "'*/0'"),
         ("30-10 2 * * *", "'30-10'"),
@@ -49,7 +50,7 @@ def test_what_a_cronjob_accepts(expression: str) -> None:
         ("٣ 2 * * *", "'٣'"),
     ],
 )
-def test_what_it_does_not(expression: str, named: str) -> None:
+def test_rejected_cron_expressions(expression: str, named: str) -> None:
     with pytest.raises(BadInput) as caught:
         schedules.require_cron(expression)
     assert named in str(caught.value) and "\n" not in str(caught.value)
@@ -67,7 +68,7 @@ def create(cron: str = "0 2 * * *") -> None:
     config = load_config(ROOT / "configs" / "training_k8s.yaml", ["scoring=verifiable", "judge=exact"])
     docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
     config = config.model_copy(update={"settings": {**config.settings, "docker": docker}, "step_settings": {}})
-    runs.schedule_retraining(config, cron)
+    schedule_retraining(config, cron)
 
 
 def cron_job(cluster: ApiServer) -> dict[str, Any]:
@@ -120,20 +121,18 @@ def test_scheduled_training_is_never_cached_and_makes_a_version_each_time(
     assert snapshot.step_configurations["find_production"].spec.upstream_steps == ["train_agent"]
 
 
-def test_paused_resumed_and_deleted(
-    cluster: ApiServer, scheduled: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    operations.set_schedule(scheduled, active=False)
+def test_paused_resumed_and_deleted(cluster: ApiServer, scheduled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    set_schedule(scheduled, active=False)
     assert cron_job(cluster)["spec"]["suspend"] is True
-    operations.list_schedules()
+    list_schedules()
     assert f'{scheduled}  "0 2 * * *"  paused' in capsys.readouterr().out
     # ZenML's server rejects the token of an inactive schedule, and with it the run that is under way.
     assert [schedule.active for schedule in schedules.all_schedules()] == [True]
-    operations.set_schedule(scheduled, active=False)
+    set_schedule(scheduled, active=False)
     assert "was paused already" in capsys.readouterr().out
-    operations.set_schedule(scheduled, active=True)
+    set_schedule(scheduled, active=True)
     assert cron_job(cluster)["spec"]["suspend"] is False
-    operations.delete_schedule(scheduled)
+    delete_schedule(scheduled)
     assert not cluster.of_kind("cronjobs") and not schedules.all_schedules()
     create()  # the name is free again
     assert [schedule.name for schedule in schedules.all_schedules()] == [scheduled]
@@ -163,14 +162,14 @@ def test_one_retraining_has_one_schedule(cluster: ApiServer, scheduled: str) -> 
     assert len(cluster.of_kind("cronjobs")) == 1
 
 
-def test_what_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, kubernetes_stack: Client) -> None:
+def test_a_schedule_refused_by_the_cluster_is_removed(cluster: ApiServer, kubernetes_stack: Client) -> None:
     cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 403
     with pytest.raises(BadInput, match="403"):
         create()
     assert not schedules.all_schedules()
 
 
-def test_what_cannot_be_managed_is_said_in_one_line_at_once(
+def test_unmanageable_schedules_are_one_line_errors(
     cluster: ApiServer, scheduled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BadInput, match="there is no schedule other; `--schedule-list`"):

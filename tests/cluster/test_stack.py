@@ -1,4 +1,4 @@
-"""Registering the stack in a ZenML of the test's own: what is made, what a change changes, and what is refused."""
+"""Registration of the stack in a separate ZenML store: creation, updates and refusals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from zenml.enums import StackComponentType
 
 from cluster.settings import StackSettings
 from cluster.stack import components_of, plan, register, require_remote_stack
-from configs.schema import ConfigError, load_config
+from configs.loading import load_config
+from configs.schema import ConfigError
 from training.errors import BadInput
 
 KINDS = {
@@ -59,7 +60,9 @@ def test_registering_again_changes_nothing(client: Client) -> None:
     assert set(stack.components) == KINDS
     identifiers = {kind: [c.id for c in of_kind] for kind, of_kind in stack.components.items()}
     assert actions(register("tested", components)) == {"keep"}
-    assert {kind: [c.id for c in of_kind] for kind, of_kind in client.get_stack("tested").components.items()} == identifiers
+    assert {
+        kind: [c.id for c in of_kind] for kind, of_kind in client.get_stack("tested").components.items()
+    } == identifiers
 
 
 def test_a_change_updates_only_what_it_concerns(client: Client) -> None:
@@ -97,7 +100,7 @@ def test_another_flavor_under_the_same_name_is_refused(client: Client) -> None:
     assert not client.list_stacks(name="tested").items
 
 
-def test_what_the_components_must_say() -> None:
+def test_the_configuration_of_the_components() -> None:
     by_kind = {component.kind: component.configuration for component in components_of(settings())}
     orchestrator = by_kind[StackComponentType.ORCHESTRATOR]
     assert orchestrator["concurrency_policy"] == "Forbid"
@@ -110,7 +113,7 @@ def test_what_the_components_must_say() -> None:
 
 
 @pytest.mark.parametrize("missing", ["kubernetes_context", "artifact_store", "container_registry"])
-def test_what_has_no_default_is_asked_for(missing: str) -> None:
+def test_settings_without_a_default_are_required(missing: str) -> None:
     with pytest.raises(BadInput, match=f"{missing}: needed"):
         components_of(settings(**{missing: None}))
 

@@ -1,20 +1,12 @@
-"""Configuration files and overrides: what is accepted, and what a mistake is answered with."""
+"""Configuration files and overrides: accepted values, and the error for each mistake."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
-from configs.schema import (
-    Config,
-    ConfigError,
-    DataConfig,
-    TrainingConfig,
-    load_config,
-    require_source,
-    section,
-    with_prompt,
-)
+from configs.loading import load_config
+from configs.schema import Config, ConfigError, DataConfig, TrainingConfig, require_source, section, with_prompt
 from training.errors import BadInput
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -53,12 +45,19 @@ def test_overrides_win_over_the_file_and_are_typed() -> None:
 
 def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("torch: {threads: 2, kv_cache_tokens: 4096}\nverifiable_weights: {few_turns: 0.5}\nhealth: {disk_bytes: 1}\n")
+    file.write_text(
+        "torch: {threads: 2, kv_cache_tokens: 4096}\nverifiable_weights: {few_turns: 0.5}\nhealth: {disk_bytes: 1}\n"
+    )
     overrides = ["torch.threads=3", "verifiable_weights.partial=0", "epochs=3", "log_sample_rate=0.1", "clip_high=0.28"]
     training = section(load_config(file, overrides), TrainingConfig)
     assert (training.torch.threads, training.torch.kv_cache_tokens, training.torch.max_running) == (3, 4096, 48)
     assert (training.verifiable_weights.few_turns, training.verifiable_weights.partial) == (0.5, 0.0)
-    assert (training.health.disk_bytes, training.epochs, training.log_sample_rate, training.clip_high) == (1, 3, 0.1, 0.28)
+    assert (training.health.disk_bytes, training.epochs, training.log_sample_rate, training.clip_high) == (
+        1,
+        3,
+        0.1,
+        0.28,
+    )
     begun_with = training.model_dump(mode="json")
     assert section(load_config(None, ["torch.threads=3"], base=begun_with), TrainingConfig) == training
     assert TrainingConfig.model_validate(training.model_dump(mode="json")) == training
@@ -107,7 +106,7 @@ def test_a_mistake_is_named_in_one_line(override: str, words: list[str]) -> None
         assert word in message
 
 
-def test_files_that_are_no_configuration(tmp_path: Path) -> None:
+def test_invalid_configuration_files(tmp_path: Path) -> None:
     for content in ("- a list", "a: [", "text"):
         file = tmp_path / "config.yaml"
         file.write_text(content)
@@ -146,16 +145,30 @@ def wordy(question):
 """
 
 
-def test_a_prompt_function_is_asked_once_and_its_text_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_function_is_asked_once_and_its_text_is_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_prompts.py").write_text(PROMPTS)
     monkeypatch.syspath_prepend(tmp_path)
     config = with_prompt(load_config(None, ["prompt_function=own_prompts:long", "max_steps=3"]))
-    assert (config.system_prompt, config.prompt_function, config.max_steps) == ("Read twice.\nAnswer once.", "own_prompts:long", 3)
+    assert (config.system_prompt, config.prompt_function, config.max_steps) == (
+        "Read twice.\nAnswer once.",
+        "own_prompts:long",
+        3,
+    )
     assert with_prompt(Config()) == Config() and Config().system_prompt is None
     for overrides, kind, named in (
-        (["prompt_function=own_prompts:empty"], ConfigError, "prompt_function=own_prompts:empty: .* at least 1 character"),
+        (
+            ["prompt_function=own_prompts:empty"],
+            ConfigError,
+            "prompt_function=own_prompts:empty: .* at least 1 character",
+        ),
         (["prompt_function=own_prompts:number"], ConfigError, "valid string"),
-        (["prompt_function=own_prompts:wordy"], ConfigError, "own_prompts:wordy: it failed .TypeError: .*missing 1 required"),
+        (
+            ["prompt_function=own_prompts:wordy"],
+            ConfigError,
+            "own_prompts:wordy: it failed .TypeError: .*missing 1 required",
+        ),
         (["prompt_function=own_prompts:long", "system_prompt=Search."], ConfigError, "set one of them"),
         (["prompt_function=own_prompts:absent"], BadInput, "own_prompts has no function absent"),
         (["prompt_function=own_prompts"], BadInput, "expected package.module:name"),

@@ -1,4 +1,4 @@
-"""configs/training_k8s.yaml against ZenML's and Kubernetes' own classes, which by themselves ignore what they do not know."""
+"""configs/training_k8s.yaml against ZenML's and Kubernetes' own classes, which would silently ignore unknown keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from zenml.integrations.kubernetes.pod_settings import KubernetesPodSettings
 from zenml.utils.settings_utils import is_valid_setting_key
 
 from cluster.flavors import FLAVOR
-from configs.schema import load_config
+from configs.loading import load_config
 from training import preflight
 
 ROOT = Path(__file__).parents[2]
@@ -160,10 +160,17 @@ def test_gpu_settings_stand_only_under_the_step_operator(config: dict[str, Any])
 def test_images(config: dict[str, Any]) -> None:
     """The GPU's for the step with the GPU, with the torch and CUDA of its requirements; the other one for everything else."""
     gpu = config["step_settings"]["train_agent"]["settings"]["docker"]
-    assert config["settings"]["docker"]["dockerfile"] == "images/cpu.Dockerfile" and gpu["dockerfile"] == "images/gpu.Dockerfile"
+    assert (
+        config["settings"]["docker"]["dockerfile"] == "images/cpu.Dockerfile"
+        and gpu["dockerfile"] == "images/gpu.Dockerfile"
+    )
     requirements = (ROOT / "requirements-gpu.txt").read_text()
     torch = re.search(r"^torch==(\S+)$", requirements, re.MULTILINE)
-    base = re.search(r"^FROM pytorch/pytorch:([\d.]+)-cuda([\d.]+)-cudnn9-devel$", (ROOT / gpu["dockerfile"]).read_text(), re.MULTILINE)
+    base = re.search(
+        r"^FROM pytorch/pytorch:([\d.]+)-cuda([\d.]+)-cudnn9-devel$",
+        (ROOT / gpu["dockerfile"]).read_text(),
+        re.MULTILINE,
+    )
     assert torch and base and base[1] == torch[1]
     # The CUDA that this torch's wheels bring is checked where the requirements are resolved.
     assert f"CUDA {base[2]}" in (ROOT / "pyproject.toml").read_text()

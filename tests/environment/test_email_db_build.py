@@ -1,4 +1,4 @@
-"""What becomes of the mails that are read, and of the file when something goes wrong."""
+"""The build of the database: which mails are kept, and what happens to the file after errors."""
 
 from __future__ import annotations
 
@@ -51,14 +51,35 @@ def test_every_reason_to_drop_a_mail_is_counted(tmp_path: Path) -> None:
     assert report.dropped == {
         "absurd_date": 2,
         "body_too_long": 2,
-        "message_id_reused": 1,
         "no_address": 1,
         "no_body": 1,
         "no_date": 1,
         "no_message_id": 1,
         "too_many_recipients": 1,
     }
-    assert (report.read, report.kept, report.duplicates) == (12, 1, 1)
+    assert (report.read, report.kept, report.duplicates, report.renamed) == (12, 2, 1, 1)
+
+
+def test_a_mail_with_the_message_id_of_somebody_elses_is_kept_and_cited_apart(database_of: Build) -> None:
+    same = {"message_id": "<1@example.com>"}
+    database = database_of(
+        [
+            mail(1, to_addresses=(STRANGER,)),
+            mail(2, **same),
+            mail(3, subject="Note 2", body="This is note number 2.", **same, to_addresses=("carl@example.com",)),
+        ]
+    )
+    assert database.email_count() == 2
+
+    def cited(who: str) -> list[str]:
+        mailbox = database.mailbox(who, LATE)
+        views = [view for number in (1, 2) if (view := mailbox.read(number))]
+        assert [database.resolve(view.message_id) for view in views] == [view.id for view in views]
+        return [view.message_id for view in views]
+
+    assert database.resolve("<1@example.com>") == 1 and cited(STRANGER) == ["<1@example.com>"]
+    [name] = cited(OWNER)
+    assert name.startswith("<1@example.com>#") and cited("carl@example.com") == [name]
 
 
 def test_limits_are_inclusive_and_repeated_recipients_count_once(database_of: Build) -> None:
@@ -94,9 +115,7 @@ def test_copies_become_one_mail_that_each_recipient_sees_as_it_was_sent_to_them(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_whoever_gets_a_copy_batches_later_finds_it(
-    database_of: Build, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_copies_in_later_batches_are_found(database_of: Build, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(email_db_build, "_MAILS_PER_BATCH", size)
     plan, lunch = {"subject": "Plan", "body": "The plan of i3."}, {"subject": "Lunch", "body": "At noon with a plan."}
     database = database_of(
@@ -117,7 +136,9 @@ def test_whoever_gets_a_copy_batches_later_finds_it(
     assert found(STRANGER, "i3") == ["<3@example.com>"], "a word, and how the index names the stranger"
     assert found(OWNER, "i3") == ["<1@example.com>"]
     assert found("carl@example.com", "noon") == ["<6@example.com>"]
-    assert found(OWNER, "plan") == ["<1@example.com>", "<2@example.com>"] and found(OWNER, "nothing") == ["<5@example.com>"]
+    assert found(OWNER, "plan") == ["<1@example.com>", "<2@example.com>"] and found(OWNER, "nothing") == [
+        "<5@example.com>"
+    ]
 
 
 def test_same_content_gives_the_same_checksum_and_other_content_another(tmp_path: Path) -> None:
@@ -127,7 +148,7 @@ def test_same_content_gives_the_same_checksum_and_other_content_another(tmp_path
     assert MailDatabase(tmp_path / "0.sqlite").content_checksum == checksums[0]
 
 
-def test_progress_is_told_and_knows_the_total_where_the_source_does(tmp_path: Path) -> None:
+def test_progress_is_reported_with_the_total_if_known(tmp_path: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     mails = [mail(n) for n in range(1_500)]
     build_database(mails, tmp_path / "a.sqlite", progress=lambda *step: seen.append(step))

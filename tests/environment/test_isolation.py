@@ -1,4 +1,4 @@
-"""Whatever a model writes into a tool call, it sees one inbox at one moment, and cannot tell what else there is."""
+"""No tool call, whatever its arguments, reveals anything beyond one inbox at one moment."""
 
 from __future__ import annotations
 
@@ -98,7 +98,10 @@ def call(chance: random.Random) -> tuple[Any, Any]:
     required = {
         SEARCH: lambda: {"keywords": [text(chance) for _ in range(chance.randint(0, 25))]},
         READ: lambda: {"email_id": chance.choice((chance.randint(-5, 70), str(chance.randint(0, 70)), value(chance)))},
-        FINAL_ANSWER: lambda: {"answer": text(chance), "source_ids": [value(chance) for _ in range(chance.randint(0, 9))]},
+        FINAL_ANSWER: lambda: {
+            "answer": text(chance),
+            "source_ids": [value(chance) for _ in range(chance.randint(0, 9))],
+        },
     }[name]()
     kind = chance.random()
     if kind < 0.4:
@@ -137,7 +140,7 @@ def test_no_call_raises_or_shows_what_is_not_of_this_inbox_at_this_moment(
     assert database.email_count() == 61 and len(database.inboxes()) == 3
 
 
-def test_what_is_foreign_is_as_if_it_were_not_there(tools: MailTools) -> None:
+def test_foreign_mail_looks_absent(tools: MailTools) -> None:
     """Every id that is not readable gives one and the same result, read or cited, alone or among others."""
     foreign, later, nowhere = 41, 21, 999
     assert tools.mailbox.read(1) is not None
@@ -206,7 +209,7 @@ def test_a_copy_sent_to_someone_else_later_tells_nothing(tmp_path: Any) -> None:
 
 
 def _any_mails(chance: random.Random) -> list[Email]:
-    """Few texts, people and moments, so that copies, aliases, blind copies and threads meet."""
+    """Few texts, people, moments and Message-IDs, so that copies, aliases, blind copies and threads meet."""
     people = [OWNER, BOB, CARL, DAVE, ZOE]
     mails = []
     for number in range(60):
@@ -214,7 +217,7 @@ def _any_mails(chance: random.Random) -> list[Email]:
         named = chance.sample(people, chance.randint(1, 4))
         mails.append(
             Email(
-                message_id=f"<{number}@example.com>",
+                message_id=f"<{chance.choice((number, chance.randrange(60)))}@example.com>",
                 subject=f"note {text % 4}",
                 body=f"heron budget number {text} " + "kickoff " * (text % 3),
                 from_address=chance.choice(people[:2]),
@@ -247,7 +250,14 @@ def test_mail_of_others_and_of_later_changes_nothing(tmp_path: Any, seed: int) -
             views = [view for number in range(1, 61) if (view := mailbox.read(number))]
             named = {view.id: f"{view.subject} {view.body} {view.from_address}" for view in views}
             shown = {
-                named[view.id]: view.model_copy(update={"id": 0, "thread": sorted(named[other] for other in view.thread)})
+                named[view.id]: view.model_copy(
+                    # Whose mail was first to have a Message-ID shows in what is cited, which no tool shows.
+                    update={
+                        "id": 0,
+                        "thread": sorted(named[other] for other in view.thread),
+                        "message_id": view.message_id.partition("#")[0],
+                    }
+                )
                 for view in views
             }
             found = [

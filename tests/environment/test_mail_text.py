@@ -74,11 +74,13 @@ def test_a_malformed_query_date_is_one_clear_line(value: object) -> None:
         ("", ""),
     ],
 )
-def test_what_a_mail_quotes_is_told_from_what_it_says(body: str, own: str) -> None:
+def test_quotations_are_separated_from_the_senders_text(body: str, own: str) -> None:
     assert split_quoted(body)[0] == own
 
 
-@given(st.lists(st.sampled_from(["> a\n", "b\n", "\n", "On 5 May, Ann wrote:\n", "-- Original Message --\n"]) | st.text()))
+@given(
+    st.lists(st.sampled_from(["> a\n", "b\n", "\n", "On 5 May, Ann wrote:\n", "-- Original Message --\n"]) | st.text())
+)
 def test_every_line_is_said_or_quoted(parts: list[str]) -> None:
     body = "".join(parts)
     own, quoted = split_quoted(body)
@@ -114,7 +116,9 @@ def test_a_mail_is_shown_without_what_says_nothing() -> None:
     Bring a badge.
     Subject: RE: kickoff
     """
-    assert condensed(body, "RE: Kickoff") == """Ann,
+    assert (
+        condensed(body, "RE: Kickoff")
+        == """Ann,
 
 Room 4B it is.
 
@@ -133,10 +137,11 @@ Subject: FW: Parking
 To: whom it may concern
 
 Bring a badge."""
+    )
 
 
 @given(st.lists(st.text(alphabet="ab \t:-", max_size=12)), st.text(max_size=8))
-def test_what_is_no_head_and_no_rule_is_shown_word_by_word(lines: list[str], subject: str) -> None:
+def test_text_that_resembles_headers_or_rules_is_kept(lines: list[str], subject: str) -> None:
     text = "\n".join(line.replace("--", "-") for line in lines)
     assert condensed(text, subject).split() == text.split()
     assert condensed(condensed(text, subject), subject) == condensed(text, subject)

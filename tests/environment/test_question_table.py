@@ -1,4 +1,4 @@
-"""Questions written as parquet are the ones that are read."""
+"""Questions survive a round trip through parquet."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_unlabelled_questions_are_kept_when_asked_for(tmp_path: Path, database: 
     assert [s.labelled for s in sorted(kept, key=lambda s: s.id)] == [False, False, False, False, True]
 
 
-def test_what_is_held_out_depends_on_nothing_but_the_id(tmp_path: Path, database: MailDatabase) -> None:
+def test_the_held_out_set_depends_only_on_the_ids(tmp_path: Path, database: MailDatabase) -> None:
     rows = [question(n) for n in range(1, 301)]
     some = load_scenarios(write(tmp_path / "a.parquet", rows), None, database, **ALL)
     held_out = {s.id for s in some.scenarios if s.split == "test"}
@@ -110,7 +110,7 @@ def test_what_is_held_out_depends_on_nothing_but_the_id(tmp_path: Path, database
     assert {s.id for s in again.scenarios if s.split == "test"} == held_out & {s.id for s in again.scenarios}
 
 
-def test_no_training_question_is_about_a_mail_of_the_test(tmp_path: Path, database: MailDatabase) -> None:
+def test_training_questions_share_no_mail_with_test_questions(tmp_path: Path, database: MailDatabase) -> None:
     rows = [question(n, message_ids=[f"<{n % 40 + 1}@example.com>"]) for n in range(1, 201)]
     report = load_scenarios(write(tmp_path / "train.parquet", rows), None, database, **ALL)
     mails = {
@@ -132,7 +132,7 @@ def test_limits_draw_by_seed_and_a_smaller_draw_is_the_start_of_a_larger(
     assert drawn(train_limit=10) == drawn()[:10] != drawn(seed=1)[:10]
 
 
-def test_a_test_split_beside_the_train_split_is_used(tmp_path: Path, database: MailDatabase) -> None:
+def test_a_test_split_next_to_the_train_split_is_used(tmp_path: Path, database: MailDatabase) -> None:
     write(tmp_path / "train-0.parquet", [question(n) for n in range(1, 20)])
     write(tmp_path / "test-0.parquet", [question(n) for n in range(20, 25)])
     report = load_scenarios(tmp_path, None, database)

@@ -50,7 +50,7 @@ def test_a_word_in_the_subject_counts_more(database_of: Build) -> None:
     assert [hit.message_id for hit in hits] == ["<2@example.com>", "<1@example.com>"]
 
 
-def test_a_word_counts_more_the_fewer_mails_of_the_inbox_have_it(database_of: Build) -> None:
+def test_words_that_are_rare_in_the_inbox_count_more(database_of: Build) -> None:
     """And not the fewer mails of other people: what they write about changes nothing."""
     mine = [
         mail(1, subject="A", body="The heron."),
@@ -63,7 +63,7 @@ def test_a_word_counts_more_the_fewer_mails_of_the_inbox_have_it(database_of: Bu
         assert [hit.message_id for hit in hits] == ["<1@example.com>", "<19@example.com>"]
 
 
-def test_how_often_a_mail_has_a_word_and_how_long_it_is_count_nothing(database_of: Build) -> None:
+def test_term_frequency_and_length_do_not_count(database_of: Build) -> None:
     mails = [
         mail(1, subject="A", body="Heron, heron, heron."),
         mail(2, subject="B", body="Heron " + "and so on " * 50),
@@ -90,7 +90,7 @@ def test_many_better_mails_of_a_later_date_hide_none(database_of: Build) -> None
     assert [hit.message_id for hit in hits] == ["<2@example.com>", "<1@example.com>"]
 
 
-def test_letters_that_the_index_takes_for_blanks_are_no_error(database_of: Build) -> None:
+def test_letters_that_the_index_treats_as_separators_are_no_error(database_of: Build) -> None:
     mailbox = database_of([mail(1, body="note \U0001e900\U0001e901")]).mailbox(OWNER, LATE)
     assert len(mailbox.search(["no\U0001e900te", "note"])) == 1 and mailbox.search(["a\U0001e900b"]) == []
 
@@ -105,7 +105,11 @@ def test_of_equally_good_mails_one_that_asks_comes_last(database_of: Build) -> N
     asked = mail(5, subject="Lunch", body="Does anybody have the lunch list?", from_address="5@x.example")
     told = [mail(n, subject="Lunch", body="Here is the lunch list.", from_address=f"{n}@x.example") for n in (3, 4)]
     mailbox = database_of([asked, *told]).mailbox(OWNER, LATE)
-    assert [hit.message_id for hit in mailbox.search(["lunch list"])] == ["<4@example.com>", "<3@example.com>", "<5@example.com>"]
+    assert [hit.message_id for hit in mailbox.search(["lunch list"])] == [
+        "<4@example.com>",
+        "<3@example.com>",
+        "<5@example.com>",
+    ]
     better = [hit.message_id for hit in mailbox.search(["lunch list anybody"])]
     assert better[0] == "<5@example.com>", "only of equally good ones"
 

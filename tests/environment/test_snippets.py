@@ -61,7 +61,9 @@ def test_a_passage_is_a_short_line_of_the_text(text: str, wanted: list[str]) -> 
 
 def test_a_passage_begins_with_the_line_from_where_most_is_said() -> None:
     text = "one two\nthree\nfour rooms\nfive\nsix\nseven"
-    assert text[densest_start(text, {"room"}, 12) :].startswith("three\nfour"), "the first line from where it is reached"
+    assert text[densest_start(text, {"room"}, 12) :].startswith("three\nfour"), (
+        "the first line from where it is reached"
+    )
     assert text[densest_start(text, {"four", "five"}, 16) :].startswith("four rooms")
     assert densest_start(text, {"eight"}, 12) == densest_start(text, frozenset(), 12) == 0
 

@@ -22,7 +22,7 @@ LIMITS = SimpleNamespace(max_results=5, read_chars=200, optional_arguments=False
 
 @pytest.fixture
 def tools(database_of: Callable[[Iterable[Email]], MailDatabase]) -> MailTools:
-    """The owner's mails are 1 and 2; 3 is someone else's and 4 has not been sent yet."""
+    """The owner's mails have the numbers and ids 1 and 2; the mail 3 is someone else's and 4 has not been sent yet."""
     database = database_of(
         [
             mail(
@@ -37,7 +37,9 @@ def tools(database_of: Callable[[Iterable[Email]], MailDatabase]) -> MailTools:
             mail(4, date=datetime(2002, 1, 1), body="Later kickoff."),
         ]
     )
-    return MailTools(database.mailbox(OWNER, datetime(2001, 2, 1)), LIMITS)
+    tools = MailTools(database.mailbox(OWNER, datetime(2001, 2, 1)), LIMITS)
+    assert [tools.number_of(email_id) for email_id in (1, 2)] == [1, 2]
+    return tools
 
 
 @pytest.mark.parametrize("optional_arguments", [False, True])
@@ -90,6 +92,7 @@ def test_a_long_mail_is_read_where_it_says_what_was_searched_for(
 ) -> None:
     body = "\n".join([*["filler " * 5] * 20, "The caterer is Bluebird.", *["filler " * 5] * 20])
     tools = MailTools(database_of([mail(1, body=body), mail(2)]).mailbox(OWNER, datetime(2001, 12, 31)), LIMITS)
+    tools.number_of(1)
     assert "Bluebird" not in tools.call(READ, {"email_id": 1}).observation, "nothing has been searched for yet"
     tools.call(SEARCH, {"keywords": ["caterers"]})
     shown = tools.call(READ, {"email_id": 1}).observation.splitlines()
@@ -118,7 +121,7 @@ def test_a_long_mail_is_read_passage_by_passage(tools: MailTools) -> None:
     assert tools.call(READ, {"email_id": 1, "start": "middle"}).invalid
 
 
-def test_search_filters_are_taken_whether_or_not_the_model_is_told_of_them(tools: MailTools) -> None:
+def test_search_filters_work_even_if_not_described(tools: MailTools) -> None:
     def found(**filters: object) -> list[int]:
         return tools.call(SEARCH, {"keywords": [], **filters}).email_ids
 
@@ -149,7 +152,20 @@ def test_a_query_that_takes_too_long_is_an_observation(database_of: Callable[[It
 def test_foreign_later_and_missing_mails_read_the_same(tools: MailTools) -> None:
     results = [tools.call(READ, {"email_id": number}) for number in (FOREIGN, 4, 999, -1, 2**80)]
     assert all(result == results[0] for result in results)
-    assert results[0].observation == "No mail with that id in this mailbox."
+    assert results[0].observation == "No mail with that number has been found yet."
+
+
+def test_an_episode_numbers_the_mails_that_it_shows(tools: MailTools) -> None:
+    episode = MailTools(tools.mailbox, LIMITS)
+    unseen = episode.call(READ, {"email_id": 1})
+    assert unseen.email_ids == [] and not unseen.invalid, "the mailbox has mails 1 and 2, but none was found"
+    lines = episode.call(SEARCH, {"keywords": ["lunch"]})
+    assert lines.observation.startswith("1 | ") and lines.email_ids == [2]
+    assert episode.call(SEARCH, {"keywords": ["kickoff"]}).observation.startswith("2 | ")
+    assert "Lunch at noon?" in episode.call(READ, {"email_id": 1}).observation
+    assert "Room 4B" in episode.call(READ, {"email_id": 2}).observation
+    final = episode.call(FINAL_ANSWER, {"answer": "noon", "source_ids": [1]}).final
+    assert final is not None and final.source_ids == ("<2@example.com>",)
 
 
 def test_the_final_answer_cites_message_ids_of_readable_mails_only(tools: MailTools) -> None:
@@ -184,7 +200,7 @@ def test_the_final_answer_cites_message_ids_of_readable_mails_only(tools: MailTo
         (FINAL_ANSWER, {"answer": ["Room 4B"]}),
     ],
 )
-def test_a_malformed_call_is_told_what_is_expected(tools: MailTools, name: str, arguments: object) -> None:
+def test_a_malformed_call_gets_the_expected_arguments(tools: MailTools, name: str, arguments: object) -> None:
     result = tools.call(name, arguments)
     assert result.invalid and result.final is None
     assert len(result.observation.splitlines()) == 1
@@ -216,5 +232,8 @@ def test_whatever_a_model_writes_it_gets_text_and_only_its_own_mail(
 def test_the_rest_of_the_thread_is_named(database_of: Callable[[Iterable[Email]], MailDatabase]) -> None:
     answers = [mail(number, replies_to=("<0@example.com>",)) for number in range(1, 9)]
     mailbox = database_of([mail(0), *answers]).mailbox(OWNER, datetime(2001, 2, 1))
-    shown = MailTools(mailbox, SimpleNamespace(max_results=5, read_chars=200)).call(READ, {"email_id": 3}).observation
-    assert "Subject: Note 2\nThread: 5, 6, 7, 8, 9\n\n" in shown
+    tools = MailTools(mailbox, SimpleNamespace(max_results=5, read_chars=200))
+    tools.number_of(3)
+    shown = tools.call(READ, {"email_id": 1})
+    assert "Subject: Note 2\nThread: 2, 3, 4, 5, 6\n\n" in shown.observation
+    assert [tools.call(READ, {"email_id": number}).email_ids for number in (1, 2, 6, 99)] == [[3], [5], [9], []]

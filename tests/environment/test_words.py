@@ -36,5 +36,3 @@ def test_inflections_have_one_stem_and_accents_and_case_none() -> None:
     assert stem("Parties") == stem("party") != stem("part") and stem("possibilities") == stem("possible")
     assert stem("Café") == stem("cafe") == "cafe"
     assert stem("?!") is stem("two words") is stem("") is stem("a\x00b c") is None
-
-

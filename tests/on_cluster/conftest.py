@@ -37,7 +37,9 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     core, rbac = k8s.CoreV1Api(api), k8s.RbacAuthorizationV1Api(api)
     core.create_namespace({"metadata": {"name": namespace}})
     core.create_namespaced_service_account(namespace, {"metadata": {"name": ACCOUNT}})
-    core.create_namespaced_secret(namespace, {"metadata": {"name": "email-agent-keys"}, "stringData": {"OPENAI_API_KEY": "none"}})
+    core.create_namespaced_secret(
+        namespace, {"metadata": {"name": "email-agent-keys"}, "stringData": {"OPENAI_API_KEY": "none"}}
+    )
     rbac.create_namespaced_role_binding(
         namespace,
         {

@@ -31,7 +31,9 @@ def pod_settings(project: Path, *folders: Path, **more: Any) -> dict[str, Any]:
 
     `project` has the code, `folders` are mounted as well, at their own paths, `more` are further settings.
     """
-    mounts = {path: path for path in (*SYSTEM, *python_folders(), str(CUSTOMIZED), *map(str, folders)) if Path(path).is_dir()}
+    mounts = {
+        path: path for path in (*SYSTEM, *python_folders(), str(CUSTOMIZED), *map(str, folders)) if Path(path).is_dir()
+    }
     mounts[PROJECT] = str(project)
     environment = {
         "PATH": f"{sys.prefix}/bin:/usr/bin:/bin",

@@ -1,4 +1,4 @@
-"""What a stack needs beside a cluster, on loopback: a ZenML server and an S3 server, each in a process of its own."""
+"""The servers that a stack needs in addition to a cluster, on loopback: ZenML and S3, each in a separate process."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ def train_steps(stack: Stack) -> list[StepRunResponse]:
     runs = stack.client.list_pipeline_runs(pipeline="training_pipeline", sort_by="desc:created", size=1).items
     if not runs:
         return []
-    found = stack.client.list_run_steps(pipeline_run_id=runs[0].id, name="train_agent", exclude_retried=False, hydrate=True)
+    found = stack.client.list_run_steps(
+        pipeline_run_id=runs[0].id, name="train_agent", exclude_retried=False, hydrate=True
+    )
     return sorted(found.items, key=lambda step: step.version)
 
 
@@ -108,7 +110,7 @@ def test_a_pod_that_waits_for_a_gpu_says_so(trained: dict[str, Any]) -> None:
     assert "train_agent: pending: " in trained["output"] and "Insufficient nvidia.com/gpu" in trained["output"]
 
 
-def test_a_killed_training_goes_on_after_the_last_published_step(stack: Stack, trained: dict[str, Any]) -> None:
+def test_a_killed_training_continues_after_the_last_published_step(stack: Stack, trained: dict[str, Any]) -> None:
     killed, lost, last = train_steps(stack)
     assert (killed.status.value, lost.status.value, last.status.value) == ("retried", "retried", "completed")
     history = last.outputs["training_history"][0].load()
@@ -128,7 +130,9 @@ def test_artifacts_and_logs_are_in_s3(stack: Stack, trained: dict[str, Any]) -> 
     for part in ("create_database/mail_database", "load_scenarios/scenarios", "train_agent/checkpoint", "/logs/"):
         assert any(part in key for key in keys), part
     assert "adapter_model.safetensors" in str(keys) and "mails.sqlite" in str(keys)
-    assert any("/base_models/" in key and key.endswith("published.json") for key in keys), "the training's pod had it from there"
+    assert any("/base_models/" in key and key.endswith("published.json") for key in keys), (
+        "the training's pod had it from there"
+    )
 
 
 def test_a_gpu_evaluates(stack: Stack, project: Checkout, trained: dict[str, Any]) -> None:
@@ -162,7 +166,9 @@ def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, 
     file = project.folder / "deployment.yaml"
     file.write_text(yaml.safe_dump({"settings": settings}))
     try:
-        done = project.run("--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", "--unpromoted", idle_seconds=1500)
+        done = project.run(
+            "--pipeline", "deploy", "--config", str(file), "--name", "on-cluster", "--unpromoted", idle_seconds=1500
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         inbox = stack.client.get_artifact_version("scenarios").load()[0].inbox_address
         asked = {"question": "Where is it?", "inbox_address": inbox, "query_date": "2035-01-01"}

@@ -13,9 +13,9 @@ from zenml import Model, save_artifact
 from zenml.client import Client
 
 from agent.prompts import load
+from commands.data import DataRun
 from configs.schema import DataConfig, EvaluationConfig
 from materializers.checkpoint import CheckpointMaterializer
-from pipelines import runs
 from pipelines.data_preparation import data_preparation_pipeline
 from pipelines.evaluation import evaluation_pipeline
 from steps.artifact_names import CHECKPOINT
@@ -24,14 +24,17 @@ from steps.data.sources import source_version
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> runs.DataRun:
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataRun:
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
     config = DataConfig(
-        synthetic_train_inboxes=1, synthetic_test_inboxes=1, synthetic_mails_per_inbox=60, synthetic_questions_per_inbox=4
+        synthetic_train_inboxes=1,
+        synthetic_test_inboxes=1,
+        synthetic_mails_per_inbox=60,
+        synthetic_questions_per_inbox=4,
     )
     started = data_preparation_pipeline(config=config, source_version=source_version(config))
     steps = Client().get_pipeline_run(started.id).steps
-    return runs.DataRun(
+    return DataRun(
         database=steps["create_database"].outputs["mail_database"][0].id,
         scenarios=steps["load_scenarios"].outputs["scenarios"][0].id,
     )
@@ -49,7 +52,11 @@ class Answering(LoopbackModel):
         if "tools" not in request:
             return '{"reasoning": "no", "accept": false}'
         function = {"name": "return_final_answer_tool", "arguments": '{"answer": "Dana", "source_ids": []}'}
-        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+        return {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }
 
 
 @pytest.fixture
@@ -58,7 +65,7 @@ def model() -> Iterator[Answering]:
         yield server
 
 
-def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path: Path, model: Answering) -> None:
+def test_both_versions_are_asked_the_same_questions(data: DataRun, tmp_path: Path, model: Answering) -> None:
     prompt = "Search first."
     new, old = save_checkpoint(tmp_path, seed=1, step=0, system_prompt=prompt), save_checkpoint(tmp_path, seed=2)
     started = evaluation_pipeline.with_options(model=Model(name="tested-evaluation"))(
@@ -81,11 +88,16 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
     asked = steps["run_inference"].outputs["predictions"][0].load()
     of_production = steps["ask_production"].outputs["production_predictions"][0].load()
     assert {prediction.policy for prediction in of_production} == {"production"}
-    assert [p.scenario_id for p in of_production] == [p.scenario_id for p in asked if p.policy == "trained" and not p.sample]
+    assert [p.scenario_id for p in of_production] == [
+        p.scenario_id for p in asked if p.policy == "trained" and not p.sample
+    ]
     assert {prediction.transcript[0]["content"] for prediction in of_production} == {load("system")}
     assert {p.transcript[0]["content"] for p in asked if p.policy in ("base", "trained")} == {prompt}
     assert not any(prediction.error for prediction in of_production), of_production
-    answers = {name: [(p.scenario_id, p.seconds) for p in asked if p.policy == name and not p.sample] for name in ("warm_start", "trained")}
+    answers = {
+        name: [(p.scenario_id, p.seconds) for p in asked if p.policy == name and not p.sample]
+        for name in ("warm_start", "trained")
+    }
     assert answers["warm_start"] == answers["trained"], "the best checkpoint is the warm start: one policy, asked once"
     summary = steps["compute_metrics"].outputs["metrics"][0].load()
     assert [p.sample for p in asked if p.policy == "trained"] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
@@ -96,21 +108,3 @@ def test_both_versions_are_asked_the_same_questions(data: runs.DataRun, tmp_path
     assert summary["paired"]["trained_vs_production"]["n"] == 3
     # Random weights know no answer, so the floor speaks.
     assert summary["promotion"] == {"promoted": False, "reason": "0.0% correct is not above promotion_floor=0.0"}
-
-
-def test_production_is_compared_with_every_version_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Version:
-        name = "r1"
-
-        @staticmethod
-        def get_artifact(name: str) -> Any:
-            return type("Artifact", (), {"id": "of-r1"}) if name == CHECKPOINT else None
-
-    def trained(version: str) -> Any:
-        return type("Trained", (), {"version": version})
-
-    monkeypatch.setattr(runs, "production_version", lambda: Version)
-    assert runs._other_in_production(trained("r2")) == "of-r1"
-    assert runs._other_in_production(trained("r1")) is None
-    monkeypatch.setattr(runs, "production_version", lambda: None)
-    assert runs._other_in_production(trained("r2")) is None

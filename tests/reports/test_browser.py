@@ -13,7 +13,9 @@ from reports.comparison import ComparedRun, comparison_html
 from reports.evaluation import evaluation_html
 from reports.training import training_html
 
-BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>"
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
@@ -23,8 +25,18 @@ def shown(page: str, folder: Path, script: str = "") -> str:
     """The document after its scripts and `script` have run, as HTML. What a script throws is in the title."""
     watched = "<script>addEventListener('error', (event) => { document.title = 'failed: ' + event.message; });</script>"
     file = folder / "page.html"
-    file.write_text(page.replace("<body>", f"<body>{watched}", 1).replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
-    command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+    file.write_text(
+        page.replace("<body>", f"<body>{watched}", 1).replace("</body>", f"<script>{script}</script></body>"),
+        encoding="utf-8",
+    )
+    command = [
+        BROWSER,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--no-first-run",
+    ]
     command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
@@ -41,11 +53,20 @@ def rollout(step: int, split: str, number: int, answer: str | None = "5 pm") -> 
         "group": 0,
         "reward": 0.5 * number,
         "metrics": {"correct": number == 1, "turns": 2, "verifiable_reward": 1.0, "ruler_reward": 0.25},
-        "metadata": {"scenario_id": "q1", "question": f"When? {HOSTILE}", "reference": "5 pm", "answer": answer, "outcome": "answered"},
+        "metadata": {
+            "scenario_id": "q1",
+            "question": f"When? {HOSTILE}",
+            "reference": "5 pm",
+            "answer": answer,
+            "outcome": "answered",
+        },
         "explanation": f"read it {HOSTILE}",
         "turns": [
             {"role": "user", "content": "When?"},
-            {"role": "assistant", "content": '<tool_call>\n{"name": "search", "arguments": {"words": "when"}}\n</tool_call>'},
+            {
+                "role": "assistant",
+                "content": '<tool_call>\n{"name": "search", "arguments": {"words": "when"}}\n</tool_call>',
+            },
             {"role": "tool", "content": f"observation {split} {step} {number} {HOSTILE}"},
         ],
     }
@@ -53,7 +74,14 @@ def rollout(step: int, split: str, number: int, answer: str | None = "5 pm") -> 
 
 def test_the_training_page(tmp_path: Path) -> None:
     history = [
-        {"step": step, "phase": "grpo", "reward": 0.1 * step, "accuracy": 0.5, "turns": 3.0, "tokens_per_rollout": 120.0}
+        {
+            "step": step,
+            "phase": "grpo",
+            "reward": 0.1 * step,
+            "accuracy": 0.5,
+            "turns": 3.0,
+            "tokens_per_rollout": 120.0,
+        }
         | {"loss/kl_old_new": 0.01, "entropy": 0.03, "alerts": [], "warnings": [HOSTILE]}
         for step in range(1, 4)
     ]
@@ -63,7 +91,15 @@ def test_the_training_page(tmp_path: Path) -> None:
     after = visible(shown(page, tmp_path, click))
     assert "<title>Run</title>" in after, "no script has failed, and none that the data holds has run"
     assert "<img" not in after and "<b>bold</b>" not in after
-    for name in ("mean reward", "accuracy of the rollouts", "turns per rollout", "tokens per rollout", "KL of", "entropy of", "alerts"):
+    for name in (
+        "mean reward",
+        "accuracy of the rollouts",
+        "turns per rollout",
+        "tokens per rollout",
+        "KL of",
+        "entropy of",
+        "alerts",
+    ):
         assert name in after, name
     assert after.count('class="cursor"') == 7, "the script has drawn into every chart"
     assert after.count("<article>") == 2 and "2 of 2 questions" in after
@@ -75,9 +111,23 @@ def test_the_training_page(tmp_path: Path) -> None:
 
 def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> None:
     def prediction(policy: str, correct: bool) -> dict:
-        told = {"policy": policy, "scenario_id": "q1", "kind": "date", "question": "When?", "reference": "5 pm", "correct": correct}
+        told = {
+            "policy": policy,
+            "scenario_id": "q1",
+            "kind": "date",
+            "question": "When?",
+            "reference": "5 pm",
+            "correct": correct,
+        }
         turns = [{"role": "assistant", "content": f"{policy} {HOSTILE}"}]
-        return told | {"answer": "5 pm", "outcome": "answered", "turns": 1, "seconds": 0.5, "source_ids": ["<m>"], "transcript": turns}
+        return told | {
+            "answer": "5 pm",
+            "outcome": "answered",
+            "turns": 1,
+            "seconds": 0.5,
+            "source_ids": ["<m>"],
+            "transcript": turns,
+        }
 
     summary = {"n": 1, "policies": {name: {"accuracy": 0.5} for name in ("base", "warm_start", "trained")}}
     predictions = [prediction("base", False), prediction("warm_start", False), prediction("trained", True)]
@@ -93,8 +143,12 @@ def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> No
 
     differ = "const form = document.getElementById('filters'); form.elements.result.value = 'differ';"
     differ += "form.dispatchEvent(new Event('input'));"
-    assert ">warm start and trained differ</option>" in after and "1 of 1 questions" in visible(shown(page, tmp_path, differ))
-    agreed = evaluation_html(summary, [prediction("base", False), prediction("warm_start", True), prediction("trained", True)])
+    assert ">warm start and trained differ</option>" in after and "1 of 1 questions" in visible(
+        shown(page, tmp_path, differ)
+    )
+    agreed = evaluation_html(
+        summary, [prediction("base", False), prediction("warm_start", True), prediction("trained", True)]
+    )
     assert "0 of 1 questions" in visible(shown(agreed, tmp_path, differ))
 
 

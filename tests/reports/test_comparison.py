@@ -1,4 +1,4 @@
-"""Runs side by side."""
+"""Comparison of runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ def run(label: str, steps: int = 7, gain: float = 0.1, **config: object) -> Comp
         }
         for step in range(1, steps + 1)
     ]
-    experiment = {"run": f"r-{label}", "stopped": "max_steps reached", "config_hash": "abc", "config": config, "seeds": {"seed": 3}}
+    experiment = {
+        "run": f"r-{label}",
+        "stopped": "max_steps reached",
+        "config_hash": "abc",
+        "config": config,
+        "seeds": {"seed": 3},
+    }
     return ComparedRun(label, experiment, [warm, *rows])
 
 

@@ -1,4 +1,4 @@
-"""What bars say about the time, and what a training run says."""
+"""Progress bars with time estimates, and the console output of a training run."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: py
     assert lines[4][0].startswith("  alert") and lines[5][0].startswith("step   3")
 
 
-def test_what_was_lost_is_said_in_red(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_printed_in_red(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[tuple[str, bool]] = []
     monkeypatch.setattr(console, "say", lambda line, quiet=False, alarm=False: lines.append((line, alarm)))
     shown = TrainingConsole(10)

@@ -1,4 +1,4 @@
-"""The page about mails that are not used."""
+"""The page about dropped mails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ def test_counts_and_lists_are_shown_and_names_are_data() -> None:
         "largest_inboxes": {"<b>ann@example.com": 654_321},
     }
     page = mail_html(
-        {"read": 2_000, "kept": 700, "duplicates": 65, "inboxes": 3, "dropped": dropped, "listed": listed},
+        {
+            "read": 2_000,
+            "kept": 700,
+            "duplicates": 65,
+            "renamed": 2,
+            "inboxes": 3,
+            "dropped": dropped,
+            "listed": listed,
+        },
         statistics,
         "a<b>.mbox",
     )

@@ -6,8 +6,10 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
-from reports.page import embed_json, escape, page
+from reports.page import embed_json, page
+from reports.viewer import questions_section
 
 
 @given(st.text())
@@ -19,8 +21,15 @@ def test_embedded_data_survives_and_cannot_end_its_element(text: str) -> None:
 
 @given(st.text())
 def test_escaped_text_holds_no_markup(text: str) -> None:
-    assert not set("<>\"'") & set(escape(text))
-    escape(text).encode("utf-8")
+    title = page(text, Markup()).partition("<title>")[2].partition("</title>")[0]
+    assert not set("<>\"'") & set(title)
+    title.encode("utf-8")
+
+
+@given(st.text())
+def test_a_body_that_is_no_markup_is_escaped(text: str) -> None:
+    body = page("Title", text).partition("<main>")[2].partition("</main>")[0]
+    assert not set("<>\"'") & set(body)
 
 
 def test_numbers_that_json_lacks_become_null() -> None:
@@ -31,13 +40,15 @@ def test_numbers_that_json_lacks_become_null() -> None:
 
 
 def test_a_lone_surrogate_does_not_break_the_file() -> None:
-    text = page("\ud800", escape("\udfff"), scripts=("training.js",), data={"x": "\ud800"})
+    text = page(
+        "\ud800", questions_section("\udfff", "policy", "every kind"), scripts=("training.js",), data={"x": "\ud800"}
+    )
     assert text.encode("utf-8")
 
 
 def test_the_page_asks_for_nothing_from_outside() -> None:
     for script in ("viewer.js", "training.js"):
-        text = page("Title", "<p>body</p>", scripts=(script,), data={})
+        text = page("Title", Markup("<p>body</p>"), scripts=(script,), data={})
         assert "default-src 'none'" in text
         assert " src=" not in text
         assert "<link" not in text

@@ -37,7 +37,7 @@ def test_rows_come_in_order_with_their_figures() -> None:
     assert "counted in no column" in text
 
 
-def test_it_fits_a_narrow_terminal_and_lacks_gracefully() -> None:
+def test_it_fits_a_narrow_terminal_and_omits_missing_figures() -> None:
     widest = {**ROW, "n": 200, "accuracy": 1.0, "ci95": [0.981, 1.0]}
     assert "…" not in render({"n": 200, "policies": {"base_with_examples": widest}}, width=80)
     assert "-" in render({"policies": {"[bold]base": {}}})
@@ -51,12 +51,15 @@ def test_the_gain_of_reinforcement_learning_is_said_in_points() -> None:
     assert said == "GRPO added +18.0 points to the warm start: 74.0% to 92.0% (40 questions gained, 4 lost, p < 0.0001)"
     rows["trained"]["accuracy"], test["p_value"] = 0.73, 0.5
     assert "added -1.0 points" in (gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) or "")
-    continued = {"policies": {"start": rows["warm_start"], "trained": rows["trained"]}, "paired": {"trained_vs_start": test}}
+    continued = {
+        "policies": {"start": rows["warm_start"], "trained": rows["trained"]},
+        "paired": {"trained_vs_start": test},
+    }
     assert "GRPO added -1.0 points to the start: " in (gain(continued) or "")
     assert gain({"policies": {"trained": ROW}, "paired": {}}) is None
 
 
-def test_what_was_not_measured_has_no_column() -> None:
+def test_unmeasured_figures_have_no_column() -> None:
     text = render({"n": 1, "policies": {"trained": ROW}})
     assert "pass@k" not in text and "USD" not in text
     spent = {"judge_tokens": 3000, "judge_cost": 0.0084, "prompt_tokens": 812.4}
@@ -64,3 +67,13 @@ def test_what_was_not_measured_has_no_column() -> None:
     assert "1: 60% 4: 85%" in text and "3,000" in text and "0.0084" in text and "812" in text
     unlabelled = render({"n": 1, "policies": {"trained": {**ROW, "accuracy": None, "ci95": None}}})
     assert "85.3%" not in unlabelled and "None" not in unlabelled
+
+
+def test_samples_that_mostly_failed_are_marked_in_red() -> None:
+    row = {**ROW, "errors": 0, "comparable": True, "samples": 20, "sample_errors": 14}
+    console = Console(width=140, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(closing_table({"n": 5, "policies": {"trained": row, "base": {**ROW, "pass_at": {"1": 0.6}}}}))
+    text = capture.get()
+    assert "trained *" in text and "\x1b[1;31m14 errors" in text and "more than 2%" in text
+    assert "1: 60%" in text

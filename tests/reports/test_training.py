@@ -55,14 +55,21 @@ def test_missing_values_and_short_histories_are_drawn_as_far_as_they_go() -> Non
 
 
 def alert(name: str, sentence: str, question: str) -> dict:
-    return {"name": name, "sentence": sentence, "examples": [{"scenario_id": "q7", "question": question, "reward": 1.25}]}
+    return {
+        "name": name,
+        "sentence": sentence,
+        "examples": [{"scenario_id": "q7", "question": question, "reward": 1.25}],
+    }
 
 
 def test_alerts_are_listed_once_with_their_steps_and_latest_figures() -> None:
     quiet = {**ROWS[0], "alerts": []}
     raised = [
         {**ROWS[1], "alerts": [alert("source_spam", "50% of the rollouts", "Who?")]},
-        {**ROWS[2], "alerts": [alert("source_spam", "70% of the rollouts", "Where?"), alert("length_drift", "longer", "Why?")]},
+        {
+            **ROWS[2],
+            "alerts": [alert("source_spam", "70% of the rollouts", "Where?"), alert("length_drift", "longer", "Why?")],
+        },
     ]
     text = training_html([quiet, *raised])
     section = text[text.index("<h2>Alerts</h2>") : text.index('<div class="charts">')]
@@ -72,7 +79,7 @@ def test_alerts_are_listed_once_with_their_steps_and_latest_figures() -> None:
     assert text.index("<h2>Alerts</h2>") < text.index("<figure")
     assert "<td>source_spam, length_drift</td>" in text  # the history's own column
     assert "None in 1 steps" in training_html([quiet])
-    assert "Alerts" not in training_html(ROWS)  # a history from before there were monitors
+    assert "Alerts" not in training_html(ROWS)  # a history from before there were alerts
     hostile = {**ROWS[1], "alerts": [alert("<b>", "<i>", "<script>alert(1)</script>")]}
     assert training_html([hostile]).count("<script") == 2
 
@@ -121,6 +128,8 @@ def test_the_held_out_curve_begins_with_the_warm_start_and_is_compared_with_it()
 
 def test_a_row_of_the_trainer_is_shown_whole() -> None:
     asked = [AskedQuestion(index=7, rollouts=6, right=4), AskedQuestion(index=9, rollouts=0)]
-    row = StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=60.0, reward=0.5, questions=asked, warnings=["one failed"])
+    row = StepRecord(
+        step=1, phase="grpo", checkpoint_step=2, seconds=60.0, reward=0.5, questions=asked, warnings=["one failed"]
+    )
     text = training_html([WARM, row.model_dump()])
     assert "7: 4 of 6, 9: - of 0" in text and "one failed" in text

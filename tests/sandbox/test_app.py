@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from sandbox.app import create_app
-from sandbox.errors import NoIsolation
+from sandbox.errors import NoIsolation, Starved
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
@@ -86,6 +86,7 @@ def test_without_capacity_the_service_says_when_to_come_back(client: TestClient)
     assert client.get("/health").json() == {
         "status": "ok",
         "isolation": "bubblewrap",
+        "images": False,
         "capacity": 1,
         "in_use": 1,
         "waiting": 0,
@@ -111,7 +112,22 @@ def test_bad_requests_are_refused_in_words(client: TestClient) -> None:
     assert client.post("/workspaces", json={"snapshot": "unknown"}).status_code == 404
     outside = client.post("/workspaces", json={"snapshot": snapshot(client, {"../x.py": "x"})})
     assert outside.status_code == 422 and "inside the workspace" in outside.json()["detail"]
+    image = {"name": "python:3.12-slim"}
+    refused = client.post("/workspaces", json={"image": image})
+    assert refused.status_code == 422 and "the local runner has no images" in refused.json()["detail"]
+    for body in ({}, {"snapshot": "unknown", "image": image}, {"image": {"name": "a", "folder": "x; rm -r /"}}):
+        assert client.post("/workspaces", json=body).status_code == 422
     assert client.get("/health").json()["in_use"] == 0
+
+
+def test_tests_that_got_no_processor_are_to_be_tried_again(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    def busy(*_: object) -> None:
+        raise Starved("this machine is too busy")
+
+    monkeypatch.setattr("sandbox.app.run_checks", busy)
+    answer = client.post("/tests", json={"snapshot": snapshot(client), "checks": CHECKS})
+    assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+    assert answer.json() == {"detail": "this machine is too busy"}
 
 
 def test_without_isolation_the_service_refuses_to_start(tmp_path: Path) -> None:

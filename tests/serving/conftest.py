@@ -1,14 +1,20 @@
-"""What a service is made of, small: a random Llama with an adapter, and a synthetic company's mails."""
+"""A service with a scripted policy, and the parts of a deployed one: a random Llama with an adapter, and synthetic mails."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
+from scripted_service import ScriptedPolicy, scripted_app
+from service_client import KEYS, OWNER_KEY, URL
 
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
+from serving.app import ServiceApp
+from serving.recording import Record
 from training.backends.base_model import resolve_base_model
 from training.backends.model_sources.wheels import CHATML_HERMES
 from training.checkpoint import Checkpoint
@@ -89,3 +95,44 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def inbox(tiny_store: Path) -> str:
     """An address that has mail in `tiny_store`."""
     return MailDatabase(tiny_store / "mails.sqlite").inboxes()[0]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Iterator[ScriptedPolicy]:
+    server = ScriptedPolicy()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def app(policy: ScriptedPolicy, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> ServiceApp:
+    return scripted_app(policy, tmp_path_factory.mktemp("service"), records=records, max_waiting=1, max_wait=20)
+
+
+@pytest.fixture(scope="module")
+def client(app: ServiceApp) -> Iterator[TestClient]:
+    with TestClient(app.asgi, base_url=URL, raise_server_exceptions=False) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+def closed(policy: ScriptedPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A service with keys."""
+    app = scripted_app(policy, tmp_path_factory.mktemp("closed"), key=OWNER_KEY, keys=KEYS)
+    with TestClient(app.asgi, base_url=URL) as http:
+        yield http
+
+
+@pytest.fixture
+def calm(policy: ScriptedPolicy) -> Iterator[None]:
+    """Undo what a test did to the policy."""
+    policy.calm()
+    yield
+    policy.calm()
+    policy.up = True

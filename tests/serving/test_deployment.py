@@ -53,7 +53,7 @@ version.set_stage("production")
 DEPLOY = """
 import json, sys
 from environment.errors import BadInput as BadMail
-from pipelines.deployment import deploy_inference
+from commands.deploy import deploy_inference
 from training.errors import BadInput
 
 try:
@@ -122,7 +122,12 @@ def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> 
     keys = tmp_path / "keys.yaml"
     keys.write_text(f"- {{name: ann, key: {KEY}, inboxes: ['{place.inbox}']}}\n")
     by_zenml, by_run = tmp_path / "zenml.yaml", tmp_path / "run.yaml"
-    serving = {"keys_file": str(keys), "allowed_hosts": ["agent.example"], "timeout": 50, "feedback_folder": str(tmp_path)}
+    serving = {
+        "keys_file": str(keys),
+        "allowed_hosts": ["agent.example"],
+        "timeout": 50,
+        "feedback_folder": str(tmp_path),
+    }
     deployment = {"deployment_app_runner_kwargs": {"serving": serving}}
     deployer = {"auth_key": OWNER_KEY, "port": 8700}
     by_zenml.write_text(json.dumps({"settings": {"deployer": deployer, "deployment": deployment}}))
@@ -150,7 +155,12 @@ def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> 
         assert len(of_this_service) == 1
         loads |= of_this_service
         assert ask(url, KEY, **good | {"question": ""})[0] == 422
-        assert [ask(url, key, **other)[0] for key in ("", "not one of its keys", KEY, OWNER_KEY)] == [401, 401, 404, 200]
+        assert [ask(url, key, **other)[0] for key in ("", "not one of its keys", KEY, OWNER_KEY)] == [
+            401,
+            401,
+            404,
+            200,
+        ]
         assert ask(url, OWNER_KEY, **good | {"inbox_address": "nobody@nowhere.example"})[0] == 404
         hosts = ("agent.example", "agent.example:9", "localhost", "evil.example")
         assert [ask(url, KEY, host, **good)[0] for host in hosts] == [200, 200, 200, 421]
@@ -184,7 +194,7 @@ def test_the_benchmarks_deploy_and_ask_a_checkpoint(place: Place) -> None:
     assert not [service["name"] for service in listed["items"] if service["name"].startswith("benchmark-")]
 
 
-def test_a_killed_service_comes_back_by_itself(place: Place) -> None:
+def test_a_killed_service_restarts_automatically(place: Place) -> None:
     deployed = place.python(DEPLOY, "killed", json.dumps({"checkpoint": str(place.base.with_name("tiny"))}))
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     url = deployed.stdout.splitlines()[-1]

@@ -67,6 +67,9 @@ def test_from_opening_the_page_to_a_proven_answer(
     tab.type("Where do we review the budget?")
     tab.press("Enter", 13, text="\r")
     tab.wait(DONE)
+    # The answer is on the screen, without scrolling.
+    assert tab.run("document.querySelector('article .badge').getBoundingClientRect().bottom <= innerHeight")
+    assert not tab.run("document.getElementById('examples').open")
     shown = tab.run("document.querySelector('article').innerText")
     for step in (
         "Searched for budget, review: 1 mail",
@@ -117,6 +120,8 @@ def test_stopping_and_failing_are_told(tab: Tab, policy: ScriptedPolicy, page: t
     policy.calm()
     policy.up = False
     tab.run("document.querySelector('#examples button').click()")
-    tab.wait("document.querySelectorAll('article').length === 2 && document.querySelector('article:first-of-type .problem')")
+    tab.wait(
+        "document.querySelectorAll('article').length === 2 && document.querySelector('article:first-of-type .problem')"
+    )
     assert "being started again" in tab.run("document.querySelector('article .problem').textContent")
     policy.up = True

@@ -1,4 +1,4 @@
-"""The policy's server as a process: started, found dead, started again."""
+"""The policy server as a process: start, detection of its death, restart."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_server_ends_with_its_parent(server: PolicyProcess) -> None:
     assert not server.healthy() and server.restarts == 0
 
 
-def test_what_the_server_says_is_wrong_is_bad_input() -> None:
+def test_an_error_reported_by_the_server_is_bad_input() -> None:
     says = "import json; print(json.dumps({'error': 'the adapter does not fit'}))"
     with pytest.raises(BadInput, match="does not fit"):
         PolicyProcess(lambda port: [sys.executable, "-c", says])

@@ -1,4 +1,4 @@
-"""Connections that are opened and not used, or used up by one client, over real sockets."""
+"""Idle connections, and connections exhausted by one client, over real sockets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HEAD = b"POST /invoke HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/j
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHo", HEAD])
-def test_a_request_that_does_not_come_is_not_waited_for(address: tuple[str, int], sent: bytes) -> None:
+def test_an_idle_connection_is_closed(address: tuple[str, int], sent: bytes) -> None:
     with contextlib.ExitStack() as opened:
         connections = [opened.enter_context(socket.create_connection(address, timeout=30)) for _ in range(100)]
         for connection in connections:
@@ -157,7 +157,7 @@ def test_questions_that_are_being_answered_keep_their_connections(
         ("fe80::1%eth0", "fe80::2%eth0", True),
     ],
 )
-def test_what_counts_as_one_client(one: str, another: str, same: bool) -> None:
+def test_the_key_of_a_client(one: str, another: str, same: bool) -> None:
     assert (http_protocol.client_of(one) == http_protocol.client_of(another)) is same
 
 
@@ -186,7 +186,7 @@ def test_what_counts_as_one_client(one: str, another: str, same: bool) -> None:
     ],
     ids=lambda sent: sent[:40].decode("latin-1").encode("unicode_escape").decode(),
 )
-def test_what_is_hardly_http_gets_a_4xx_or_nothing(address: tuple[str, int], sent: bytes) -> None:
+def test_malformed_http_gets_a_4xx_or_no_response(address: tuple[str, int], sent: bytes) -> None:
     with socket.create_connection(address, timeout=30) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(sent)
         answer = connection.recv(4096)

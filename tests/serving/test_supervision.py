@@ -104,7 +104,7 @@ def test_a_killed_supervisor_is_replaced(supervised: Supervised) -> None:
     assert len(supervised.pids("supervising")) == 2
 
 
-def test_a_stop_is_a_stop(tmp_path: Path) -> None:
+def test_a_stopped_service_is_not_restarted(tmp_path: Path) -> None:
     program = Supervised(tmp_path)
     wait_until(lambda: program.pids("serving"))
     program.process.terminate()

@@ -1,4 +1,4 @@
-"""What is never served from the cache: the gate's decision, and answers that ended in errors."""
+"""Never cached: the gate's decision, and answers that ended in errors."""
 
 from __future__ import annotations
 

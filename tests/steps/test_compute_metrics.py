@@ -57,7 +57,9 @@ def test_the_first_version_goes_to_production(stages: list[ModelStages]) -> None
 
 def test_a_worse_version_leaves_the_old_one_where_it_is(stages: list[ModelStages]) -> None:
     summary, report = close(3, 12)
-    assert stages == [] and summary["promotion"]["reason"].startswith("worse: of 12 questions 0 only by this version and 9")
+    assert stages == [] and summary["promotion"]["reason"].startswith(
+        "worse: of 12 questions 0 only by this version and 9"
+    )
     assert summary["paired"]["trained_vs_production"]["b_only"] == 9
     assert summary["policies"]["production"]["accuracy"] == 1.0
     assert "<b>trained</b> against <b>production</b>" in report
@@ -107,7 +109,7 @@ def test_only_the_checkpoint_of_a_version_takes_it_to_production(
     assert stages == [ModelStages.PRODUCTION] and linked == ["the evaluated artifact"]
 
 
-def test_what_errors_have_left_of_an_evaluation_is_not_what_a_version_is_worth(
+def test_an_evaluation_with_many_errors_has_no_result(
     stages: list[ModelStages], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: dict[str, Any] = {}
@@ -116,3 +118,19 @@ def test_what_errors_have_left_of_an_evaluation_is_not_what_a_version_is_worth(
     predictions = [*answers("base", 1), *answers("trained", 12)[:3], *failed[3:]]
     module.compute_metrics.entrypoint(EvaluationConfig(), predictions, evaluated(), None)
     assert logged["evaluation"] == {"n": 12, "base": 1 / 12} and not stages
+
+
+def test_samples_that_mostly_failed_have_no_pass_at_k_and_it_is_said(
+    stages: list[ModelStages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(module, "say", lambda sentence, alarm=False: said.append(sentence) if alarm else None)
+    right = [p.model_copy(update={"sample": n}) for n in (1, 2, 3) for p in answers("trained", 2, n=2)]
+    failed = [p.model_copy(update={"correct": None, "error": "TimeoutError"}) for p in right]
+    predictions = [*answers("base", 0), *answers("trained", 12), *right, *failed]
+    summary, _ = module.compute_metrics.entrypoint(EvaluationConfig(), predictions, evaluated(), None)
+    row = summary["policies"]["trained"]
+    assert "pass_at" not in row and row["sample_errors"] == 6 and row["comparable"] and row["errors"] == 0
+    assert said == ["trained: 6 of 12 samples ended in an error: no pass@k"]
+    kept = module.summarize([*answers("trained", 12), *right])["policies"]["trained"]
+    assert kept["pass_at"]["1"] == 1.0 and kept["sample_errors"] == 0

@@ -16,7 +16,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_cancels_the_loop_and_then_reaches_the_handler_of_before(
+def test_a_signal_cancels_the_loop_and_then_reaches_the_previous_handler(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

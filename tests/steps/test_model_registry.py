@@ -69,7 +69,7 @@ def test_else_the_latest_that_has_one(store: Store) -> None:
     assert model_registry.find_checkpoint().checkpoint.manifest.step == 2
 
 
-def test_what_the_gate_rejected_is_served_only_when_asked_for(store: Store) -> None:
+def test_a_rejected_version_is_served_only_with_unpromoted(store: Store) -> None:
     rejected = store.add_version(**{CHECKPOINT: stored(1)})
     with pytest.raises(BadInput, match=r"no version is in production; the latest is r0 \(no stage, not evaluated\)"):
         model_registry.find_checkpoint(unpromoted=False)

@@ -136,7 +136,7 @@ def test_another_machine_takes_it_from_the_store_once(store: Store, published: d
     assert base_model_files(published["source"], published["checksum"]) == files and store.read == [PUBLISHED_FILE]
 
 
-def test_what_this_machine_has_already_is_not_fetched(store: Store, base: Path, models: Path) -> None:
+def test_local_models_are_not_fetched(store: Store, base: Path, models: Path) -> None:
     described = setup_art_model.entrypoint(str(base))
     assert base_model_files(described["source"], described["checksum"]).path == base
     assert store.read == [PUBLISHED_FILE] and not models.exists()
@@ -190,7 +190,7 @@ def name_other_weights(store: Store, folder: str) -> None:
 
 
 @pytest.mark.parametrize("spoil", [expire, tear, name_other_weights, lambda store, _: store.files.clear()])
-def test_what_is_not_there_in_whole_comes_from_the_source_and_is_published_anew(
+def test_an_incomplete_publication_is_replaced_from_the_source(
     store: Store, base: Path, models: Path, spoil: Callable[[Store, str], None]
 ) -> None:
     described = setup_art_model.entrypoint(str(base))

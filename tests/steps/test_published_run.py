@@ -1,4 +1,4 @@
-"""A run's folder through an artifact store: what travels, in which order, and what a store that is away costs."""
+"""A run's folder in an artifact store: which files are published, in which order, and behaviour without the store."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_runs_in_the_store_are_known_by_what_they_were(store: BaseArtifactStore,
     assert published_experiments(store) == [experiment]
 
 
-def test_a_row_is_published_after_what_it_stands_on(
+def test_a_row_is_published_after_the_files_it_refers_to(
     store: BaseArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish_step(tmp_path / "run", 1)
@@ -89,7 +89,9 @@ def test_a_row_is_published_after_what_it_stands_on(
     assert len(opened) == 2 and opened[-1].endswith(HISTORY_FILE)
 
 
-def test_only_what_changed_is_sent_again(store: BaseArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_changed_is_sent_again(
+    store: BaseArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     finish_step(tmp_path / "a" / "run", 1)
     PublishedRun(store, tmp_path / "a" / "run").publish()
     fetched = PublishedRun(store, tmp_path / "b" / "run")
@@ -101,7 +103,7 @@ def test_only_what_changed_is_sent_again(store: BaseArtifactStore, tmp_path: Pat
     assert sent == ["adapter_model.safetensors", HISTORY_FILE]
 
 
-def test_what_is_further_here_stays(store: BaseArtifactStore, tmp_path: Path) -> None:
+def test_a_longer_local_run_is_kept(store: BaseArtifactStore, tmp_path: Path) -> None:
     finish_step(tmp_path / "a" / "run", 1)
     PublishedRun(store, tmp_path / "a" / "run").publish()
     finish_step(tmp_path / "b" / "run", 1)

@@ -1,4 +1,4 @@
-"""Which policies of a training run are asked."""
+"""Selection of the policies of a training run to evaluate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def test_a_warm_start_is_a_row_only_where_there_was_one() -> None:
     assert list(adapters_to_ask(trained, warm_start)) == ["warm_start", "trained"]
     assert list(adapters_to_ask(trained, None)) == ["trained"]
     assert list(adapters_to_ask(trained, trained)) == ["trained"], "a run without demonstrations has no warm start"
-    assert list(adapters_to_ask(checkpoint(0, "b"), warm_start)) == ["warm_start"], "the best checkpoint is the warm start"
+    assert list(adapters_to_ask(checkpoint(0, "b"), warm_start)) == ["warm_start"], (
+        "the best checkpoint is the warm start"
+    )
 
 
 def test_the_checkpoint_that_a_run_continued_from_is_no_warm_start() -> None:

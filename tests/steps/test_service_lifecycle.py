@@ -1,4 +1,4 @@
-"""What a service takes over from the training of its checkpoint."""
+"""Settings that a service inherits from the training of its checkpoint."""
 
 from __future__ import annotations
 

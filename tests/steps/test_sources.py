@@ -76,7 +76,7 @@ def test_a_datasets_revision_is_part_of_its_version(monkeypatch: pytest.MonkeyPa
         sources.current_source_version(config)
 
 
-def test_what_is_on_this_machine(tmp_path: Path) -> None:
+def test_sources_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "mails").mkdir()
     local = str(tmp_path / "mails")
     assert sources.local_sources(DataConfig(emails=local, train_questions="somebody/questions")) == [local]

@@ -1,4 +1,4 @@
-"""What the training step hands to the trainer."""
+"""Arguments that the training step passes to the trainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def task_of(config: TrainingConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "require_ready", lambda *_, **__: None)
     monkeypatch.setattr(module, "watch", lambda *_: nullcontext())
     monkeypatch.setattr(module, "tracked", lambda *_: nullcontext())
-    monkeypatch.setattr(module, "_experiment", lambda *_: SimpleNamespace(resuming=lambda _: SimpleNamespace(save=lambda _: None)))
+    monkeypatch.setattr(
+        module, "_experiment", lambda *_: SimpleNamespace(resuming=lambda _: SimpleNamespace(save=lambda _: None))
+    )
     with pytest.raises(Handed) as handed:
         module.train_agent.entrypoint(config, "r1", {"source": "base", "checksum": "c" * 64}, None, [])
     return handed.value.args[0]
@@ -46,13 +48,15 @@ def test_the_weights_of_the_reward_come_from_the_configuration(monkeypatch: pyte
 
 
 def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "a key")
+    monkeypatch.setattr(TrainingConfig, "require_judge", lambda self: None)
     assert isinstance(task_of(TrainingConfig(), monkeypatch).judge, ExactJudge)
     judge = task_of(TrainingConfig(judge="llm", judge_model="openai/own"), monkeypatch).judge
     assert isinstance(judge, LLMJudge) and judge.model == "openai/own"
 
 
-def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A schedule knows only then which version is in production."""
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     base = {"source": str(tmp_path / "base-1"), "checksum": checkpoint.manifest.base_model_checksum}
@@ -65,7 +69,13 @@ def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(tmp_path: 
 
 def test_a_run_without_a_checkpoint_says_why() -> None:
     def run(*rows: StepRecord) -> TrainingRun:
-        known = {"checkpoint": None, "checkpoint_of": 0, "warm_start": None, "resumed_from": None, "stopped": "stop_tokens"}
+        known = {
+            "checkpoint": None,
+            "checkpoint_of": 0,
+            "warm_start": None,
+            "resumed_from": None,
+            "stopped": "stop_tokens",
+        }
         return TrainingRun(history=list(rows), folder=Path(), **known)
 
     def row(trained: int) -> StepRecord:

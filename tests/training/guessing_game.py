@@ -91,7 +91,11 @@ class GuessingGame:
                     break
                 guesses.append(number)
                 if number != scenario and len(guesses) < CALLS:
-                    told = {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": observation(number, scenario)}
+                    told = {
+                        "role": "tool",
+                        "tool_call_id": choice.message.tool_calls[0].id,
+                        "content": observation(number, scenario),
+                    }
                     turns.append(told)
                     sent += [choice.message.model_dump(exclude_none=True), told]
         return art.Trajectory(

@@ -1,4 +1,4 @@
-"""A judge on loopback, whose scores a test decides."""
+"""A judge on loopback with scores chosen by a test."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_save_replaces_a_checkpoint_but_nothing_else(checkpoint: Checkpoint, tmp
     other = tmp_path / "thesis"
     other.mkdir()
     (other / "chapter.txt").write_text("irreplaceable")
-    with pytest.raises(BadInput, match="is no checkpoint"):
+    with pytest.raises(BadInput, match="is not a checkpoint"):
         checkpoint.save(other)
     assert (other / "chapter.txt").exists()
 

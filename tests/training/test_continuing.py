@@ -66,7 +66,7 @@ def test_a_killed_run_goes_on_and_does_not_start_again(tmp_path: Path, adapter: 
         assert run.checkpoint_of == whole.checkpoint_of
 
 
-def test_what_cannot_train_is_refused_and_the_plan_has_no_warm_start(tmp_path: Path, adapter: Path) -> None:
+def test_invalid_starts_are_refused_and_the_plan_has_no_warm_start(tmp_path: Path, adapter: Path) -> None:
     with pytest.raises(BadInput, match="max_steps=0 with continue_from: nothing would be trained"):
         train(tmp_path / "run", adapter, ToyTask(), max_steps=0)
     with pytest.raises(BadInput, match="backend=serverless begins with the base model"):

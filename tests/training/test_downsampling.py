@@ -60,7 +60,7 @@ def test_a_step_plays_all_rollouts_and_is_updated_on_the_chosen_ones(tmp_path: P
             assert row.reward == pytest.approx(0.425), "figures are of all rollouts"
 
 
-def test_what_is_too_long_to_learn_from_is_not_chosen(tmp_path: Path) -> None:
+def test_rollouts_beyond_max_context_are_not_chosen(tmp_path: Path) -> None:
     class Long(Graded):
         async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
             group = await super().score(group)
@@ -73,7 +73,7 @@ def test_what_is_too_long_to_learn_from_is_not_chosen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [6, 7])
-def test_a_subset_that_is_no_subset_is_refused(size: int) -> None:
+def test_an_invalid_subset_size_is_refused(size: int) -> None:
     with pytest.raises(
         ValidationError, match=rf"train_rollouts_per_group={size} must be less than rollouts_per_group=6"
     ):

@@ -70,7 +70,7 @@ ELSEWHERE = {
     "ruler_backoff": "test_scoring.py",
     "ruler_timeout": "test_scoring.py",
     "stop_cost": "test_stopping.py",
-    "step_timeout": "test_gathering.py",
+    "step_timeout": "test_gathering_interrupted.py",
     "health": "test_health.py",
     "log_sample_rate": "test_validation.py",
     "turn_credit": "test_turn_credit.py",

@@ -1,4 +1,4 @@
-"""What a run is remembered by, and how it is found again."""
+"""The stored description of a run, and finding a run by it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,32 @@ def experiment(run: str, name: str | None = None, **settings: Any) -> Experiment
 
 def test_runs_that_differ_in_luck_and_name_alone_have_the_same_settings() -> None:
     one = experiment("r1", "a")
-    assert one.config_hash == experiment("r2", "b", seed=7).config_hash != experiment("r3", "a", max_steps=6).config_hash
+    assert (
+        one.config_hash == experiment("r2", "b", seed=7).config_hash != experiment("r3", "a", max_steps=6).config_hash
+    )
     assert len(one.config_hash) == 12
 
 
 def test_runs_are_found_by_name_key_and_its_first_letters(tmp_path: Path) -> None:
-    for one in (experiment("r12345", "long"), experiment("r19999"), experiment("r2", "seeds"), experiment("r3", "seeds", seed=1)):
+    for one in (
+        experiment("r12345", "long"),
+        experiment("r19999"),
+        experiment("r2", "seeds"),
+        experiment("r3", "seeds", seed=1),
+    ):
         one.save(tmp_path / f"{one.run}-base")
     found = find_runs(known_runs(tmp_path), ["long", "r199", "r2"])
-    assert [(e.run, folder.name) for e, folder in found] == [("r12345", "r12345-base"), ("r19999", "r19999-base"), ("r2", "r2-base")]
-    for names, named in ((["r1"], "several runs: r12345, r19999"), (["seeds"], "r2, r3"), (["no"], "no run 'no'"), ([], "which runs")):
+    assert [(e.run, folder.name) for e, folder in found] == [
+        ("r12345", "r12345-base"),
+        ("r19999", "r19999-base"),
+        ("r2", "r2-base"),
+    ]
+    for names, named in (
+        (["r1"], "several runs: r12345, r19999"),
+        (["seeds"], "r2, r3"),
+        (["no"], "no run 'no'"),
+        ([], "which runs"),
+    ):
         with pytest.raises(BadInput, match=named):
             find_runs(known_runs(tmp_path), names)
 

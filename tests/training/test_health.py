@@ -57,7 +57,7 @@ def test_says_nothing_of_a_healthy_machine(monitored: Monitored) -> None:
     assert monitored.looks() == []
 
 
-def test_what_two_looks_find_is_said_once_and_a_peak_not_at_all(monitored: Monitored) -> None:
+def test_problems_found_twice_are_reported_once_and_peaks_never(monitored: Monitored) -> None:
     monitored.gpu = GpuMemory(799 * GIGABYTE // 10, 80 * GIGABYTE)
     assert monitored.looks(1) == []
     monitored.gpu = GpuMemory(40 * GIGABYTE, 80 * GIGABYTE)
@@ -123,10 +123,10 @@ def test_a_child_that_has_died_unnoticed_and_too_many_of_them(monitored: Monitor
     try:
         while health.psutil.Process(dead.pid).status() != health.psutil.STATUS_ZOMBIE:
             time.sleep(0.01)
-        assert monitored.looks() == [f"child process true ({dead.pid}) has ended, and nobody asked how"]
+        assert monitored.looks() == [f"child process true ({dead.pid}) has ended, and its parent has not noticed"]
         monitored.limit(child_processes=1)
         children = len(health.psutil.Process().children(recursive=True))  # other tests may have left some
-        assert f"this run has {children} child processes, 1 are many" in monitored.looks()[1]
+        assert f"this run has {children} child processes, more than 1" in monitored.looks()[1]
     finally:
         dead.wait()
         alive.kill()
@@ -187,7 +187,9 @@ def test_a_server_that_fails_or_is_gone(monitored: Monitored, tmp_path: Path, mo
     assert len(gone.looks()) == 1
 
 
-def test_a_look_that_fails_is_told_and_the_next_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_check_is_reported_and_the_next_ones_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks = iter([PermissionError("no access to /proc"), PermissionError("no access to /proc"), None, None])
     looked = threading.Event()
 

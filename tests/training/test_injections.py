@@ -96,14 +96,16 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(base: Path,
 
     told = resume("0004", "adapter_model.safetensors")
     assert [row.step for row in told.rows] == [3]
-    assert told.warnings == ["the checkpoint of step 3 is damaged or gone: going on after step 2"] == told.rows[0].warnings
+    assert (
+        told.warnings == ["the checkpoint of step 3 is damaged or gone: resuming after step 2"] == told.rows[0].warnings
+    )
     damage(model_dir(finished_run) / CHECKPOINTS / "0003" / "adapter_model.safetensors")
     told = resume("0004", "optimizer.pt")
-    assert [row.step for row in told.rows] == [1, 2, 3] and "going on after step 0" in told.warnings[0]
+    assert [row.step for row in told.rows] == [1, 2, 3] and "resuming after step 0" in told.warnings[0]
     shutil.rmtree(model_dir(finished_run) / CHECKPOINTS)
     told = Told()
     train(finished_run, base, progress=told)
-    assert [row.step for row in told.rows] == [0, 1, 2, 3] and "going on from the start" in told.warnings[0]
+    assert [row.step for row in told.rows] == [0, 1, 2, 3] and "resuming from the start" in told.warnings[0]
 
 
 def test_a_damaged_best_checkpoint_is_not_the_result(base: Path, tmp_path: Path) -> None:
@@ -122,7 +124,10 @@ def test_a_damaged_best_checkpoint_is_not_the_result(base: Path, tmp_path: Path)
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True).returncode
+    ):
         pytest.skip("needs the right to mount a small disk")
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
@@ -145,7 +150,7 @@ class FillsTheDisk(Told):
 
 def test_a_full_disk_ends_the_run_in_one_line_and_it_goes_on_when_there_is_space(base: Path, small_disk: Path) -> None:
     filler = small_disk / "filler"
-    with pytest.raises(BadInput, match="no space left .* the same command goes on") as caught:
+    with pytest.raises(BadInput, match="no space left .* the same command resumes") as caught:
         train(small_disk, base, progress=FillsTheDisk(filler))
     assert "\n" not in str(caught.value)
     before = history(small_disk)
@@ -156,7 +161,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_it_goes_on_when_there_is_space
     require_whole(small_disk)
 
 
-def test_what_is_gathered_ahead_is_weighed_by_the_policy_that_sampled_it(base: Path, tmp_path: Path) -> None:
+def test_off_policy_ratios_use_the_sampling_policy(base: Path, tmp_path: Path) -> None:
     rules = SETTINGS.model_copy(update={"max_steps_off_policy": 1, "learning_rate": 0.05, "warm_up_steps": 1})
     told = Told()
     train(tmp_path, base, rules, told)
@@ -186,7 +191,9 @@ def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) 
     told = Told()
     train(tmp_path, base, rules, told, Hanging(lambda played: played == 5))
     assert any("waiting for rollout 2 of question 1 in step 2" in sentence for sentence in told.warnings), told.warnings
-    assert told.rows[2].rollout_errors == 1 and any("1 rollouts failed (1 TimeoutError)" in sentence for sentence in told.rows[2].warnings)
+    assert told.rows[2].rollout_errors == 1 and any(
+        "1 rollouts failed (1 TimeoutError)" in sentence for sentence in told.rows[2].warnings
+    )
     require_whole(tmp_path)
 
 
@@ -235,7 +242,9 @@ def test_a_judge_that_often_talks_nonsense_costs_requests_or_a_group(
 
 def test_a_judge_that_is_down_ends_the_run_and_the_next_goes_on(judge: JudgeModel, base: Path, tmp_path: Path) -> None:
     judge.reply = lambda ids, asked: by_id(ids) if len(judge.requests) == 1 else 503
-    with pytest.raises(BadInput, match="step 2: judge openai/own at .* gave no usable scores .* the same command goes on") as caught:
+    with pytest.raises(
+        BadInput, match="step 2: judge openai/own at .* gave no usable scores .* the same command resumes"
+    ) as caught:
         train(tmp_path, base, judged(judge))
     assert "\n" not in str(caught.value)
     before = history(tmp_path)

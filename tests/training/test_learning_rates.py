@@ -1,17 +1,15 @@
-"""How fast a run learns when."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 
 import pytest
 
 from training.settings import TrainerSettings
-from training.trainer import grpo_learning_rate, warm_start_learning_rates
+from training.updates import grpo_learning_rate, warm_start_learning_rates
 
 
 def rates(schedule: str, *, steps: int = 4, rise: int = 2) -> list[float]:
-    settings = TrainerSettings(
-        max_steps=steps, learning_rate=0.4, warm_up_steps=rise, learning_rate_schedule=schedule
-    )
+    settings = TrainerSettings(max_steps=steps, learning_rate=0.4, warm_up_steps=rise, learning_rate_schedule=schedule)
     return [grpo_learning_rate(settings, step) for step in range(1, steps + 1)]
 
 

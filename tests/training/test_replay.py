@@ -117,7 +117,7 @@ def new_model(base: Path) -> art.TrainableModel:
     return art.TrainableModel(name="toy", project="tests", base_model=str(base), base_path=str(base / "art"))
 
 
-def test_what_is_replayed_is_packed_as_it_was_sampled(base: Path, tmp_path: Path) -> None:
+def test_replayed_groups_are_packed_as_they_were_sampled(base: Path, tmp_path: Path) -> None:
     groups = [sampled_group([0.0, 1.0, 0.5]), sampled_group([1.0, 0.0])]
     buffer = ReplayBuffer(tmp_path, 1)
     buffer.remember(3, groups)

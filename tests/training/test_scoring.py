@@ -99,9 +99,20 @@ def test_scores_are_clamped(model: JudgeModel, tmp_path: Path) -> None:
         lambda ids, asked: 429,
         lambda ids, asked: 503,
     ],
-    ids=["short", "prose", "unknown id", "twice the same id", "wrong form", "empty", "too many requests", "unavailable"],
+    ids=[
+        "short",
+        "prose",
+        "unknown id",
+        "twice the same id",
+        "wrong form",
+        "empty",
+        "too many requests",
+        "unavailable",
+    ],
 )
-def test_a_reply_that_cannot_be_used_is_asked_for_again_and_then_given_up(model: JudgeModel, tmp_path: Path, bad: Any) -> None:
+def test_a_reply_that_cannot_be_used_is_asked_for_again_and_then_given_up(
+    model: JudgeModel, tmp_path: Path, bad: Any
+) -> None:
     replies = iter([bad, bad, by_id])
     model.reply = lambda ids, asked: next(replies)(ids, asked)
     [(scored, use)] = score(settings(model), tmp_path / "a", group())
@@ -141,7 +152,9 @@ def test_a_judge_that_hangs_is_given_up(model: JudgeModel, tmp_path: Path) -> No
     assert scored is None and use.problem and use.requests == 2
 
 
-@pytest.mark.parametrize(("status", "named"), [(401, "refuses the key"), (404, "ruler_model"), (400, "does not accept")])
+@pytest.mark.parametrize(
+    ("status", "named"), [(401, "refuses the key"), (404, "ruler_model"), (400, "does not accept")]
+)
 def test_a_refusal_is_not_asked_again(model: JudgeModel, tmp_path: Path, status: int, named: str) -> None:
     model.reply = lambda ids, asked: status
     with pytest.raises(BadInput, match=named):
@@ -157,7 +170,11 @@ def test_the_same_group_is_asked_about_once(model: JudgeModel, tmp_path: Path) -
 
     rubric = tmp_path / "rubric.txt"
     rubric.write_text("- shorter is better")
-    others = [{"ruler_rubric": str(rubric)}, {"extra_litellm_params": {"temperature": 0.2}}, {"ruler_model": "openai/other"}]
+    others = [
+        {"ruler_rubric": str(rubric)},
+        {"extra_litellm_params": {"temperature": 0.2}},
+        {"ruler_model": "openai/other"},
+    ]
     for number, change in enumerate(others, start=2):
         score(settings(model, **change), tmp_path, group())
         assert len(model.requests) == number
@@ -173,7 +190,11 @@ def test_the_same_group_is_asked_about_once(model: JudgeModel, tmp_path: Path) -
 def test_own_rubric_and_parameters_reach_the_judge(model: JudgeModel, tmp_path: Path) -> None:
     rubric = tmp_path / "rubric.txt"
     rubric.write_text("- a cited mail is worth more than an adjective\n")
-    score(settings(model, ruler_rubric=str(rubric), extra_litellm_params={"temperature": 0.25}), tmp_path / "cache", group(2))
+    score(
+        settings(model, ruler_rubric=str(rubric), extra_litellm_params={"temperature": 0.25}),
+        tmp_path / "cache",
+        group(2),
+    )
     [request] = model.requests
     assert "- a cited mail is worth more than an adjective" in request["messages"][0]["content"]
     assert "significantly higher score" not in request["messages"][0]["content"]
@@ -201,7 +222,9 @@ def test_groups_are_judged_at_the_same_time(model: JudgeModel, tmp_path: Path) -
         return by_id(ids)
 
     model.reply = reply
-    scored = score(settings(model, ruler_timeout=600), tmp_path, *(group(2, f"question {number}") for number in range(10)))
+    scored = score(
+        settings(model, ruler_timeout=600), tmp_path, *(group(2, f"question {number}") for number in range(10))
+    )
     assert all(found is not None for found, _ in scored)
 
 
@@ -245,7 +268,9 @@ def test_a_reward_function_of_the_users(importable: None, tmp_path: Path) -> Non
     for name in ("not_a_number", "nan"):
         with pytest.raises(BadInput, match="not a finite number"):
             score(TrainerSettings(scoring="custom", reward_function=f"{HERE}:{name}"), tmp_path, group(2))
-    with pytest.raises(BadInput, match=r"^reward_function: mistaken raised KeyError: 'no such figure' \(.*test_scoring.py, line"):
+    with pytest.raises(
+        BadInput, match=r"^reward_function: mistaken raised KeyError: 'no such figure' \(.*test_scoring.py, line"
+    ):
         score(TrainerSettings(scoring="custom", reward_function=f"{HERE}:mistaken"), tmp_path, group(2))
 
 
@@ -271,7 +296,10 @@ def test_a_blend_is_the_weighted_sum(importable: None, model: JudgeModel, tmp_pa
         ({"scoring": "custom", "reward_function": "json:decoder"}, "has no function decoder"),
         ({"scoring": "verifiable", "reward_function": "json:loads"}, "would not be asked"),
         ({"scoring": "blend", "blend_weights": {}}, "blend_weights is empty"),
-        ({"ruler_api_base": "http://127.0.0.1:9", "ruler_model": "openai/own", "stop_cost": 5}, "no price of openai/own"),
+        (
+            {"ruler_api_base": "http://127.0.0.1:9", "ruler_model": "openai/own", "stop_cost": 5},
+            "no price of openai/own",
+        ),
         ({"extra_litellm_params": {"response_format": "text"}}, "'response_format' is set by other"),
     ],
 )

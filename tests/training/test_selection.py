@@ -12,7 +12,7 @@ from toy_run import Killed, ToyTask, settings, train
 
 from training.errors import BadInput
 from training.history import HISTORY_FILE, AskedQuestion, StepRecord, read_history
-from training.selection import Question, success_beliefs
+from training.selection import Question, select_questions, success_beliefs
 from training.task import Policy
 from training.trainer import TrainingRun
 
@@ -53,6 +53,16 @@ def test_learnable_questions_have_spread_where_shuffled_ones_have_little(tmp_pat
     # 50 of 300 questions are open: nothing is known before the first step, then the kinds are.
     kinds = [Counter(question.kind for question in row.questions) for row in chosen.history[1:]]
     assert kinds[0]["open"] < 3 and sum(of_step["open"] for of_step in kinds[1:]) >= 15
+
+
+def test_every_step_of_an_epoch_asks_each_kind_in_its_share() -> None:
+    task = Mixed()
+    selection = select_questions(task, task.train_scenarios(), settings(max_steps=70, groups_per_step=6))
+    steps = [selection.for_step(step, []).asked for step in range(1, 71)]
+    kinds = [Counter(question.kind for question in asked) for asked in steps]
+    assert all(2 <= step["known"] <= 4 and 1 <= step["hopeless"] <= 3 and step["open"] <= 2 for step in kinds)
+    assert sorted(question.index for asked in steps[:50] for question in asked) == list(range(300))
+    assert [question.index for question in steps[0]] != [question.index for question in steps[50]]
 
 
 def test_a_question_rests_after_it_was_asked_and_what_is_demonstrated_is_not_asked(tmp_path: Path) -> None:

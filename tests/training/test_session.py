@@ -1,4 +1,4 @@
-"""What ART is told about a model, and where a run could not gather ahead."""
+"""ART's configuration of a model, and backends that cannot gather ahead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from training.settings import TrainerSettings
 
 
 @pytest.mark.parametrize(
-    ("backend", "ahead", "two_gpus"), [("local", 1, True), ("local", 0, False), ("torch", 1, False), ("serverless", 1, False)]
+    ("backend", "ahead", "two_gpus"),
+    [("local", 1, True), ("local", 0, False), ("torch", 1, False), ("serverless", 1, False)],
 )
 def test_vllm_has_a_gpu_of_its_own_when_rollouts_and_updates_overlap(backend: str, ahead: int, two_gpus: bool) -> None:
     config = model_config(TrainerSettings(backend=backend, max_steps_off_policy=ahead, max_context=4096))
@@ -44,7 +45,7 @@ def test_a_setting_that_the_backend_would_ignore_is_refused(backend: str, ignore
         require_backend(TrainerSettings.model_validate({"backend": backend, "demonstrations": 0, **ignored}))
 
 
-def test_that_needs_a_second_gpu_and_knows_no_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_policy_local_training_needs_a_second_gpu_and_has_no_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)

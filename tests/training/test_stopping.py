@@ -37,7 +37,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
         ({"validate_every": 5, "stop_plateau_steps": 11}, "more than max_steps=10"),
         ({"validate_every": 5, "stop_target": 1.2}, "at most 1"),
         ({"validate_every": 5, "stop_target": 0.0}, "above 0"),
-        ({"stop_cost": 5}, "scoring=verifiable asks none"),
+        ({"stop_cost": 5}, "scoring=verifiable has none"),
         ({"demonstrations": 0, "max_steps": 0}, "nothing would be trained"),
         ({"epochs": 2, "max_extra_groups": 1}, "with max_extra_groups there are none: set max_steps"),
         ({"epochs": 2, "question_selection": "learnability"}, "with question_selection=learnability there are none"),
@@ -74,7 +74,7 @@ def test_without_rules_a_run_ends_with_its_last_step() -> None:
     assert not any(validation_due(rows({}, last), settings) for last in range(4))
 
 
-def test_the_best_of_equals_has_more_reward_or_is_the_earliest() -> None:
+def test_ties_go_to_the_higher_reward_then_to_the_earlier_step() -> None:
     settings = TrainerSettings(validate_every=2)
     best = best_row(rows({0: 0.5, 2: 0.8, 4: 0.8, 6: 0.7}, 7), settings)
     assert best is not None and best.step == 2
@@ -101,7 +101,7 @@ def test_a_target_is_reached_at_a_validation() -> None:
     assert stop_reason(rows({0: 0.5, 2: 0.91}, 2), settings) == "validation accuracy 91% reached stop_target=0.9"
 
 
-def test_a_margin_is_reached_by_a_gain_of_exactly_so_much() -> None:
+def test_a_gain_of_exactly_the_margin_is_enough() -> None:
     settings = TrainerSettings(validate_every=2, stop_margin=0.1, max_steps=20)
     assert stop_reason(rows({0: 0.5, 2: 0.59}, 2), settings) is None
     assert "by stop_margin=0.1" in str(stop_reason(rows({0: 0.5, 2: 0.6}, 2), settings))

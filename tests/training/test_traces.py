@@ -155,6 +155,54 @@ def test_without_a_project_nothing_is_traced_and_a_refusal_is_said(
     assert weave_server.calls == []
 
 
+class BrokenClient:
+    """A Weave client whose `breaks` fails from some time after `weave.init` on."""
+
+    def __init__(self, breaks: str) -> None:
+        self.breaks = breaks
+        self.failed = 0
+        self.feedback = self
+
+    def create_call(self, *_: Any, **__: Any) -> BrokenClient:
+        return self._done("create_call")
+
+    def finish_call(self, *_: Any, **__: Any) -> BrokenClient:
+        return self._done("finish_call")
+
+    def add(self, *_: Any) -> BrokenClient:
+        return self._done("add")
+
+    def _done(self, name: str) -> BrokenClient:
+        if name == self.breaks:
+            self.failed += 1
+            raise ConnectionError("the trace server\nis gone")
+        return self
+
+
+@pytest.mark.parametrize("breaks", ["create_call", "finish_call", "add"])
+def test_a_trace_server_that_breaks_is_one_warning_and_the_run_goes_on(breaks: str, tmp_path: Path) -> None:
+    told, client = Told(), BrokenClient(breaks)
+    train(tmp_path, _Traced(told, client, EXPERIMENT))
+    assert len(told.rows) == 2 and client.failed == 3, "one attempt per step and validation"
+    assert [line for line in told.warnings if "Weave" in line] == [
+        "Weave fails, so traces are missing: the trace server is gone; the run goes on"
+    ]
+
+
+def test_the_end_of_weave_ends_no_run(weave_server: TraceServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    import weave
+
+    def finish() -> None:
+        raise ConnectionError("the trace server is gone")
+
+    told, real_finish = Told(), weave.finish
+    monkeypatch.setattr(weave, "finish", finish)
+    with traced(told, EXPERIMENT):
+        pass
+    real_finish()
+    assert told.warnings == ["Weave fails, so traces are missing: the trace server is gone; the run goes on"]
+
+
 @pytest.mark.parametrize("wrapper", [_Traced, _Tracked])
 def test_who_listens_in_keeps_nothing_from_the_console(wrapper: type[Progress]) -> None:
     """A method that a wrapper lacks is the base class's, which tells nobody."""

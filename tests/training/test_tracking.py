@@ -38,7 +38,9 @@ def test_offline_rows_are_in_the_runs_file(tmp_path: Path, monkeypatch: pytest.M
     told = Told()
     with tracked(told, EXPERIMENT, tmp_path) as progress:
         for step in (1, 2):
-            progress.step(StepRecord(step=step, phase="grpo", checkpoint_step=step, seconds=1.0, reward=0.123456 * step))
+            progress.step(
+                StepRecord(step=step, phase="grpo", checkpoint_step=step, seconds=1.0, reward=0.123456 * step)
+            )
     assert [row.step for row in told.rows] == [1, 2]
 
     [file] = tmp_path.rglob("*.wandb")
@@ -46,7 +48,16 @@ def test_offline_rows_are_in_the_runs_file(tmp_path: Path, monkeypatch: pytest.M
     deadline = time.monotonic() + 60
     while b"0.246912" not in (written := file.read_bytes()) and time.monotonic() < deadline:
         time.sleep(0.1)  # wandb's own process writes, on a busy machine a moment after the run was finished
-    for word in ("reward", "0.123456", "0.246912", "max_steps", "git_revision", "first", "config_hash", EXPERIMENT.config_hash):
+    for word in (
+        "reward",
+        "0.123456",
+        "0.246912",
+        "max_steps",
+        "git_revision",
+        "first",
+        "config_hash",
+        EXPERIMENT.config_hash,
+    ):
         assert word.encode() in written, word
 
 

@@ -84,7 +84,9 @@ def test_the_update_carries_it_token_by_token(scale: bool, tmp_path: Path) -> No
     if scale:
         of_rollouts /= rewards.std(correction=0) + 1e-6
     expected = [
-        torch.tensor([float(whole) + 0.5 * turn for turn, size in zip(turns, (2, 3), strict=False) for _ in range(size)])
+        torch.tensor(
+            [float(whole) + 0.5 * turn for turn, size in zip(turns, (2, 3), strict=False) for _ in range(size)]
+        )
         for whole, turns in zip(of_rollouts, turn_advantages(GROUP, scale=scale), strict=True)
     ]
     factor = credited[20][0] / expected[0][0]

@@ -54,7 +54,11 @@ def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_retur
     assert {temperature for _, temperature, _ in task.asked} == {1.0}
     assert len(set(task.demonstrated)) == 5
     assert all(row.validation_reward is None for row in run.history)
-    assert (run.checkpoint_of, run.checkpoint and run.checkpoint.name, run.stopped) == (6, "0007", "max_steps=6 reached")
+    assert (run.checkpoint_of, run.checkpoint and run.checkpoint.name, run.stopped) == (
+        6,
+        "0007",
+        "max_steps=6 reached",
+    )
     assert told.reasons == []
 
 
@@ -110,7 +114,9 @@ def test_a_run_stops_early_and_says_why(tmp_path: Path, rules: dict[str, Any], l
     assert again.asked == []
 
 
-@pytest.mark.parametrize("rules", [{"validate_every": 2}, {"validate_every": 1, "stop_plateau_steps": 2}], ids=["best", "plateau"])
+@pytest.mark.parametrize(
+    "rules", [{"validate_every": 2}, {"validate_every": 1, "stop_plateau_steps": 2}], ids=["best", "plateau"]
+)
 def test_a_killed_run_decides_as_if_nothing_had_happened(tmp_path: Path, rules: dict[str, Any]) -> None:
     whole = ToyTask()
     expected = decisions(train(tmp_path / "whole", settings(**rules), whole))
@@ -148,10 +154,12 @@ def test_a_validation_that_lost_questions_chooses_no_checkpoint(tmp_path: Path) 
             return trajectory
 
     run = train(tmp_path, settings(validate_every=3), Flaky())
-    assert all(row.validation_accuracy is row.validation_reward is None for row in run.history), "only the easy ones are left"
+    assert all(row.validation_accuracy is row.validation_reward is None for row in run.history), (
+        "only the easy ones are left"
+    )
     lost = [row for row in run.history if row.validation_errors]
     assert [row.step for row in lost] == [0, 3, 6] and all(row.validation_errors < 10 for row in lost)
-    assert all("counts for nothing" in row.warnings[-1] and "of 10 questions failed" in row.warnings[-1] for row in lost)
+    assert all("is ignored" in row.warnings[-1] and "of 10 questions failed" in row.warnings[-1] for row in lost)
     assert run.checkpoint_of == 6, "the last checkpoint, as in a run without validation"
 
 
@@ -178,12 +186,24 @@ def test_a_start_that_cannot_be_validated_ends_a_run_that_compares_with_it(
 
 def test_the_settings_of_the_loss_reach_the_backend(tmp_path: Path) -> None:
     rules = settings(
-        max_steps=1, policy_loss="ppo", clip_low=0.1, clip_high=0.3, kl_penalty=0.05, advantage_balance=0.2, scale_rewards="batch"
+        max_steps=1,
+        policy_loss="ppo",
+        clip_low=0.1,
+        clip_high=0.3,
+        kl_penalty=0.05,
+        advantage_balance=0.2,
+        scale_rewards="batch",
     )
     model = CountingModel(tmp_path)
     backend = CountingBackend(model)
     asyncio.run(Trainer(ToyTask(), model, backend, rules, max_tokens=8).run())
-    expected = {"loss_fn": "ppo", "epsilon": 0.1, "epsilon_high": 0.3, "kl_penalty_coef": 0.05, "advantage_balance": 0.2}
+    expected = {
+        "loss_fn": "ppo",
+        "epsilon": 0.1,
+        "epsilon_high": 0.3,
+        "kl_penalty_coef": 0.05,
+        "advantage_balance": 0.2,
+    }
     assert backend.arguments == {**expected, "scale_rewards": False}
     known = inspect.signature(LocalBackend.train).parameters
     assert set(backend.arguments) <= set(known)
@@ -276,7 +296,14 @@ def test_rollouts_that_are_too_long_to_learn_from_are_counted(tmp_path: Path) ->
     run = train(tmp_path, settings(max_context=512, max_steps=2), task)
     assert sum(row.rollouts_too_long for row in run.history) == sum(scenario % 2 for _, _, scenario in task.asked) > 0
     told = [warning for row in run.history for warning in row.warnings]
-    assert all("more than max_context=512 tokens and are not learnt from" in warning for warning in told) and told
+    assert all("more than max_context=512 tokens and are not trained on" in warning for warning in told) and told
+
+
+def test_a_validation_that_takes_most_of_the_questions_is_a_warning(tmp_path: Path) -> None:
+    for questions, warnings in ((20, []), (21, ["validation holds out 21 of 40 train questions: add"])):
+        told = Told()
+        train(tmp_path / str(questions), settings(validate_every=6, validation_questions=questions), ToyTask(), told)
+        assert [warning[:50] for warning in told.warnings] == [warning[:50] for warning in warnings]
 
 
 def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:

@@ -48,7 +48,9 @@ class ToyTask:
         if self.die(policy, len(self.asked)):
             raise Killed
         skill = SKILL[int(policy.model.partition("@")[2])]
-        if policy.temperature:  # of four samples the third is wrong and the fourth right, so that every step has something to learn
+        if (
+            policy.temperature
+        ):  # of four samples the third is wrong and the fourth right, so that every step has something to learn
             self.times[policy.model, scenario] += 1
             correct = self.times[policy.model, scenario] % 4 / 4 < min(skill, 0.7)
         else:

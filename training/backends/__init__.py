@@ -1,4 +1,4 @@
-"""Who serves tokens and who applies gradients. All three are ART backends; the trainer cannot tell them apart."""
+"""The three backends, which sample tokens and apply gradients. All are ART backends, used through one interface."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def vllm_lora_rank(rank: int) -> int:
-    """Return the least `max_lora_rank` that vLLM takes for adapters of this rank."""
+    """Return the smallest `max_lora_rank` of vLLM that admits adapters of this rank."""
     return next((allowed for allowed in _VLLM_LORA_RANKS if allowed >= rank), rank)
 
 
 def require_backend(settings: TrainerSettings) -> str:
-    """What the configured backend would compute on, in words. Raises `BadInput` when it cannot work on this machine."""
+    """Describe the hardware that the configured backend would use.
+
+    Raises `BadInput` if the backend cannot work here.
+    """
     import os
 
     require_effect(settings)
@@ -37,9 +40,13 @@ def require_backend(settings: TrainerSettings) -> str:
         if settings.backend == "local" and settings.max_steps_off_policy:
             ahead = f"max_steps_off_policy={settings.max_steps_off_policy} with backend=local"
             if (gpus := torch.cuda.device_count()) < 2:
-                raise BadInput(f"{ahead} needs two GPUs, one that samples while the other trains; here: {gpus}. Set it to 0")
+                raise BadInput(
+                    f"{ahead} needs two GPUs, one that samples while the other trains; here: {gpus}. Set it to 0"
+                )
             if settings.warm_start_demonstrations:
-                raise BadInput(f"{ahead} has no warm start, since ART has none with a GPU for sampling alone: set demonstrations=0")
+                raise BadInput(
+                    f"{ahead} has no warm start, since ART has none with a GPU for sampling alone: set demonstrations=0"
+                )
         gpu = torch.cuda.get_device_properties(0)
         return f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB"
     if settings.backend == "local":
@@ -67,7 +74,7 @@ def require_effect(settings: TrainerSettings) -> None:
 
 
 def update_arguments(settings: TrainerSettings) -> dict[str, Any]:
-    """Arguments of the backend's `train` that say how the loss is made of rewards and probabilities (`art.loss`)."""
+    """Return the arguments of the backend's `train` that configure the loss (`art.loss`)."""
     arguments: dict[str, Any] = {
         "scale_rewards": settings.scale_rewards == "group",
         "advantage_balance": settings.advantage_balance,
@@ -80,7 +87,7 @@ def update_arguments(settings: TrainerSettings) -> dict[str, Any]:
 
 
 def free_memory(settings: TrainerSettings) -> int | None:
-    """Bytes that are free where the backend keeps the model; `None` where that cannot be told."""
+    """Return the free bytes of the memory that holds the model; `None` if unknown."""
     if settings.backend == "serverless":
         return None
     import torch
@@ -91,7 +98,7 @@ def free_memory(settings: TrainerSettings) -> int | None:
 
 
 def gpus_occupied(settings: TrainerSettings) -> int:
-    """GPUs of this machine that a run occupies as long as it lasts. The local backend needs one even where none is here yet."""
+    """Return the number of GPUs that a run occupies. The local backend counts as one even where no GPU is present."""
     if settings.backend == "local":
         return 2 if settings.max_steps_off_policy else 1
     if settings.backend == "serverless":
@@ -102,14 +109,14 @@ def gpus_occupied(settings: TrainerSettings) -> int:
 
 
 class GpuMemory(NamedTuple):
-    """Bytes of the GPU that models are on, whoever uses them."""
+    """Used and total bytes of the GPU that holds the models, all processes included."""
 
     used: int
     total: int
 
 
 def gpu_memory() -> GpuMemory | None:
-    """What is in use of the first GPU; `None` without CUDA."""
+    """Return the memory of the first GPU; `None` without CUDA."""
     import torch
 
     if not torch.cuda.is_available():
@@ -119,7 +126,7 @@ def gpu_memory() -> GpuMemory | None:
 
 
 def open_backend(settings: TrainerSettings, path: Path) -> Backend:
-    """The configured backend, keeping its files under `path`. Imports only what that backend needs.
+    """Open the configured backend with its files under `path`. Imports only what that backend needs.
 
     Raises:
         BadInput: when the backend cannot work on this machine.

@@ -86,8 +86,8 @@ def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
         require_model_folder(local)
         return _on_this_machine(local)
     _require_hub_id(base_model)
-    if (folder := hub.cached_folder(base_model)) is not None:
-        return _on_this_machine(folder).model_copy(update={"found": "in the Hub's cache on this machine"})
+    if (cached := hub.cached_folder(base_model)) is not None:
+        return _on_this_machine(cached).model_copy(update={"found": "in the Hub's cache on this machine"})
     return ModelAccess(found="will be fetched from the Hub", weight_bytes=hub.remote_weight_bytes(base_model))
 
 
@@ -99,5 +99,6 @@ def _on_this_machine(folder: Path) -> ModelAccess:
 def _require_hub_id(base_model: str) -> None:
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_model):
         raise BadInput(
-            f"base_model: {base_model!r} is no folder here, no Hub id (owner/name) and no known package ({wheels.known_packages()})"
+            f"base_model: {base_model!r} is neither a folder here, nor a Hub id (owner/name), nor a known package "
+            f"({wheels.known_packages()})"
         )

@@ -1,4 +1,4 @@
-"""Turning a checkpoint into files that other software loads: PEFT's adapter folder, or one merged model."""
+"""Export a checkpoint for other software: as PEFT's adapter folder, or merged into the base model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from training.backends.base_model import BaseModelFiles
+from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, Checkpoint
 
 

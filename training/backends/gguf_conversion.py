@@ -2,9 +2,9 @@
 
   python -m training.backends.gguf_conversion GGUF FOLDER DTYPE [TEMPLATE]
 
-Runs as a program of its own, so that its memory goes back to the system before training starts. The tokenizer gets the chat
-template in the file TEMPLATE, or else the one in the GGUF's metadata, which must render tools. Exit code 2 and one line on
-stderr: the file is damaged or of an unsupported kind.
+Runs as a program of its own, so that its memory goes back to the system before training starts. The tokenizer gets the
+chat template in the file TEMPLATE, or else the one in the GGUF's metadata, which must render tools. Exit code 2 and one
+line on stderr: the file is damaged or of an unsupported kind.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ ARCHITECTURES = ("llama", "qwen2")
 _SHARD_BYTES = 1_000_000_000
 _BLOCK_NUMBERS = 2**24
 """Numbers dequantised at a time: 64 MB in float32."""
-_PROBE = {"type": "function", "function": {"name": "probe_of_the_template", "description": "", "parameters": {}}}
+_PROBE: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "probe_of_the_template", "description": "", "parameters": {}},
+}
 
 
 def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: str | None) -> None:
@@ -62,7 +65,7 @@ def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: st
     _require_space(target.parent, sum(map(_elements, tensors)) * dtype.itemsize)
     target.mkdir()
     shards = list(_shards(tensors, dtype.itemsize))
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = "model.safetensors" if len(shards) == 1 else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         _save_shard({names[tensor.name]: tensor for tensor in shard}, target / file, processor, dtype)
@@ -90,7 +93,7 @@ def _open(gguf: Path) -> GGUFReader:
 
 
 def _require_supported(gguf: Path, reader: GGUFReader) -> str:
-    architecture = (read_field(reader, "general.architecture") or ["none"])[0]
+    architecture = next(iter(read_field(reader, "general.architecture")), "none")
     if architecture not in ARCHITECTURES:
         raise BadInput(
             f"{gguf.name} is of the architecture {architecture!r}; supported: {', '.join(ARCHITECTURES)}. "
@@ -137,7 +140,10 @@ def _head_is_embedding(reader: GGUFReader) -> bool:
 
 
 def _empty_model(gguf: Path, dtype: torch.dtype, *, tied: bool) -> PreTrainedModel:
-    """The model without weights; its config has no quantisation, which `save_pretrained` would refuse."""
+    """Return the model without weights.
+
+    Its config names no quantisation, because `save_pretrained` would refuse that.
+    """
     fields = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name).to_dict()
     for name in ("quantization_config", "_model_name_or_path"):
         fields.pop(name, None)

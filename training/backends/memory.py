@@ -2,43 +2,52 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import psutil
 
 from training.backends.model_sources.wheels import PACKAGED_MODELS
+from training.backends.torch.settings import TorchEngineSettings
 from training.errors import BadInput
 
 _FLOAT32, _BFLOAT16 = 4, 2
+_COMPACT = {"bfloat16": 2, "int8": 1}
 
 
-def available_memory() -> int | None:
-    """Return the bytes of main memory that are free; `None` where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+def available_memory() -> int:
+    """Return the bytes of main memory that are free."""
+    return psutil.virtual_memory().available
 
 
-def bytes_per_parameter(matmul_dtype: str) -> int:
-    """Return what a parameter takes: weights are loaded in float32, and layers keep a copy packed for their products."""
+def bytes_per_parameter(settings: TorchEngineSettings) -> int:
+    """Return the bytes per parameter: one compact copy, or otherwise two copies, one of them packed for products."""
     from training.backends.torch.joint_linear import multiplies_bfloat16
 
-    in_bfloat16 = matmul_dtype == "bfloat16" or (matmul_dtype == "auto" and multiplies_bfloat16())
+    if settings.base_weights != "auto":
+        return _COMPACT[settings.base_weights]
+    in_bfloat16 = settings.matmul_dtype == "bfloat16" or (settings.matmul_dtype == "auto" and multiplies_bfloat16())
     return _FLOAT32 + (_BFLOAT16 if in_bfloat16 else _FLOAT32)
 
 
-def require_memory(model: str, parameters: int, matmul_dtype: str, *, free: float | None, beside: float = 0.0) -> float:
+def require_memory(
+    model: str, parameters: int, settings: TorchEngineSettings, *, free: float | None, beside: float = 0.0
+) -> float:
     """Return the bytes that a model and everything else (`beside`) take. Raises `BadInput` if fewer are free."""
-    each = bytes_per_parameter(matmul_dtype)
-    needed = beside + each * parameters
+    needed = beside + bytes_per_parameter(settings) * parameters
     if free is not None and free < needed:
-        raise BadInput(_too_little(model, free, needed, most_parameters=(free - beside) / each))
+        raise BadInput(_too_little(model, parameters, settings, free, needed, beside))
     return needed
 
 
-def _too_little(model: str, free: float, needed: float, most_parameters: float) -> str:
-    fitting = [packaged for packaged in PACKAGED_MODELS if packaged.parameters <= most_parameters]
+def _too_little(
+    model: str, parameters: int, settings: TorchEngineSettings, free: float, needed: float, beside: float
+) -> str:
     line = f"{free / 1e9:.1f} GB of memory are free, and {model} needs {needed / 1e9:.1f} GB at least"
+    in_8_bits = beside + _COMPACT["int8"] * parameters
+    if in_8_bits <= free:
+        return (
+            f"{line}: set torch.base_weights to int8, with which it needs {in_8_bits / 1e9:.1f} GB, or free some memory"
+        )
+    most_parameters = (free - beside) / bytes_per_parameter(settings)
+    fitting = [packaged for packaged in PACKAGED_MODELS if packaged.parameters <= most_parameters]
     if not fitting:
         return f"{line}: free some memory"
     largest = max(fitting, key=lambda packaged: packaged.parameters)

@@ -1,4 +1,4 @@
-"""ART's serverless backend, with every checkpoint pulled to this machine: for the trainer a run elsewhere is like one here."""
+"""ART's serverless backend, which downloads every checkpoint, so that the trainer finds it as in a local run."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from training.errors import BadInput
 from training.history import checkpoint_folder
 
 DEFAULT_PROJECT = "email-search-agent"
-"""Of Weights & Biases, where WANDB_PROJECT names no other."""
+"""Weights & Biases project when WANDB_PROJECT is unset."""
 _MAX_REASON_CHARS = 200
 
 
 def remote_base_model(base_model: str) -> str:
-    """The base model as W&B's servers know it. Raises BadInput when it is none that they can fetch."""
+    """Return the name of the base model on W&B's servers. Raises BadInput if they cannot fetch it."""
     if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base_model) or Path(base_model).exists():
         raise BadInput(
             f"backend=serverless trains on W&B's servers, which cannot fetch base_model={base_model}: name a model of the "
@@ -36,10 +36,10 @@ def remote_base_model(base_model: str) -> str:
 
 
 class PullingServerlessBackend(ServerlessBackend):
-    """Downloads the adapter after every update. Its failures are `BadInput` that says what the service said."""
+    """Download the adapter after every update. Failures of the service become `BadInput` with its message."""
 
     async def register(self, model: Any) -> None:
-        """Registers the model, and takes back what an interrupted step left on the servers.
+        """Register the model, and delete what an interrupted step left on the servers.
 
         Raises:
             BadInput: the servers and this machine know different histories of the run.
@@ -48,17 +48,17 @@ class PullingServerlessBackend(ServerlessBackend):
             await super().register(model)
             there = await self._get_step(model)
         here = get_step_from_dir(_folder(model))
-        if there == here + 1:  # the update was finished, its row in the history was not: the step runs again
+        if there == here + 1:  # the update finished but its history row was not written, so the step runs again
             with _failures_told(f"deleting checkpoint {there} of an interrupted step"):
                 await self._delete_checkpoint_files(model, list(range(here + 1)))
                 there = await self._get_step(model)
         if there != here:
             raise BadInput(
-                f"model {model.name} has {there} checkpoints on W&B's servers and {here} here: go on where its run folder is, "
+                f"model {model.name} has {there} checkpoints on W&B's servers and {here} here: continue where its run folder is, "
                 "or start a new run with --set experiment=NAME"
             )
 
-    async def train(self, model: Any, trajectory_groups: Iterable[Any], **parameters: Any) -> ServerlessTrainResult:  # type: ignore[override]
+    async def train(self, model: Any, trajectory_groups: Iterable[Any], **parameters: Any) -> ServerlessTrainResult:
         with _failures_told("the update"):
             result = await super().train(model, trajectory_groups, **parameters)
         await self._pull(model)
@@ -71,7 +71,7 @@ class PullingServerlessBackend(ServerlessBackend):
         await self._pull(model)
 
     async def _pull(self, model: TrainableModel) -> None:
-        """The newest checkpoint, complete or not at all."""
+        """Download the newest checkpoint, all or nothing."""
         step = await self._get_step(model)
         target = checkpoint_folder(Path(_folder(model)), step)
         partial = target.with_name(f".{target.name}.partial")
@@ -100,5 +100,5 @@ def _failures_told(what: str) -> Iterator[None]:
             raise
         reason = " ".join(str(error).split())[:_MAX_REASON_CHARS] or type(error).__name__
         raise BadInput(
-            f"backend=serverless: {what} failed: {reason}; the same command goes on after the last finished step"
+            f"backend=serverless: {what} failed: {reason}; the same command resumes after the last finished step"
         ) from error

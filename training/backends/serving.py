@@ -1,4 +1,4 @@
-"""Which server answers for a trained policy: the vLLM that it was trained with where there is one, otherwise ours."""
+"""Start the server of a trained policy: vLLM if it was trained with vLLM, otherwise the torch engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import URLError
@@ -22,26 +22,47 @@ from training.errors import BadInput
 
 BASE = "base"
 _START_SECONDS = 1200.0
-"""ART's own limit for a start of vLLM, which reads the weights and captures CUDA graphs."""
+"""Seconds for vLLM to start (ART's limit): it reads the weights and captures CUDA graphs."""
 _STOP_SECONDS = 30.0
+_OF_THE_MODEL = ("base_weights", "kv_cache_tokens")
+"""Settings of the torch backend that a policy is served with as it was trained; the others are for one machine."""
 
 
 def open_policy_server(
-    model_dir: Path, adapters: Mapping[str, Path], trained_with: Mapping[str, Any], *, port: int = 0
+    model_dir: Path,
+    adapters: Mapping[str, Path],
+    trained_with: Mapping[str, Any],
+    *,
+    port: int = 0,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> PolicyServer | VllmServer:
-    """A server of the models `base` and `adapters`. `trained_with` are the settings of the training; port 0 is any free one.
+    """Start a server of `base` and `adapters`. `trained_with` holds the settings of the training; port 0 means any free port.
+
+    `warn` is told when vLLM trained the policy and cannot serve it.
 
     Raises:
         BadInput: a folder is incomplete, an adapter does not fit the base, or vLLM does not start.
     """
-    vllm = installed_vllm() if trained_with.get("backend") == "local" else None
+    of_vllm = trained_with.get("backend") == "local"
+    vllm = installed_vllm() if of_vllm else None
+    if of_vllm and vllm is None:
+        missing = "vLLM" if _gpu_here() else "GPU"
+        warn(
+            f"this policy was trained with vLLM, but there is no {missing} here: the torch engine answers, more slowly"
+        )
     if vllm is None:
-        return PolicyServer(model_dir, adapters=adapters, settings=TorchSettings(), port=port)
-    return VllmServer(vllm, model_dir, adapters, max_context=trained_with.get("max_context"), port=port)
+        return PolicyServer(model_dir, adapters=adapters, settings=serving_settings(trained_with), port=port)
+    return VllmServer(vllm, model_dir, adapters, port=port)
+
+
+def serving_settings(trained_with: Mapping[str, Any]) -> TorchSettings:
+    """Return the settings of the torch backend for serving a policy trained with the settings `trained_with`."""
+    of_training = trained_with.get("torch") or {}
+    return TorchSettings(**{name: of_training[name] for name in _OF_THE_MODEL if name in of_training})
 
 
 def installed_vllm() -> Path | None:
-    """The `vllm` command of the runtime that ART trains with; None without a GPU or before the first training."""
+    """Return the `vllm` command of ART's runtime; None without a GPU or before the first training."""
     if not _gpu_here():
         return None
     from art.vllm_runtime import RUNTIME_SERVER, get_vllm_runtime_cache_root
@@ -60,7 +81,7 @@ def _gpu_here() -> bool:
 
 
 class VllmServer:
-    """vLLM in a process of its own, with the interface of `PolicyServer`."""
+    """vLLM in a separate process, with the interface of `PolicyServer`."""
 
     def __init__(
         self,
@@ -68,11 +89,10 @@ class VllmServer:
         model_dir: Path,
         adapters: Mapping[str, Path],
         *,
-        max_context: int | None = None,
         port: int = 0,
     ) -> None:
         from art.utils.lifecycle import (
-            managed_process_cmd,  # ART takes seconds to import, and the torch engine needs none of it
+            managed_process_cmd,  # ART takes seconds to import, and the torch engine does not need it
         )
 
         descriptor, log = tempfile.mkstemp(prefix="vllm-", suffix=".log")
@@ -80,8 +100,8 @@ class VllmServer:
         self._ready = False
         port = port or _free_port()
         self._process = subprocess.Popen(
-            # Ends with this process, however that ends.
-            managed_process_cmd([str(vllm), *serve_arguments(model_dir, adapters, port, max_context)]),
+            # Ends with this process, even if that is killed.
+            managed_process_cmd([str(vllm), *serve_arguments(model_dir, adapters, port)]),
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -102,7 +122,7 @@ class VllmServer:
         self.close()
 
     def close(self) -> None:
-        """Stops vLLM and the processes that it started; safe to call twice."""
+        """Stop vLLM and the processes that it started; safe to call twice."""
         from art.utils.lifecycle import terminate_popen_process_group
 
         terminate_popen_process_group(self._process, timeout=_STOP_SECONDS)
@@ -119,22 +139,23 @@ class VllmServer:
                     if response.status == 200:
                         return
             except (URLError, OSError):
-                pass  # it does not listen yet
+                pass  # not listening yet
             time.sleep(0.5)
         raise BadInput(f"vLLM was not ready within {_START_SECONDS:.0f} s; its log is {self._log}")
 
     def _last_line(self) -> str:
         lines = [line.strip() for line in self._log.read_text("utf-8", "replace").splitlines() if line.strip()]
-        return lines[-1][:200] if lines else "it said nothing"
+        return lines[-1][:200] if lines else "its log is empty"
 
 
-def serve_arguments(model_dir: Path, adapters: Mapping[str, Path], port: int, max_context: int | None) -> list[str]:
-    """The words after `vllm`."""
+def serve_arguments(model_dir: Path, adapters: Mapping[str, Path], port: int) -> list[str]:
+    """Return the arguments of `vllm`.
+
+    The context is the base's own, as with the torch engine: `max_context` bounds what is learnt from, not what is answered.
+    """
     words = ["serve", str(model_dir), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", BASE]
     words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--return-tokens-as-token-ids"]
-    words += ["--generation-config", "vllm"]  # a model's own sampling defaults would not be those of the training
-    if max_context is not None:
-        words += ["--max-model-len", str(max_context)]
+    words += ["--generation-config", "vllm"]  # a model's sampling defaults may differ from those of the training
     if adapters:
         ranks = [json.loads((path / ADAPTER_CONFIG).read_text(encoding="utf-8"))["r"] for path in adapters.values()]
         most = str(vllm_lora_rank(max(ranks)))

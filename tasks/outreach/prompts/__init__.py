@@ -1,4 +1,4 @@
-"""The texts that a model is given, one file each."""
+"""Prompts as text files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact judge: the same fact in another form is right; dumps, candidates and other values are wrong."""
+"""The exact judge accepts the same fact in another form, and rejects dumps, lists of candidates and other values."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_other_facts_and_lists_of_candidates_are_wrong(reference: str, answer: s
     assert verdict.reason
 
 
-def test_what_the_question_says_is_no_contradiction_in_a_phrase_but_a_candidate_alone() -> None:
+def test_words_of_the_question_are_allowed_in_a_phrase_but_not_alone() -> None:
     question = "The 14:00 review of Project Heron was moved: to when, and who runs it for Piet Harlow?"
     assert judge_exactly(question, "15:30", "the 14:00 review is at 15:30").correct
     assert judge_exactly(question, "Dana Voss", "Dana Voss runs Project Heron").correct

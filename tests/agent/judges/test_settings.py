@@ -1,8 +1,11 @@
-"""The judge that a run names: whether it can be asked is known before anything is played."""
+"""Judge settings: an unusable judge is reported before the first rollout."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from loopback_model import LoopbackModel, Reply
 
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
@@ -12,7 +15,9 @@ from environment.errors import BadInput
 
 
 @pytest.mark.parametrize("kind", [TrainingConfig, EvaluationConfig])
-def test_a_judge_that_cannot_be_asked_is_one_clear_line(kind: type[JudgeSettings], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_that_cannot_be_asked_is_one_clear_line(
+    kind: type[JudgeSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     kind().require_judge()
     for settings, said in (
@@ -22,9 +27,29 @@ def test_a_judge_that_cannot_be_asked_is_one_clear_line(kind: type[JudgeSettings
         with pytest.raises(BadInput, match=said) as caught:
             settings.require_judge()
         assert "\n" not in str(caught.value)
-    kind(judge="llm", judge_api_base="http://127.0.0.1:1").require_judge()
-    monkeypatch.setenv("OPENAI_API_KEY", "a key")
-    kind(judge="llm").require_judge()
+
+
+class Door(LoopbackModel):
+    """Lets in one key."""
+
+    def answer(self, request: dict[str, Any]) -> Reply:
+        return "ready" if self.keys[-1] == "Bearer the key" else 401
+
+
+@pytest.mark.parametrize("kind", [TrainingConfig, EvaluationConfig])
+def test_a_judge_that_refuses_the_key_or_is_not_there_is_one_clear_line(
+    kind: type[JudgeSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Door.serving() as door:
+        settings = kind(judge="llm", judge_api_base=door.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "the key")
+        settings.require_judge()
+        monkeypatch.setenv("OPENAI_API_KEY", "another key")
+        with pytest.raises(BadInput, match=f"^judge_model=openai/gpt-4.1 at {door.url} cannot be asked: .*401") as said:
+            settings.require_judge()
+        assert "\n" not in str(said.value) and len(door.requests) == 2
+    with pytest.raises(BadInput, match="cannot be asked"):
+        settings.require_judge()
 
 
 def test_a_self_hosted_judge_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:

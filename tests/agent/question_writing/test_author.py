@@ -1,4 +1,4 @@
-"""What the model is sent, and what becomes of each kind of reply."""
+"""Requests to the model, and the handling of each kind of reply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ def model(model: QuestionModel) -> QuestionModel:
 
 
 def ask(model: QuestionModel, **values: object) -> Reply:
-    defaults: dict[str, object] = {"question_model": "openai/own", "question_api_base": model.url, "question_backoff": 0}
+    defaults: dict[str, object] = {
+        "question_model": "openai/own",
+        "question_api_base": model.url,
+        "question_backoff": 0,
+    }
     settings = QuestionSettings(**(defaults | values))
     return asyncio.run(QuestionAuthor(settings).write(request_for(OWNER, MAILS, 3)))
 
@@ -41,7 +45,7 @@ def test_mails_are_sent_as_data(model: QuestionModel) -> None:
     assert reply.spent == Spent(prompt_tokens=1000, completion_tokens=100, cost=reply.spent.cost)
 
 
-def test_a_model_that_can_is_held_to_the_form(model: QuestionModel) -> None:
+def test_models_with_response_schemas_get_the_schema(model: QuestionModel) -> None:
     ask(model, question_model="openai/gpt-4.1")
     schema = model.requests[0]["response_format"]
     assert schema["type"] == "json_schema"
@@ -53,7 +57,7 @@ def test_a_model_that_can_is_held_to_the_form(model: QuestionModel) -> None:
     }
 
 
-def test_cost_is_known_where_the_price_is(model: QuestionModel) -> None:
+def test_the_cost_is_known_if_the_price_is(model: QuestionModel) -> None:
     assert ask(model).spent.cost is None
     assert ask(model, question_model="openai/gpt-4.1").spent.cost == pytest.approx(1000 * 2e-6 + 100 * 8e-6)
     prices = {"input_cost_per_token": 1e-3, "output_cost_per_token": 1e-2}
@@ -63,7 +67,7 @@ def test_cost_is_known_where_the_price_is(model: QuestionModel) -> None:
 @pytest.mark.parametrize(
     "text", ['{"questions": [1]}', 'Sure:\n```json\n{"questions": [1]}\n``` Anything else?', '{"questions": [1]} {}']
 )
-def test_a_reply_is_found_in_its_wrapping(text: str) -> None:
+def test_json_is_found_inside_prose_and_fences(text: str) -> None:
     assert parse_reply(text) == [1]
 
 
@@ -92,7 +96,13 @@ def test_only_unusable_replies_are_no_reply(model: QuestionModel) -> None:
 
 @pytest.mark.parametrize(
     ("status", "requests", "words"),
-    [(401, 1, "refuses the key"), (404, 1, "is not there"), (400, 1, "does not accept"), (429, 2, "2 attempts"), (503, 2, "2 attempts")],
+    [
+        (401, 1, "refuses the key"),
+        (404, 1, "is not there"),
+        (400, 1, "does not accept"),
+        (429, 2, "2 attempts"),
+        (503, 2, "2 attempts"),
+    ],
 )
 def test_a_failing_provider_is_named(model: QuestionModel, status: int, requests: int, words: str) -> None:
     model.reply = lambda case: status

@@ -1,4 +1,4 @@
-"""Which questions are kept, and why the others are not."""
+"""Checks of written questions, and the reasons for rejecting them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def check(tmp_path: Path) -> Callable[[object], Question | str]:
     ]
     # Newer mails that match "number", so that search has something to prefer.
     emails += [
-        Email(message_id=f"<n{n}@example.com>", from_address=OWNER, date=datetime(2001, 1, 4, 10, n), body=f"Number {n}")
+        Email(
+            message_id=f"<n{n}@example.com>", from_address=OWNER, date=datetime(2001, 1, 4, 10, n), body=f"Number {n}"
+        )
         for n in range(20)
     ]
     build_database(emails, tmp_path / "mails.sqlite")
@@ -84,21 +86,26 @@ def test_a_good_question_becomes_a_row(check: Callable[[object], Question | str]
         ({"question": "How much did we say?"}, "not_found_by_search"),
     ],
 )
-def test_why_a_question_is_not_kept(check: Callable[[object], Question | str], changes: dict, reason: str) -> None:
+def test_reasons_to_reject_a_question(check: Callable[[object], Question | str], changes: dict, reason: str) -> None:
     assert check(GOOD | changes) == reason
 
 
-def test_something_else_than_a_question_is_malformed(check: Callable[[object], Question | str]) -> None:
+def test_malformed_questions_are_rejected(check: Callable[[object], Question | str]) -> None:
     for value in (None, "What?", [], 3, {"question": "What?"}):
         assert check(value) == "malformed"
 
 
-def test_what_was_asked_is_not_asked_again(check: Callable[[object], Question | str]) -> None:
+def test_duplicate_questions_are_rejected(check: Callable[[object], Question | str]) -> None:
     assert isinstance(check(GOOD), Question)
     assert check(GOOD) == "duplicate"
-    assert check(GOOD | {"question": "How large is Heron's approved budget, exactly?", "answer": "1.5 million"}) == "duplicate"
+    assert (
+        check(GOOD | {"question": "How large is Heron's approved budget, exactly?", "answer": "1.5 million"})
+        == "duplicate"
+    )
     assert check(GOOD | {"question": "Which sum may the Heron team spend from its budget?"}) == "duplicate"
-    assert isinstance(check(GOOD | {"question": "Who sent me the news about the Heron budget?", "answer": "Bob Ray"}), Question)
+    assert isinstance(
+        check(GOOD | {"question": "Who sent me the news about the Heron budget?", "answer": "Bob Ray"}), Question
+    )
     assert isinstance(check(PHONE), Question)
 
 
@@ -119,5 +126,5 @@ def test_what_was_asked_is_not_asked_again(check: Callable[[object], Question | 
         ("no", "Yes and no", False),
     ],
 )
-def test_what_counts_as_said(answer: str, text: str, said: bool) -> None:
+def test_which_answers_a_mail_contains(answer: str, text: str, said: bool) -> None:
     assert is_said(answer, text) is said

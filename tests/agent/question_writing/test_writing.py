@@ -61,7 +61,7 @@ def test_a_limit_over_all_inboxes(write: Write) -> None:
     assert len(write(questions_per_inbox=2, largest_inboxes=2, max_questions=3).questions) == 3
 
 
-def test_what_is_not_kept_is_counted(write: Write, model: QuestionModel) -> None:
+def test_rejected_questions_are_counted(write: Write, model: QuestionModel) -> None:
     def reply(case: dict[str, Any]) -> str:
         first, second = case["mails"]
         questions = [written(first), written(first), written(second, answer="B999"), written(second, mail_ids=[999])]
@@ -74,9 +74,7 @@ def test_what_is_not_kept_is_counted(write: Write, model: QuestionModel) -> None
     assert report.rejected["duplicate"] >= 9
 
 
-def test_a_killed_run_goes_on_and_pays_for_nothing_twice(
-    write: Write, model: QuestionModel, tmp_path: Path
-) -> None:
+def test_a_killed_run_resumes_without_paying_twice(write: Write, model: QuestionModel, tmp_path: Path) -> None:
     whole = write()
     asked = model.asked_about()
     content = journal(tmp_path).read_bytes()
@@ -90,9 +88,9 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(
     assert write() == whole and model.requests == []
 
 
-def test_a_model_that_goes_away_ends_the_run_and_keeps_what_there_is(write: Write, model: QuestionModel) -> None:
+def test_an_unreachable_model_ends_the_run_and_keeps_the_questions(write: Write, model: QuestionModel) -> None:
     model.reply = lambda case: good_reply(case) if len(model.requests) <= 3 else 500
-    with pytest.raises(BadInput, match="goes on after the last finished batch"):
+    with pytest.raises(BadInput, match="resumes after the last finished batch"):
         write()
     before = model.asked_about()[:3]
     model.requests.clear()

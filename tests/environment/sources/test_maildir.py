@@ -91,7 +91,6 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         "oversized": raw_mail(24, body="x" * 2_000),
         "no_message_id": raw_mail(25, message_id=None),
         "no_address": raw_mail(26, to=None, **{"from": None}),
-        "message_id_reused": raw_mail(1, body="Not what mail 1 says."),
         "too_many_recipients": raw_mail(27, to="a@b, c@d, e@f"),
         "body_too_long": raw_mail(28, body="y" * 1_000),
         "unparsable": raw_mail(29, subject="Break it"),
@@ -187,16 +186,16 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
     assert "damaged" in one_line_of(packed)
 
 
-def test_what_is_no_source_is_said_in_one_line(tmp_path: Path) -> None:
+def test_an_invalid_source_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "empty" / "cur").mkdir(parents=True)
     assert "nothing to read" in one_line_of(tmp_path / "empty")
     contents = {
         "mail.zip": (b"PK\x03\x04...", "zip archive"),
         "single.eml": (raw_mail(), "give the folder"),
-        "photo.jpg": (b"\xff\xd8\xff" * 300, "no parquet file, tar archive or mbox"),
+        "photo.jpg": (b"\xff\xd8\xff" * 300, "not a parquet file, tar archive or mbox"),
         "export.mbox.gz": (gzip.compress(b"From x\n" + raw_mail()), "unpack it first"),
         "cut.gz": (b"\x1f\x8b\x08", "cut short"),
-        "nothing": (b"", "no parquet file"),
+        "nothing": (b"", "not a parquet file"),
         "torn.parquet": (b"PAR1 and no more", "not a readable parquet file"),
     }
     for name, (content, words) in contents.items():

@@ -220,7 +220,7 @@ def test_the_thread_is_known(references: str | None, in_reply_to: str | None, ex
     assert parsed(raw_mail(references=references, in_reply_to=in_reply_to)).replies_to == expected
 
 
-def test_what_is_no_mail_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_why_a_mail_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reason(b"") == reason(b"\x89PNG\r\n\x1a\n") == reason(b"key: value\n\nnot a mail") == "no_headers"
     monkeypatch.setattr(rfc822, "MAX_MAIL_BYTES", 1_000)
     assert reason(raw_mail(body="x" * 1_000)) == "oversized"

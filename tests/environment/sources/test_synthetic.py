@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -105,7 +106,9 @@ def _check_answerable(company: Company, scenario: Scenario) -> None:
         rivals = [
             rival
             for rival in visible
-            if topic in rival.body and set(re.findall(form, rival.body.replace(topic, ""))) - {value} and _states(rival, kind)
+            if topic in rival.body
+            and set(re.findall(form, rival.body.replace(topic, ""))) - {value}
+            and _states(rival, kind)
         ]
         assert all(rival.date <= email.date for rival in rivals)
         assert len(rivals) <= 3
@@ -116,14 +119,14 @@ def _check_answerable(company: Company, scenario: Scenario) -> None:
 def _states(email: Email, kind: str) -> bool:
     """Is one of the sentences that state this kind of fact in the mail?"""
     templates = [*text()["mail"][kind]["statements"], *text()["mail"][kind]["corrections"]]
-    return any(
-        re.search(re.sub(r"\\\{\w+\\\}", ".+?", re.escape(template)), email.body) for template in templates
-    )
+    return any(re.search(re.sub(r"\\\{\w+\\\}", ".+?", re.escape(template)), email.body) for template in templates)
 
 
 def _calls_off(email: Email) -> bool:
     """Does the mail say that a value no longer holds, without a new one?"""
-    return any(re.search(re.sub(r"\\\{\w+\\\}", ".+?", re.escape(line)), email.body) for line in text()["frame"]["called_off"])
+    return any(
+        re.search(re.sub(r"\\\{\w+\\\}", ".+?", re.escape(line)), email.body) for line in text()["frame"]["called_off"]
+    )
 
 
 def test_same_company_in_processes_that_hash_differently() -> None:
@@ -318,7 +321,9 @@ def test_huge_mailboxes_do_not_run_out_of_words() -> None:
 
 
 @settings(max_examples=25)
-@example(seed=4347, train=0, test=4, questions=2, spare=0)  # a colleague in one inbox was called like the owner of another
+@example(
+    seed=4347, train=0, test=4, questions=2, spare=0
+)  # a colleague in one inbox was called like the owner of another
 @given(
     seed=st.integers(-(2**40), 2**40),
     train=st.integers(0, 2),
@@ -359,3 +364,18 @@ def test_owners_differ_up_to_the_limit() -> None:
     company = synthetic_company(7, train_inboxes=1000, test_inboxes=1000)
     owners = [company.owner(split, n) for split in ("train", "test") for n in range(1000)]
     assert len(set(owners)) == 2000
+
+
+def test_the_question_in_the_readme_is_one_of_the_default_company() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"""-d '(\{"parameters".*\})'""", readme)
+    asked = json.loads(line)["parameters"]
+    tested = [scenario for scenario in synthetic_company().scenarios() if scenario.split == "test"]
+    assert asked in [
+        {
+            "question": scenario.question,
+            "inbox_address": scenario.inbox_address,
+            "query_date": f"{scenario.query_date:%Y-%m-%d}",
+        }
+        for scenario in tested
+    ]

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from scripted_policy import ScriptedPolicy
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import HELD_OUT, NAMES, PATTERNS, built_in_scenarios
 from tasks.coding.errors import SandboxUnavailable
-from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, oracle_cells, play
+from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, play
 from tasks.coding.rewards import Result, all_tests, partial_tests, reward_function
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
-from tasks.coding.task import CodingTask, require_checked
+from tasks.coding.task import CodingTask, _openai_client, require_checked
 from training.errors import BadInput
 
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
@@ -27,13 +28,19 @@ def url() -> Iterator[str]:
         yield url
 
 
-def episode(url: str, cells: list[str], scenario: CodingScenario = SCENARIOS[0], **settings: object) -> CodingRun:
+def played(url: str, cells: list[str], scenario: CodingScenario, **settings: object) -> CodingRun:
+    """One episode of known cells."""
+
     async def run() -> CodingRun:
         async with SandboxClient(url, patience=1) as sandbox:
             chosen = CodingSettings(**settings)
             return await play(ScriptedActor(cells), scenario, chosen, sandbox, max_tokens=64, system_prompt=None)
 
     return asyncio.run(run())
+
+
+def episode(url: str, cells: list[str], **settings: object) -> CodingRun:
+    return played(url, cells, SCENARIOS[0], **settings)
 
 
 def test_the_built_in_bugs_are_the_same_every_time_and_hold_names_and_families_out() -> None:
@@ -50,13 +57,13 @@ def test_the_built_in_bugs_are_the_same_every_time_and_hold_names_and_families_o
 
 def test_every_bug_fails_before_and_passes_after_its_reference_patch(url: str) -> None:
     asyncio.run(require_checked(SCENARIOS, url))
-    repaired = SCENARIOS[0].model_copy(update={"files": SCENARIOS[0].reference_patch()})
+    repaired = SCENARIOS[0].model_copy(update={"files": SCENARIOS[0].reference_patch()["changed"]})
     with pytest.raises(BadInput, match="its tests pass before the repair"):
         asyncio.run(require_checked([SCENARIOS[1], repaired], url))
 
 
 def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
-    done = episode(url, oracle_cells(SCENARIOS[0]))
+    done = episode(url, SCENARIOS[0].oracle_cells())
     assert done.correct and done.outcome == "finished" and done.steps == 2
     assert done.record[3]["content"] == "the example passes"  # as the demonstrations say
     assert done.transcript()[-1] == {
@@ -68,7 +75,7 @@ def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
 
 
 def test_output_is_told_and_the_oldest_is_shortened_when_the_context_is_full(url: str) -> None:
-    cells = ["print('x' * 1500)", "1 / 0", "import os; os._exit(3)", "'still here'", *oracle_cells(SCENARIOS[0])]
+    cells = ["print('x' * 1500)", "1 / 0", "import os; os._exit(3)", "'still here'", *SCENARIOS[0].oracle_cells()]
     run = episode(url, cells, max_repl_steps=6, max_context_tokens=800)
     told = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
     assert told[0] == SHORTENED and run.shortened >= 1
@@ -84,6 +91,39 @@ def test_too_many_steps_and_a_full_context_end_an_episode(url: str) -> None:
 def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
     with pytest.raises(SandboxUnavailable):
         episode("http://127.0.0.1:9", ["1"])
+
+
+def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str, slow_policy: ScriptedPolicy) -> None:
+    task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64, rollout_timeout=0.1)
+
+    async def run() -> CodingRun:
+        assert _openai_client(slow_policy.policy).timeout is None
+        return await task.run(slow_policy.policy, SCENARIOS[0])
+
+    slow_policy.replies, slow_policy.tokens_between_looks = SCENARIOS[0].oracle_cells(), 7
+    assert asyncio.run(run()).correct
+
+
+@pytest.mark.parametrize("between_looks", [0, None], ids=["counters that stand still", "no counters"])
+def test_a_policys_server_that_does_nothing_is_an_error(
+    url: str, slow_policy: ScriptedPolicy, between_looks: int | None
+) -> None:
+    task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64, rollout_timeout=0.1)
+    slow_policy.replies, slow_policy.tokens_between_looks = ["1"], between_looks
+    with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
+        asyncio.run(task.run(slow_policy.policy, SCENARIOS[0]))
+
+
+def test_a_cell_that_got_no_processor_is_an_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(self: SandboxClient, method: str, path: str, body: object, **_: object) -> dict:
+        if path.endswith("/cells"):
+            return {"starved": True, "ended": "wall time limit of 10 s"}
+        return await ask(self, method, path, body)
+
+    ask = SandboxClient._ask
+    monkeypatch.setattr(SandboxClient, "_ask", busy)
+    with pytest.raises(SandboxUnavailable, match="too busy: wall time limit of 10 s"):
+        episode(url, ["1"])
 
 
 def test_cells_and_finish() -> None:

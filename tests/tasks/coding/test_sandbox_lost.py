@@ -16,7 +16,7 @@ from test_hostile_programs import descendants
 
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.errors import SandboxUnavailable
-from tasks.coding.repl import Reply, ScriptedActor, oracle_cells, play
+from tasks.coding.repl import Reply, ScriptedActor, play
 from tasks.coding.sandbox_client import SandboxClient, require_sandbox
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
@@ -69,7 +69,7 @@ def test_a_killed_service_is_an_error_and_leaves_nothing_and_the_next_one_is_wai
             with pytest.raises(SandboxUnavailable):
                 await play(actor, SCENARIO, CodingSettings(), sandbox, max_tokens=64, system_prompt=None)
             threading.Timer(1.0, lambda: later.append(start(port))).start()
-            oracle = ScriptedActor(oracle_cells(SCENARIO))
+            oracle = ScriptedActor(SCENARIO.oracle_cells())
             return (await play(oracle, SCENARIO, CodingSettings(), sandbox, max_tokens=64, system_prompt=None)).correct
 
     try:

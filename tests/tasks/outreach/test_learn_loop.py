@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from outreach_model import OutreachModel, called, without_backend
+from scripted_policy import ScriptedPolicy
 from toy_run import CountingBackend, Killed
 
 from tasks.outreach import loop as loop_module
+from tasks.outreach.evaluation import write_to_all
 from tasks.outreach.events import EventStore
 from tasks.outreach.feedback import SimulatedProspects
 from tasks.outreach.loop import LearnLoop
@@ -24,9 +26,10 @@ from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.tools import CONTEXT, FINALIZE, PROPOSE, OutreachTools
 from tasks.outreach.webhook import Outbox
-from training.progress import Progress
+from training.errors import BadInput
+from training.progress import NoProgress, Progress
 from training.settings import TrainerSettings
-from training.trainer import Trainer
+from training.validation import Validator
 
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
 RULES = TrainerSettings(
@@ -56,12 +59,51 @@ def open_task(**settings: Any) -> OutreachTask:
     return OutreachTask(GRAPH, SCENARIOS, simulation, rules, NodeScores.fresh(GRAPH, rules.node_decay))
 
 
+def test_a_slow_rollout_is_no_error_as_long_as_the_policys_server_works(slow_policy: ScriptedPolicy) -> None:
+    slow_policy.replies, slow_policy.tokens_between_looks = ["Hello!"], 7
+    task = open_task(reply_timeout=0.1)
+    trajectory = asyncio.run(task.rollout(slow_policy.policy, SCENARIOS[0]))
+    assert trajectory.metadata["outcome"] == "malformed_call" and trajectory.metrics["turns"] == 1
+
+
+def test_a_policys_server_that_does_nothing_is_an_error(slow_policy: ScriptedPolicy) -> None:
+    slow_policy.replies, slow_policy.tokens_between_looks = ["Hello!"], 0
+    with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
+        asyncio.run(open_task(reply_timeout=0.1).rollout(slow_policy.policy, SCENARIOS[0]))
+
+
+def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are_no_result(
+    model: OutreachModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, told = open_task(), list[str]()
+    played, failing = 0, {0}
+    rollout = task.rollout
+
+    async def may_fail(*arguments: Any) -> Any:
+        nonlocal played
+        played += 1
+        if played - 1 in failing:
+            raise TimeoutError("the policy server made no progress")
+        return await rollout(*arguments)
+
+    monkeypatch.setattr(task, "rollout", may_fail)
+    assert len(asyncio.run(write_to_all(task, model.policy, 1, 1, told.append))) == 4 and told == []
+    played, failing = 0, {0, 60}
+    written = asyncio.run(write_to_all(task, model.policy, 15, 1, told.append))
+    assert len(written) == 59 and told == [
+        "held-out prospects (scripted): 1 rollouts failed (1 TimeoutError: the policy server made no progress)"
+    ]
+    played, failing = 0, {0, 4}
+    with pytest.raises(BadInput, match=r"1 rollouts failed \(1 TimeoutError: .*\), more than 2% of 4"):
+        asyncio.run(write_to_all(task, model.policy, 1, 1, told.append))
+
+
 def open_loop(
     folder: Path, task: OutreachTask | None = None, url: str | None = None, progress: Progress | None = None
 ) -> LearnLoop:
     store = EventStore(folder / "feedback.sqlite")
     outbox = Outbox(folder / "run" / "webhook", url)
-    return LearnLoop(folder / "run", task or open_task(), store, outbox, progress or Progress(), RULES.max_steps)
+    return LearnLoop(folder / "run", task or open_task(), store, outbox, progress or NoProgress(), RULES.max_steps)
 
 
 def run(loop: LearnLoop) -> Any:
@@ -155,7 +197,7 @@ def test_a_kill_anywhere_repeats_no_finished_iteration(
 ) -> None:
     monkeypatch.setenv("LEARN_LOOP_WEBHOOK_SECRET", "secret")
     backend: Any = without_backend(model.url)
-    task, progress = open_task(), Progress()
+    task, progress = open_task(), NoProgress()
 
     def die_in_iteration_2(real: Any) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -178,7 +220,7 @@ def test_a_kill_anywhere_repeats_no_finished_iteration(
             name = {"state": "write_json", "scores": "write_text"}[where]
             dying.setattr(loop_module, name, die_in_iteration_2(getattr(loop_module, name)))
         elif where == "validation":
-            dying.setattr(Trainer, "_validate", die_in_iteration_2(Trainer._validate))
+            dying.setattr(Validator, "validate", die_in_iteration_2(Validator.validate))
         else:
             progress = DiesOnStep()
         dying.setattr(loop_module, "run_training", backend)

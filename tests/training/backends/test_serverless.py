@@ -66,10 +66,10 @@ def test_each_checkpoint_is_pulled_and_runs_do_not_meet(service: ServerlessServi
     assert train(service, tmp_path / "r1-aaaa").history == first.history and len(service.jobs) == 3
 
 
-def test_what_fails_is_said_and_the_run_goes_on(service: ServerlessService, tmp_path: Path) -> None:
+def test_failures_are_reported_and_the_next_run_resumes(service: ServerlessService, tmp_path: Path) -> None:
     service.fail_job = "out of capacity"
     with pytest.raises(
-        BadInput, match="the update failed: Training job failed: out of capacity; the same command goes on"
+        BadInput, match="the update failed: Training job failed: out of capacity; the same command resumes"
     ):
         train(service, tmp_path / "r1")
     service.fail_job = None

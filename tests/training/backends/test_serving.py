@@ -10,8 +10,8 @@ import pytest
 from tiny_checkpoint import tiny_checkpoint
 
 from training.backends import serving
-from training.backends.serving import VllmServer, open_policy_server, serve_arguments
-from training.backends.torch import PolicyServer
+from training.backends.serving import VllmServer, open_policy_server, serve_arguments, serving_settings
+from training.backends.torch import PolicyServer, TorchSettings
 from training.errors import BadInput
 
 ROOT = Path(__file__).parents[3]
@@ -23,7 +23,7 @@ parser.add_argument("command", choices=["serve"])
 parser.add_argument("model")
 for option in ("--host", "--served-model-name", "--tool-call-parser", "--generation-config"):
     parser.add_argument(option, required=True)
-for option in ("--port", "--max-model-len", "--max-loras", "--max-lora-rank"):
+for option in ("--port", "--max-loras", "--max-lora-rank"):
     parser.add_argument(option, type=int, required=True)
 for option in ("--enable-auto-tool-choice", "--return-tokens-as-token-ids", "--enable-lora"):
     parser.add_argument(option, action="store_true", required=True)
@@ -53,6 +53,12 @@ def install(folder: Path, source: str) -> None:
     vllm.chmod(0o755)
 
 
+def test_a_policy_is_served_with_the_base_weights_that_it_was_trained_with() -> None:
+    trained_with = {"torch": {"base_weights": "int8", "kv_cache_tokens": 8192, "threads": 64, "device": "cuda:7"}}
+    assert serving_settings(trained_with) == TorchSettings(base_weights="int8", kv_cache_tokens=8192)
+    assert serving_settings({}) == TorchSettings()
+
+
 def reply(base_url: str, model: str) -> str:
     with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         messages = [{"role": "user", "content": "Who?"}]
@@ -77,12 +83,16 @@ def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(t
 def test_without_it_ours_answers(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     models = tmp_path / "base-1", {"trained": checkpoint.path}
-    with open_policy_server(*models, {"backend": "local"}) as server:
+    told: list[str] = []
+    with open_policy_server(*models, {"backend": "local"}, warn=told.append) as server:
         assert isinstance(server, PolicyServer), "vLLM is not installed"
     install(runtime, "")
     monkeypatch.setattr(serving, "_gpu_here", lambda: False)
-    with open_policy_server(*models, {"backend": "local"}) as server:
+    with open_policy_server(*models, {"backend": "local"}, warn=told.append) as server:
         assert isinstance(server, PolicyServer), "there is no GPU"
+    with open_policy_server(*models, {"backend": "torch"}, warn=told.append):
+        pass
+    assert ["no vLLM here" in told[0], "no GPU here" in told[1], len(told)] == [True, True, 2]
 
 
 def test_a_start_that_fails_is_one_line(tmp_path: Path, runtime: Path) -> None:
@@ -91,6 +101,6 @@ def test_a_start_that_fails_is_one_line(tmp_path: Path, runtime: Path) -> None:
         VllmServer(runtime / "vllm", tmp_path, {})
 
 
-def test_what_is_not_set_is_left_to_vllm(tmp_path: Path) -> None:
-    words = serve_arguments(tmp_path, {}, 8000, None)
+def test_unset_options_are_left_to_vllm(tmp_path: Path) -> None:
+    words = serve_arguments(tmp_path, {}, 8000)
     assert "--enable-lora" not in words and "--max-model-len" not in words

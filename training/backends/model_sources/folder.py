@@ -38,7 +38,9 @@ def require_model_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise BadInput(f"base_model: {folder} has no config.json: expected a folder in Hugging Face layout")
     if not (folder / "tokenizer_config.json").is_file():
-        raise BadInput(f"base_model: {folder} has no tokenizer_config.json: save the tokenizer beside the weights")
+        raise BadInput(
+            f"base_model: {folder} has no tokenizer_config.json: save the tokenizer in the folder of the weights"
+        )
     present = {file.name for file in weight_files(folder)}
     index = folder / "model.safetensors.index.json"
     expected: Iterable[str] = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else present

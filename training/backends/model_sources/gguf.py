@@ -140,7 +140,7 @@ def convert(gguf: Path, partial: Path, origin: GgufOrigin, progress: Callable[[s
 
 
 def run_conversion(gguf: Path, target: Path, origin: GgufOrigin) -> None:
-    """Run the conversion as a program of its own, which returns its memory to the system."""
+    """Run the conversion in a separate process, which returns its memory to the system."""
     command = [sys.executable, "-m", "training.backends.gguf_conversion", str(gguf.resolve()), str(target.resolve())]
     command += [origin.dtype, *([str(origin.chat_template)] if origin.chat_template else [])]
     result = subprocess.run(

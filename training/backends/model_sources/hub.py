@@ -18,7 +18,7 @@ from training.errors import BadInput
 
 
 def from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
-    """Fetch a model into the Hub's cache, unless it is there. Raises `BadInput` if it cannot be had."""
+    """Fetch a model into the Hub's cache, unless it is there. Raises `BadInput` if it is unavailable."""
     progress(f"fetching {repo_id} from the Hugging Face Hub (or its cache)")
     return _files(repo_id, Path(_snapshot(repo_id)))
 

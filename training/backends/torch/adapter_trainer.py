@@ -56,8 +56,8 @@ class _TargetLogprobs(torch.autograd.Function):
             probabilities = (logits - normalizer).exp_()
             entropies.append(normalizer[:, 0] - torch.linalg.vecdot(probabilities, logits))
             if ctx.needs_input_grad[0]:
-                factor = network.head_factor
-                slopes.append(network.head[wanted] - (probabilities.to(factor.dtype) @ factor).to(rows.dtype))
+                expected_rows = network.head.transposed_product(probabilities)
+                slopes.append(network.head.rows(wanted).to(rows.dtype) - expected_rows.to(rows.dtype))
         if slopes:
             ctx.save_for_backward(torch.cat(slopes))
         entropy = torch.cat(entropies)
@@ -79,7 +79,7 @@ def target_logprobs(
     """Return log-probabilities and entropies (float32 [targets]) of all samples' targets, in order."""
     tree = build_tree(samples)
     device = network.device
-    plan = TreeAttention(tree.lengths, tree.paths, network.head)
+    plan = TreeAttention(tree.lengths, tree.paths, network.dtype, device)
     ids = torch.from_numpy(tree.ids).to(device)
     positions = torch.from_numpy(tree.positions).to(device)
     hidden = network.hidden(ids, positions, plan, grad_from=grad_from, record_tokens=record_tokens)

@@ -190,11 +190,13 @@ class CachedAttention:
 class TreeAttention:
     """Training: every segment of a token tree attends to its ancestors and causally to itself."""
 
-    def __init__(self, lengths: Sequence[int], paths: Sequence[Sequence[int]], like: torch.Tensor) -> None:
+    def __init__(
+        self, lengths: Sequence[int], paths: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+    ) -> None:
         """`lengths[i]` tokens in segment i; `paths[i]` the segments from the root to i, i included."""
         self._lengths = list(lengths)
         self._paths = paths
-        self._mask = CausalMask(max(sum(lengths[p] for p in path) for path in paths), like.dtype, like.device)
+        self._mask = CausalMask(max(sum(lengths[p] for p in path) for path in paths), dtype, device)
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float

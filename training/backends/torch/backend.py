@@ -1,4 +1,4 @@
-"""`TorchBackend`: ART's local backend with plain PyTorch in the place of vLLM and Unsloth.
+"""`TorchBackend`: ART's local backend with plain PyTorch instead of vLLM and Unsloth.
 
 Registration, tokenizing of rollouts, advantages, packing, history and checkpoint pruning stay ART's. Replaced are the
 service, the tokenizing of demonstrations (ART's imports Unsloth) and the choice of the packed length.
@@ -40,9 +40,9 @@ class TorchBackend(LocalBackend):
         self._settings = settings or TorchSettings()
         self._default_chat_template_tool_schema_format = "vllm_openai"  # the order in which the server renders tools
 
-    async def _get_service(self, model: TrainableModel) -> TorchService:  # type: ignore[override]
+    async def _get_service(self, model: TrainableModel) -> TorchService:
         if model.name not in self._services:
-            self._services[model.name] = TorchService(  # type: ignore[assignment]
+            self._services[model.name] = TorchService(
                 model.name, model.base_model, get_model_dir(model=model, art_path=self._path), self._settings
             )
         return cast(TorchService, self._services[model.name])
@@ -157,7 +157,7 @@ class TorchBackend(LocalBackend):
         return self._tokenizers[key]
 
     def _max_length(self, model: AnyTrainableModel, tokenizer: PreTrainedTokenizerBase) -> int:
-        configured: dict[str, Any] = (model._internal_config or {}).get("init_args", {})  # type: ignore[assignment]
+        configured: dict[str, Any] = (model._internal_config or {}).get("init_args", {})
         return int(configured.get("max_seq_length") or min(tokenizer.model_max_length, self._settings.kv_cache_tokens))
 
 
@@ -229,7 +229,9 @@ def _turn_advantages(groups: Sequence[TrajectoryGroup], scale: bool) -> dict[int
 
 
 def _number_tokens(results: Sequence[TokenizedResult]) -> None:
-    """Make `input_pos` tell which token of which result a packed token is: packing shuffles, and keeps one advantage per result."""
+    """Encode in `input_pos` the result and position of each token, because packing shuffles results and keeps one
+    advantage for each.
+    """
     stride = _stride(results)
     for number, result in enumerate(results):
         result.input_pos = [number * stride + position for position in result.input_pos]
@@ -247,7 +249,9 @@ def _credit_turns(
     table = torch.zeros(len(results), stride)
     for row, result in zip(table, results, strict=True):
         turns = of_turns[id(result.trajectory)]
-        row[: len(result.token_ids)] = torch.tensor(credited_tokens(result.assistant_mask, result.advantage, turns, credit))
+        row[: len(result.token_ids)] = torch.tensor(
+            credited_tokens(result.assistant_mask, result.advantage, turns, credit)
+        )
     mask, numbered = packed["assistant_mask"], packed["input_pos"]
     packed["input_pos"] = numbered % stride
     credited = torch.where(mask, table[numbered // stride, numbered % stride], 0.0)

@@ -56,7 +56,7 @@ class ChatRequest(BaseModel):
 
 @dataclass
 class _Streamed:
-    """The sampled part of a reply and how much of it was sent."""
+    """The sampled part of a reply, and how much of it has been sent."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -65,7 +65,7 @@ class _Streamed:
 
 
 class ChatCompletion:
-    """The replies to `request`, which are being sampled from the moment that this is made."""
+    """The replies to `request`. Sampling starts when this object is created."""
 
     def __init__(
         self,
@@ -75,7 +75,9 @@ class ChatCompletion:
         grammar: ToolGrammar,
         adapter: LoraAdapter | None,
     ) -> None:
-        """To be made in a running event loop. Raises `BadInput` when prompt and reply cannot fit, or no call can be required."""
+        """Create it in a running event loop. Raises `BadInput` if prompt and reply do not fit, or if the required call
+        is impossible.
+        """
         self._request = request
         self._chat = chat
         self._tools = request.tools if request.tool_choice != "none" else None
@@ -84,7 +86,7 @@ class ChatCompletion:
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         loop = asyncio.get_running_loop()
-        # Which reply, and a token of it with its log-probability, or `None` when it has ended.
+        # (index of a reply, its next token with log-probability, or `None` when the reply has ended)
         self._sampled: asyncio.Queue[tuple[int, tuple[int, float] | None]] = asyncio.Queue()
 
         def sampled(index: int, token: int, logprob: float) -> None:  # on the engine's thread, as is `ended`
@@ -102,7 +104,7 @@ class ChatCompletion:
                 adapter,
                 self._stops_here if self._stops else None,
                 partial(sampled, index) if request.stream else None,
-                # Each reply has a state of its own in its grammar.
+                # Each reply has its own grammar state.
                 None if name is None else grammar.one_call(self._tools or [], name),
             )
             self._futures.append(future)
@@ -110,7 +112,7 @@ class ChatCompletion:
                 future.add_done_callback(partial(ended, index))
 
     def cancel(self) -> None:
-        """Give up the replies that are not complete: their places are free again."""
+        """Cancel the incomplete replies, which frees their places."""
         for future in self._futures:
             future.cancel()
 
@@ -144,7 +146,7 @@ class ChatCompletion:
                     reply.text_sent = len(text)
                     yield self._chunk(index, delta, logprobs=self._unsent_logprobs(reply))
                 elif unsent := self._unsent_logprobs(reply):
-                    yield self._chunk(index, {}, logprobs=unsent)  # what a call is made of, as it is being written
+                    yield self._chunk(index, {}, logprobs=unsent)  # the parts of a call that is still being sampled
                 continue
             if self._futures[index].cancelled():
                 return
@@ -175,7 +177,7 @@ class ChatCompletion:
         return any(stop in text for stop in self._stops)
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        """A complete reply, whose ids are remembered for the next turn."""
+        """Return a complete reply, and remember its ids for the next turn."""
         request = self._request
         text = self._chat.decode(completion.token_ids)
         for stop in self._stops:
@@ -219,7 +221,7 @@ class ChatCompletion:
             "prompt_tokens": prompt,
             "completion_tokens": sampled,
             "total_tokens": prompt + sampled,
-            # The further replies find the prompt that the first one had computed.
+            # The other replies reuse the prompt that the first one computed.
             "prompt_tokens_details": {"cached_tokens": completions[0].cached_tokens},
         }
 
@@ -238,7 +240,7 @@ class ChatCompletion:
 
 
 def _required_call(tool_choice: str | dict[str, Any]) -> str | None:
-    """The name of the tool that has to be called, `ANY_TOOL`, or `None` when there need not be a call."""
+    """Return the name of the tool that must be called, `ANY_TOOL`, or `None` if no call is required."""
     if isinstance(tool_choice, dict):
         name = (tool_choice.get("function") or {}).get("name")
         if not isinstance(name, str) or not name:

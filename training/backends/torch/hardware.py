@@ -1,4 +1,4 @@
-"""What the torch backend asks of the machine: processors, number format of the products, freed memory."""
+"""Properties of the machine for the torch backend: processors, number format of the products, freed memory."""
 
 from __future__ import annotations
 

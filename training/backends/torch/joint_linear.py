@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -18,8 +19,60 @@ for _limit in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_limit, str(_SHAPES_REMEMBERED))
 
 
-class JointLinear:
-    """Frozen linear layers that read the same input, computed as one product, with merged or separate adapters.
+Matrices = dict[int, tuple[torch.Tensor, torch.Tensor]]
+"""Adapter matrices a [r, in] and b [out, r] by the number of the layer."""
+
+
+class JointProduct(ABC):
+    """Frozen linear layers that read the same input, computed together, with adapters for serving and for training."""
+
+    def __init__(self, linears: Sequence[torch.nn.Linear], dtype: torch.dtype) -> None:
+        """Take sizes and biases from `linears`. Outputs are of `dtype`, for inputs of any type."""
+        edges = accumulate((linear.out_features for linear in linears), initial=0)
+        self.rows = [slice(first, last) for first, last in pairwise(edges)]
+        self.in_features = linears[0].in_features
+        self.dtype = dtype
+        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
+        self.bias = torch.cat(biases).to(dtype) if biases else None
+        self._input: torch.Tensor | None = None
+        self._outputs: Sequence[torch.Tensor] = ()
+
+    @property
+    @abstractmethod
+    def weight(self) -> torch.Tensor:
+        """The base weights [out of all, in]."""
+
+    @abstractmethod
+    def merge(self, matrices: Matrices, scale: float) -> None:
+        """Serve the base weights with exactly these adapters, which must not change any more."""
+
+    @abstractmethod
+    def use(self, matrices: Matrices, scale: float) -> None:
+        """Compute with the base weights and these adapters, differentiably and without served ones, until `use_merged`."""
+
+    @abstractmethod
+    def use_merged(self) -> None:
+        """Compute with the served adapters again."""
+
+    @abstractmethod
+    def _products(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return the outputs of all layers."""
+
+    def output(self, x: torch.Tensor, number: int) -> torch.Tensor:
+        """Return the output of layer `number`. Layers are called in order with the same `x`; the first call computes all."""
+        if x is not self._input:
+            self._input, self._outputs = x, self._products(x)
+        output = self._outputs[number]
+        if number == len(self.rows) - 1:
+            self._input, self._outputs = None, ()
+        return output
+
+    def _split(self, joined: torch.Tensor) -> Sequence[torch.Tensor]:
+        return joined.split([rows.stop - rows.start for rows in self.rows], dim=-1)
+
+
+class JointLinear(JointProduct):
+    """Layers whose weights are kept in the number format of their products, computed as one product.
 
     On CPUs the served weight is packed for oneDNN's kernels. They are 1.5 to 2 times as fast as the plain ones on the few
     rows of a decoding step, and a tenth faster on long prompts. Packed weights have no gradient, so training uses the
@@ -29,22 +82,15 @@ class JointLinear:
 
     def __init__(self, linears: Sequence[torch.nn.Linear], dtype: torch.dtype) -> None:
         """Multiply in `dtype`, which is also the type of the outputs, for inputs of any type."""
-        edges = accumulate((linear.out_features for linear in linears), initial=0)
-        self.rows = [slice(first, last) for first, last in pairwise(edges)]
-        self.in_features = linears[0].in_features
-        self.dtype = dtype
-        biases = [linear.bias.detach() for linear in linears if linear.bias is not None]
-        self.bias = torch.cat(biases).to(dtype) if biases else None
+        super().__init__(linears, dtype)
         self._plain: torch.Tensor | None = torch.cat([linear.weight.detach() for linear in linears]).to(dtype)
         self._packs = can_pack(self._plain)
         self._served: torch.Tensor | None = None
-        self._merged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._merged: Matrices = {}
         self._scale = 0.0
         self._wide: torch.Tensor | None = None
         self._explicit: _Explicit | None = None
         self._use_base = False
-        self._input: torch.Tensor | None = None
-        self._outputs: Sequence[torch.Tensor] = ()
 
     @property
     def weight(self) -> torch.Tensor:
@@ -59,13 +105,11 @@ class JointLinear:
         if self._packs:
             self._served, self._plain = self._weight_to_serve(), None
 
-    def merge(self, matrices: dict[int, tuple[torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Serve the base weights with exactly these adapters (layer number -> matrices), which must not change any more."""
+    def merge(self, matrices: Matrices, scale: float) -> None:
         self._plain = self.weight
         self._served, self._merged, self._scale = None, matrices, scale
 
-    def use(self, matrices: dict[int, tuple[torch.Tensor, torch.Tensor]], scale: float) -> None:
-        """Compute with the base weights and these adapters, differentiably and without merged ones, until `use_merged`."""
+    def use(self, matrices: Matrices, scale: float) -> None:
         self._use_base, self._explicit = True, None
         if self._plain is not None:
             self._served = None
@@ -77,19 +121,15 @@ class JointLinear:
             self._wide = F.pad(weight, (0, rank))
             if self._plain is not None:
                 self._plain = self._wide[:, : self.in_features]  # a view, so that the weight is in memory once
-        self._explicit = _Explicit(self._wide, self.bias, scale, [self.rows[number] for number in matrices], [*matrices.values()])
+        self._explicit = _Explicit(
+            self._wide, self.bias, scale, [self.rows[number] for number in matrices], [*matrices.values()]
+        )
 
     def use_merged(self) -> None:
         self._use_base, self._explicit = False, None
 
-    def output(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Return the output of layer `number`. Layers are called in order with the same `x`; the first call computes all."""
-        if x is not self._input:
-            self._input, self._outputs = x, self._product(x).split([rows.stop - rows.start for rows in self.rows], dim=-1)
-        output = self._outputs[number]
-        if number == len(self.rows) - 1:
-            self._input, self._outputs = None, ()
-        return output
+    def _products(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
+        return self._split(self._product(x))
 
     def _product(self, x: torch.Tensor) -> torch.Tensor:
         if self._explicit is not None:
@@ -117,9 +157,9 @@ class JointLinear:
 
 
 class Projection(torch.nn.Module):
-    """One layer of a `JointLinear`, in the place of the model's own linear layer."""
+    """One layer of a `JointProduct` that replaces the model's own linear layer."""
 
-    def __init__(self, joint: JointLinear, number: int) -> None:
+    def __init__(self, joint: JointProduct, number: int) -> None:
         super().__init__()
         self.joint = joint
         self.number = number

@@ -10,18 +10,19 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
 
 from training.backends.memory import available_memory, require_memory
 from training.backends.model_sources.folder import parameter_count
 from training.backends.torch.attention import RAGGED, AttentionPlan, KVPool
-from training.backends.torch.hardware import chosen_device, chosen_matmul_dtype, physical_cores
-from training.backends.torch.joint_linear import JointLinear, Projection, can_pack, pack, packed_linear
+from training.backends.torch.compact_weight import CompactEmbedding, CompactLinear, CompactWeight
+from training.backends.torch.hardware import chosen_device, chosen_matmul_dtype, physical_cores, release_memory
+from training.backends.torch.joint_linear import JointLinear, JointProduct, Matrices, Projection
 from training.backends.torch.lora import LoraAdapter, layer_index, load_adapter, new_adapter, save_adapter
+from training.backends.torch.output_head import DenseHead, OutputHead
 from training.backends.torch.settings import TorchSettings
+from training.backends.torch.weight_files import WeightFiles
 from training.errors import BadInput
 
 PROJECTIONS = {
@@ -37,6 +38,7 @@ class PolicyNetwork:
     """A Llama-like causal language model (Llama, Qwen2) that computes ragged rows of tokens.
 
     Tensors are float32 on CPU, except in the layers' matrix products (`TorchSettings.matmul_dtype`), and bfloat16 on CUDA.
+    Base weights may be kept in fewer bits (`TorchSettings.base_weights`); they are read from the mapped files layer by layer.
     At most one adapter is merged at a time (`merged`).
     """
 
@@ -47,40 +49,75 @@ class PolicyNetwork:
         self.model_dir = Path(model_dir)
         if not (self.model_dir / "config.json").is_file():
             raise BadInput(f"No model in {self.model_dir}: expected a folder with config.json and safetensors weights.")
-        dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         if self.device.type == "cpu":
             parameters = parameter_count(self.model_dir)
-            require_memory(self.model_dir.name, parameters, settings.matmul_dtype, free=available_memory())
-        disable_progress_bar()
-        model = AutoModelForCausalLM.from_pretrained(self.model_dir, dtype=dtype, attn_implementation=RAGGED)
-        model.to(self.device).eval().requires_grad_(False)
-        self.config = model.config
-        self.dtype = dtype
-        matmul_dtype = chosen_matmul_dtype(settings, dtype)
-        self.recorded_tokens: int = settings.recorded_tokens or _RECORDED_TOKENS[matmul_dtype]
-        self.body = model.model
-        self.layer_count = len(self.body.layers)
-        frozen_layers = max(0, self.layer_count - (settings.lora_layers or self.layer_count))
+            require_memory(self.model_dir.name, parameters, settings, free=available_memory())
+        self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        self._settings = settings
+        self._matmul_dtype = chosen_matmul_dtype(settings, self.dtype)
+        self.recorded_tokens: int = settings.recorded_tokens or _RECORDED_TOKENS[self._matmul_dtype]
+        self.config = AutoConfig.from_pretrained(self.model_dir)
+        if getattr(self.config, "quantization_config", None):
+            raise BadInput(f"The model in {self.model_dir} is quantised already: take it in bfloat16 or float32.")
         self.context_length: int = self.config.max_position_embeddings
-        self.end_ids = _end_ids(model)
+        self.end_ids = _end_ids(self.model_dir, self.config)
         self.merged: LoraAdapter | None = None
         self.linears: dict[str, Projection] = {}
-        for index, layer in enumerate(self.body.layers):
-            for block_name, joints in PROJECTIONS.items():
-                block = getattr(layer, block_name)
-                for names in joints:
-                    joint = JointLinear([getattr(block, name) for name in names], matmul_dtype)
-                    if index < frozen_layers:
-                        joint.forget_plain()
-                    for number, name in enumerate(names):
-                        projection = Projection(joint, number)
-                        setattr(block, name, projection)
-                        self.linears[f"model.layers.{index}.{block_name}.{name}"] = projection
-        for parameter in model.parameters():  # one tensor left on the mapped weight file would keep all of it in memory
-            parameter.data = parameter.data.clone()
-        self.head: torch.Tensor = model.lm_head.weight.detach()
-        self.head_factor = self.head.to(matmul_dtype)
-        self._packed_head = pack(self.head) if can_pack(self.head) else None
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(self.config, attn_implementation=RAGGED)
+        model.eval().requires_grad_(False)
+        self.body = model.model
+        self.layer_count = len(self.body.layers)
+        files = WeightFiles(self.model_dir)
+        frozen_layers = max(0, self.layer_count - (settings.lora_layers or self.layer_count))
+        for index in range(self.layer_count):
+            self._load_layer(index, files, trained=index >= frozen_layers)
+        self._load_around_layers(model, files)
+        release_memory()
+
+    def _load_layer(self, index: int, files: WeightFiles, *, trained: bool) -> None:
+        layer, prefix = self.body.layers[index], f"model.layers.{index}"
+        stored = {name: files.read(f"{prefix}.{name}", meta.shape) for name, meta in layer.named_parameters()}
+        layer.load_state_dict(stored, assign=True)
+        for block_name, joints in PROJECTIONS.items():
+            block = getattr(layer, block_name)
+            for names in joints:
+                joint = self._joint([getattr(block, name).to(self.device) for name in names])
+                if isinstance(joint, JointLinear) and not trained:
+                    joint.forget_plain()
+                for number, name in enumerate(names):
+                    projection = Projection(joint, number)
+                    setattr(block, name, projection)
+                    self.linears[f"{prefix}.{block_name}.{name}"] = projection
+        for parameter in layer.parameters():  # those of the norms; copies, since views keep the mapped file in memory
+            parameter.data = parameter.data.to(self.device, self.dtype, copy=True)
+
+    def _joint(self, linears: list[torch.nn.Linear]) -> JointProduct:
+        if self._settings.base_weights == "auto":
+            return JointLinear(linears, self._matmul_dtype)
+        return CompactLinear(linears, self._settings.base_weights, self._matmul_dtype)
+
+    def _load_around_layers(self, model: torch.nn.Module, files: WeightFiles) -> None:
+        """Load last norm, embeddings and output head, which may be the embeddings."""
+        norm = files.read("model.norm.weight", self.body.norm.weight.shape)
+        self.body.norm.load_state_dict({"weight": norm.to(self.device, self.dtype, copy=True)}, assign=True)
+        self.body.rotary_emb = type(self.body.rotary_emb)(config=self.config).to(self.device)
+        names = {"model.embed_tokens.weight": self.body.embed_tokens.weight.shape}
+        if not self.config.tie_word_embeddings:
+            names["lm_head.weight"] = model.lm_head.weight.shape
+        self.head: OutputHead
+        if self._settings.base_weights == "auto":
+            dense = [files.read(name, shape).to(self.device, self.dtype, copy=True) for name, shape in names.items()]
+            self.body.embed_tokens.load_state_dict({"weight": dense[0]}, assign=True)
+            self.head = DenseHead(dense[-1], self._matmul_dtype)
+            return
+        # The head multiplies in `dtype`: log-probabilities are differences of its outputs.
+        kept = self._settings.base_weights
+        compact = [
+            CompactWeight([files.read(name, shape).to(self.device)], kept, self.dtype) for name, shape in names.items()
+        ]
+        self.body.embed_tokens = CompactEmbedding(compact[0], self.dtype)
+        self.head = compact[-1]
 
     def kv_pool(self, tokens: int) -> KVPool:
         attention = self.body.layers[0].self_attn
@@ -128,9 +165,7 @@ class PolicyNetwork:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits, float32 [n, vocabulary], of `hidden` [n, width]; not differentiable."""
-        if self._packed_head is not None:
-            return packed_linear(hidden, self._packed_head)
-        return F.linear(hidden, self.head).float()
+        return self.head.product(hidden).float()
 
     @torch.inference_mode(False)  # weights made in inference mode could not be trained on later
     @torch.no_grad()
@@ -157,11 +192,9 @@ class PolicyNetwork:
             for joint in joints:
                 joint.use_merged()
 
-    def _by_joint(
-        self, adapter: LoraAdapter | None, touched_too: LoraAdapter | None
-    ) -> dict[JointLinear, dict[int, tuple[torch.Tensor, torch.Tensor]]]:
+    def _by_joint(self, adapter: LoraAdapter | None, touched_too: LoraAdapter | None) -> dict[JointProduct, Matrices]:
         """Return the matrices of `adapter` by projection number, for each joint product that either adapter changes."""
-        joints: dict[JointLinear, dict[int, tuple[torch.Tensor, torch.Tensor]]] = {}
+        joints: dict[JointProduct, Matrices] = {}
         for name in touched_too.matrices if touched_too else ():
             joints[self.linears[name].joint] = {}
         for name, pair in adapter.matrices.items() if adapter else ():
@@ -190,8 +223,12 @@ def load_network(model_dir: str | os.PathLike[str], settings: TorchSettings) -> 
         return loader.submit(PolicyNetwork, model_dir, settings).result()
 
 
-def _end_ids(model: torch.nn.Module) -> frozenset[int]:
-    end = model.generation_config.eos_token_id
+def _end_ids(model_dir: Path, config: PreTrainedConfig) -> frozenset[int]:
+    """Return the ids that end a reply, by the generation config if there is one."""
+    try:
+        end = GenerationConfig.from_pretrained(model_dir).eos_token_id
+    except OSError:
+        end = None
     if end is None:
-        end = model.config.eos_token_id
+        end = config.eos_token_id
     return frozenset([end] if isinstance(end, int) else end or [])

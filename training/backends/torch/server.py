@@ -52,7 +52,7 @@ def create_app(
     engine: Engine, chat: ChatFormat, resolve: ResolveModel, model_names: Callable[[], list[str]]
 ) -> FastAPI:
     """The HTTP application. `model_names` is what `/v1/models` lists."""
-    grammar = ToolGrammar(chat.tokenizer, engine.network.head.shape[0])
+    grammar = ToolGrammar(chat.tokenizer, engine.network.config.vocab_size)
     app = FastAPI(title="policy server", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.exception_handler(BadInput)
@@ -90,7 +90,7 @@ def create_app(
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         completion = ChatCompletion(body, engine, chat, grammar, resolve(body.model))
         gone = asyncio.ensure_future(_disconnected(request))
-        gone.add_done_callback(lambda _: completion.cancel())  # when it has all been sampled nothing is left to cancel
+        gone.add_done_callback(lambda _: completion.cancel())  # does nothing if everything has been sampled
         if body.stream:
             return StreamingResponse(_events(completion, gone), media_type="text/event-stream")
         try:
@@ -108,7 +108,7 @@ async def _events(completion: ChatCompletion, gone: asyncio.Future[None]) -> Asy
         async for chunk in completion.chunks():
             yield f"data: {json.dumps(chunk)}\n\n"
         yield "data: [DONE]\n\n"
-    except Exception as error:  # the status has been sent, so the client learns of it in the only way left
+    except Exception as error:  # the status has been sent, so an event is the only way left to report the error
         yield f"data: {json.dumps(_error_body(500, str(error)))}\n\n"
         raise
     finally:

@@ -22,6 +22,10 @@ class TorchEngineSettings(BaseModel):
     matmul_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the layers' matrix products on a CPU. bfloat16 is about twice as fast; `auto` takes it where the
     processor has instructions for it. Everything else is float32, including the adapter and its gradients."""
+    base_weights: Literal["auto", "bfloat16", "int8"] = "auto"
+    """How base weights are kept. `auto` keeps them as their products need them, in up to two copies, which is fastest.
+    `bfloat16` and `int8` (one scale per row) keep each once, in 2 bytes or 1, and convert blocks of them in every product;
+    the adapter is then never merged. int8 changes the weights a little: docs/training.md."""
     kv_cache_tokens: int = Field(default=20_480, ge=256)
     """Size of the cache of keys and values in tokens, shared by running and finished conversations."""
     step_tokens: int = Field(default=512, ge=16)

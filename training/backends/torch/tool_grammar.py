@@ -43,14 +43,25 @@ class ToolGrammar:
             )
         rules = [f"start: {' | '.join(f'call{i}' for i in range(len(chosen)))}"]
         for i, function in enumerate(chosen):
-            opening = f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": '
+            opening = f'\n{{"name": {json.dumps(function["name"])}, "arguments": '
             parameters = function.get("parameters") or {"properties": {}, "additionalProperties": False}
             if not isinstance(parameters, Mapping):
                 raise BadInput(f"tools: the parameters of {function['name']} are not a JSON schema.")
             schema = {"type": "object", **parameters, "x-guidance": _AS_TEMPLATES_WRITE}
-            rules.append(f"call{i}: {json.dumps(opening)} arguments{i} {json.dumps('}' + chr(10) + '</tool_call>')}")
+            parts = [
+                self._mark("<tool_call>"),
+                json.dumps(opening),
+                f"arguments{i}",
+                json.dumps("}\n"),
+                self._mark("</tool_call>"),
+            ]
+            rules.append(f"call{i}: {' '.join(parts)}")
             rules.append(f"arguments{i}: %json {json.dumps(schema)}")
         return self._allowed("\n".join(rules))
+
+    def _mark(self, mark: str) -> str:
+        """Return `mark` as a part of a grammar: as a token of its own if the tokenizer has one (Qwen2.5), which text never matches."""
+        return mark if mark in self._tokenizer.get_added_vocab() else json.dumps(mark)
 
     def _allowed(self, grammar: str) -> AllowedTokens:
         from llguidance import LLMatcher

@@ -275,7 +275,10 @@ def test_a_long_conversation_is_recorded_in_part(network: PolicyNetwork, trainer
                 storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        with network.training_adapter(trainer.adapter), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with (
+            network.training_adapter(trainer.adapter),
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        ):
             logprobs, _ = target_logprobs(network, [sample], trainer._grad_from, record_tokens=record_tokens)
             kept[record_tokens] = sum(storages.values())
             logprobs.sum().backward()

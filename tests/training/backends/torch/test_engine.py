@@ -153,7 +153,9 @@ def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: E
 
 
 @pytest.mark.parametrize("lora_layers", [None, 1])
-def test_an_update_has_the_memory_of_the_cache(model_dir: Path, settings: TorchSettings, lora_layers: int | None) -> None:
+def test_an_update_has_the_memory_of_the_cache(
+    model_dir: Path, settings: TorchSettings, lora_layers: int | None
+) -> None:
     settings = settings.model_copy(update={"lora_layers": lora_layers})
     engine = Engine(PolicyNetwork(model_dir, settings), settings)
     store = weakref.ref(engine._pool.store)
@@ -173,7 +175,7 @@ def test_seed_reproduces_and_top_p_restricts(engine: Engine) -> None:
     assert narrow.token_ids == greedy.token_ids
 
 
-def test_what_was_said_twice_takes_fewer_steps_the_third_time(model_dir: Path, engine: Engine) -> None:
+def test_repeated_replies_take_fewer_steps(model_dir: Path, engine: Engine) -> None:
     prompt = prompts(1, shared=30)[0]
     replies, steps = [], []
     for _ in range(3):
@@ -186,7 +188,7 @@ def test_what_was_said_twice_takes_fewer_steps_the_third_time(model_dir: Path, e
     assert 24 <= engine.counters["accepted_tokens"] <= engine.counters["drafted_tokens"] < 30
 
 
-def test_what_a_reply_counts_is_counted_when_it_is_told(engine: Engine) -> None:
+def test_counters_are_updated_before_on_token(engine: Engine) -> None:
     told: list[int] = []
     future = engine.submit(prompts(1, shared=10)[0], SamplingParams(max_tokens=40, seed=1))
     future.add_done_callback(lambda _: told.append(engine.counters["sampled_tokens"]))
@@ -195,7 +197,9 @@ def test_what_a_reply_counts_is_counted_when_it_is_told(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("wrong", [1, 2, 3, 5, 100])
-def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_guesses_change_nothing(
+    model_dir: Path, settings: TorchSettings, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a reply that is known before, one guess of every `wrong` is another token; others are sampled beside it."""
     network = PolicyNetwork(model_dir, settings)
     prompt, *others = prompts(3, shared=30)
@@ -240,7 +244,9 @@ def test_wrong_guesses_change_nothing(model_dir: Path, settings: TorchSettings, 
     engine.close()
 
 
-def test_guesses_leave_a_step_its_size(model_dir: Path, settings: TorchSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_leave_a_step_its_size(
+    model_dir: Path, settings: TorchSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = Engine(PolicyNetwork(model_dir, settings), settings.model_copy(update={"step_tokens": 16}))
     monkeypatch.setattr(NgramSpeculation, "propose", lambda _, ids, most: [7] * most)
     sizes, attention = [], CachedAttention.__init__

@@ -36,7 +36,10 @@ def adapters(**ranks: int) -> Matrices:
     numbers = {"first": 0, "second": 1, "third": 2}
     torch.manual_seed(1)
     return {
-        numbers[name]: (torch.randn(rank, WIDTH).requires_grad_(), torch.randn(HEIGHTS[numbers[name]], rank).requires_grad_())
+        numbers[name]: (
+            torch.randn(rank, WIDTH).requires_grad_(),
+            torch.randn(HEIGHTS[numbers[name]], rank).requires_grad_(),
+        )
         for name, rank in ranks.items()
     }
 
@@ -76,7 +79,13 @@ def test_one_adapter_after_another_leaves_nothing_behind() -> None:
     linears = layers(bias=False)
     joint = JointLinear(linears, torch.get_default_dtype())
     x = torch.randn(1, 5, WIDTH)
-    for matrices in (adapters(first=2, second=2), adapters(second=2, third=2), adapters(first=3), {}, adapters(third=4)):
+    for matrices in (
+        adapters(first=2, second=2),
+        adapters(second=2, third=2),
+        adapters(first=3),
+        {},
+        adapters(third=4),
+    ):
         joint.use(matrices, 2.0)
         with torch.no_grad():
             torch.testing.assert_close(together(joint, x), one_by_one(linears, matrices, 2.0, x))
@@ -86,7 +95,7 @@ def test_one_adapter_after_another_leaves_nothing_behind() -> None:
 
 
 @torch.no_grad()
-def test_what_is_merged_is_served_and_hidden_from_training() -> None:
+def test_merged_adapters_are_served_and_hidden_from_training() -> None:
     linears, served, trained = layers(bias=True), adapters(first=2, third=1), adapters(second=2)
     joint = JointLinear(linears, torch.get_default_dtype())
     x = torch.randn(1, 5, WIDTH)
@@ -117,11 +126,13 @@ def test_the_served_weight_makes_room_for_training_and_comes_back() -> None:
         torch.testing.assert_close(together(joint, x), before, rtol=0, atol=0)
 
 
-def test_what_is_kept_for_shapes_of_products_is_bounded() -> None:
+def test_caches_per_product_shape_are_bounded() -> None:
     """In a process of its own: the limits are read from the environment once."""
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     show = f"import os, training.backends.torch.joint_linear; print(*map(os.environ.get, {names}))"
     without = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
     for environment, expected in ((without, "256 256"), ({**without, "LRU_CACHE_CAPACITY": "7"}, "256 7")):
-        shown = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, timeout=120, check=True)
+        shown = subprocess.run(
+            [sys.executable, "-c", show], env=environment, capture_output=True, text=True, timeout=120, check=True
+        )
         assert shown.stdout.split("\n")[-2] == expected

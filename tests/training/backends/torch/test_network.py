@@ -14,15 +14,20 @@ MAPS = Path("/proc/self/maps")
 
 
 @pytest.mark.skipif(not MAPS.is_file(), reason="only Linux tells which files are mapped")
-def test_the_file_of_the_weights_does_not_stay_in_memory(llama_dir: Path, settings: TorchSettings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("base_weights", ["auto", "bfloat16", "int8"])
+def test_the_file_of_the_weights_does_not_stay_in_memory(
+    llama_dir: Path, settings: TorchSettings, tmp_path: Path, base_weights: str
+) -> None:
     """Layers keep their weights in a form of their own: the file's would be there twice."""
     folder = shutil.copytree(llama_dir, tmp_path / "model")
-    network = load_network(folder, settings)
+    network = load_network(folder, settings.model_copy(update={"base_weights": base_weights}))
     assert len(network.linears) > 0
     assert str(folder) not in MAPS.read_text()
 
 
-@pytest.mark.parametrize(("chosen", "dtype", "recorded"), [(None, "float32", 896), (None, "bfloat16", 2048), (100, "bfloat16", 100)])
+@pytest.mark.parametrize(
+    ("chosen", "dtype", "recorded"), [(None, "float32", 896), (None, "bfloat16", 2048), (100, "bfloat16", 100)]
+)
 def test_the_number_format_decides_how_many_activations_are_kept(
     llama_dir: Path, settings: TorchSettings, chosen: int | None, dtype: str, recorded: int
 ) -> None:

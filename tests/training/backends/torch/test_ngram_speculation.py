@@ -1,4 +1,4 @@
-"""Guesses are what followed the same three tokens twice running, and no more than that."""
+"""A guess is proposed only if it followed the same three tokens twice in a row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def learn(table: NgramSpeculation, prompt: list[int], reply: list[int]) -> None:
     table.learn(np.array([*prompt, *reply]), len(prompt), len(prompt) + len(reply))
 
 
-def test_a_call_is_guessed_after_two_that_were_alike_and_up_to_where_they_differ() -> None:
+def test_a_call_is_guessed_after_two_equal_ones_up_to_their_first_difference() -> None:
     table = NgramSpeculation()
     learn(table, [1, 1, 1], CALL)
     assert table.propose(np.array([1, 1, 1]), 12) == []

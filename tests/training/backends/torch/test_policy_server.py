@@ -104,7 +104,7 @@ def test_n_replies_are_those_of_consecutive_seeds(client: openai.OpenAI) -> None
 
 
 def wait_until_nothing_runs(server: PolicyServer) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while server._engine.running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server._engine.running() == 0

@@ -88,7 +88,7 @@ def comparable(completion: Any) -> list[dict[str, Any]]:
     "changes",
     [{"temperature": 0}, {"seed": 3}, {"n": 3, "seed": 4}, {"seed": 3, "tools": [SEARCH]}, {"seed": 8, "top_p": 0.9}],
 )
-def test_what_the_model_says_at_random(client: openai.OpenAI, changes: dict[str, Any]) -> None:
+def test_random_replies(client: openai.OpenAI, changes: dict[str, Any]) -> None:
     whole, streamed = both(client, **changes)
     assert whole == streamed
     assert whole[0]["content"]
@@ -107,7 +107,7 @@ def test_what_the_model_says_at_random(client: openai.OpenAI, changes: dict[str,
         "ends with <tool",
     ],
 )
-def test_what_it_is_made_to_say(client: openai.OpenAI, says: Callable[[str], Callable[[], None]], text: str) -> None:
+def test_forced_replies(client: openai.OpenAI, says: Callable[[str], Callable[[], None]], text: str) -> None:
     whole, streamed = both(client, says(text), tools=[SEARCH], max_tokens=400)
     assert whole == streamed
     assert len(whole[0]["calls"]) == (0 if "nonsense" in text else text.count("</tool_call>"))
@@ -164,7 +164,7 @@ def test_a_client_that_leaves_in_the_middle_frees_its_place(server: PolicyServer
     for _, _ in zip(range(6), stream, strict=False):
         pass
     stream.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while server._engine.running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server._engine.running() == 0

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from training.backends.torch.chat_format import ChatFormat
-from training.backends.torch.tool_grammar import ToolGrammar
+from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 
 USER = [{"role": "user", "content": "read the mails"}]
 
@@ -42,6 +42,18 @@ def ask(client: openai.OpenAI, **changes: Any) -> Any:
         **{"model": "base", "messages": USER, "tools": TOOLS, "max_tokens": 200, "logprobs": True, **changes},
         extra_body={"return_token_ids": True},
     )
+
+
+@pytest.mark.parametrize("marks", [[], ["<tool_call>", "</tool_call>"]], ids=["as text", "as tokens"])
+def test_a_call_can_be_written_whether_or_not_its_marks_are_tokens(llama_dir: Path, marks: list[str]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(llama_dir)
+    tokenizer.add_tokens(marks)
+    allowed = ToolGrammar(tokenizer, len(tokenizer)).one_call(TOOLS, ANY_TOOL)
+    call = '<tool_call>\n{"name": "paint", "arguments": {"colour": "red"}}\n</tool_call><|im_end|>'
+    ids = tokenizer.encode(call, add_special_tokens=False)
+    assert all(mark in tokenizer.convert_ids_to_tokens(ids) for mark in marks)
+    for place, token in enumerate(ids):
+        assert allowed(ids[:place])[token], tokenizer.decode(ids[: place + 1])
 
 
 def is_valid(call: Any) -> bool:
@@ -93,7 +105,7 @@ def test_logprobs_are_those_among_the_allowed_tokens(client: openai.OpenAI, llam
     assert sum(expected) < -0.01, "something was left to choose"
 
 
-def test_what_runs_beside_it_is_not_restricted(client: openai.OpenAI) -> None:
+def test_concurrent_requests_are_not_restricted(client: openai.OpenAI) -> None:
     alone = ask(client, temperature=0, max_tokens=40).choices[0].message.content
     with ThreadPoolExecutor(3) as threads:
         free = threads.submit(ask, client, temperature=0, max_tokens=40)

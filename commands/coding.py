@@ -1,0 +1,200 @@
+"""`task: coding`: train and evaluate the agent that repairs code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from zenml import Model
+
+from commands.closing_table import print_closing_table
+from commands.dry_run import plan_lines
+from commands.pipeline_run import run_pipeline
+from configs.schema import CodingConfig, Config, EvaluationConfig, TrainingConfig, section
+from pipelines.coding import coding_evaluation_pipeline, coding_training_pipeline
+from reports.console import say
+from reports.page import write_text
+from steps.artifact_names import CHECKPOINT, CODING_MODEL_NAME, TRAINING_CURVE, WARM_START
+from steps.coding.sandbox_service import sandbox_service
+from steps.model_registry import production_version
+from steps.project import MODELS, OUTPUTS, RUNS, coding_code
+from tasks.coding.rewards import reward_function
+from tasks.coding.sandbox_client import require_sandbox
+from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
+from training.errors import BadInput
+from training.plan import earlier_pace, plan
+from training.preflight import Check, preflight
+from training.scoring import require_scoring
+from training.stopping import require_stop_rules
+
+_OF_EMAIL = ("judge", "eval_samples", "baseline_model", "base_examples", "base_grammar")
+"""Settings of training and evaluation that only the e-mail agent has."""
+
+
+def run_coding(
+    config: Config,
+    pipeline_name: str,
+    *,
+    dry_run: bool,
+    cache: bool,
+    summary: Path | None,
+    schedule: str | None = None,
+    checkpoint: str | None = None,
+) -> None:
+    """Train, or train and evaluate. Reuses a finished training with the same settings and code.
+
+    Raises:
+        BadInput: the pipeline or an option has no coding variant, or a setting, the sandbox or a scenario cannot be used.
+    """
+    _require_variant(config, pipeline_name, schedule=schedule, checkpoint=checkpoint)
+    training, coding = section(config, TrainingConfig), section(config, CodingConfig)
+    if dry_run:
+        _run_plan(training, coding)
+        return
+    require_scoring(training)
+    require_stop_rules(training)
+    _require_task(training, coding)
+    _require_sandbox_setting(coding)
+    if coding.sandbox_url is not None:
+        require_sandbox(coding.sandbox_url, images=coding.bugs != BUILT_IN)
+    found = _train(config, training, coding, cache=cache)
+    if pipeline_name != "train":
+        _evaluate(config, coding, *found, cache=cache, summary=summary)
+
+
+def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None, checkpoint: str | None) -> None:
+    """Raises BadInput for what only the e-mail agent has."""
+    if pipeline_name == "deploy":
+        raise BadInput("--pipeline deploy: the coding agent has no service; task=coding is for train, eval and all")
+    if pipeline_name not in ("train", "eval", "all"):
+        raise BadInput(f"--pipeline {pipeline_name} has no coding variant: task=coding is for train, eval and all")
+    given = {
+        "--schedule": schedule,
+        "--checkpoint": checkpoint,
+        "--from (continue_from)": config.continue_from,
+        "step_settings": config.step_settings,
+    }
+    if unknown := [name for name, value in given.items() if value]:
+        raise BadInput(f"{' and '.join(unknown)}: for task=email-search only; leave it out with task=coding")
+    if unused := [name for name in _OF_EMAIL if getattr(config, name) != Config.model_fields[name].default]:
+        raise BadInput(f"{' and '.join(unused)}: no effect on task=coding; leave it out")
+
+
+def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
+    """Check reward, prompts and context, and describe the scenarios."""
+    reward_function(coding.coding_reward)
+    if coding.max_context_tokens > training.max_context:
+        raise BadInput(
+            f"max_context_tokens={coding.max_context_tokens} is above max_context={training.max_context}: "
+            "longer rollouts are not trained on"
+        )
+    require_demonstrable(coding, training.demonstrations)
+    scenarios = load_scenarios(coding)
+    require_room(scenarios, coding, max_tokens=training.max_tokens, system_prompt=training.system_prompt)
+    held_out = sum(scenario.split == "test" for scenario in scenarios)
+    return f"{len(scenarios) - held_out} bugs to train on, {held_out} held out"
+
+
+def _require_sandbox_setting(coding: CodingConfig) -> None:
+    """Raises BadInput when bugs need images and the sandbox is the one that this machine starts, which has none."""
+    if coding.bugs != BUILT_IN and coding.sandbox_url is None:
+        raise BadInput(
+            f"bugs={coding.bugs}: these bugs come as container images; start a sandbox with `python -m sandbox --set "
+            "runner=docker` or `--set runner=kubernetes` and name it by sandbox_url"
+        )
+
+
+def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
+    """Print checks and plan. Raises BadInput when a check fails."""
+
+    def task() -> str:
+        return _require_task(training, coding)
+
+    def sandbox() -> str:
+        _require_sandbox_setting(coding)
+        images = coding.bugs != BUILT_IN
+        with sandbox_service(coding.sandbox_url, capacity=2 * training.max_concurrent, images=images) as url:
+            return require_sandbox(url)
+
+    checks = []
+    for name, look in (("task", task), ("sandbox", sandbox)):
+        try:
+            checks.append(Check(name, True, look()))
+        except BadInput as error:
+            checks.append(Check(name, False, str(error)))
+        say(str(checks[-1]))
+    for check in preflight(training, training.base_model, models=MODELS, runs=RUNS):
+        say(str(check))
+        checks.append(check)
+    say("")
+    if failed := [check for check in checks if not check.ok]:
+        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
+        raise BadInput(f"{failed[0].found}{more}")
+    pace = earlier_pace(RUNS, training.base_model, training.backend)
+    for line in plan_lines(plan(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)):
+        say(line)
+    say("nothing was trained (--dry-run)")
+
+
+def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, cache: bool) -> tuple[str, UUID, UUID]:
+    """Return model version, checkpoint and warm start of the training. Reuses a finished one."""
+    nonce = "" if cache else datetime.now(UTC).isoformat()
+    # A run is the same on any sandbox. The number of held-out built-in bugs does not change those to train on.
+    irrelevant = {"sandbox_url", "sandbox_patience", *(["coding_test_size"] if coding.bugs == BUILT_IN else [])}
+    of_run = coding.model_dump(mode="json", exclude=irrelevant)
+    bugs = [bug.id for bug in load_scenarios(coding) if bug.split == "train"]
+    parts = [training.model_dump(mode="json"), of_run, bugs, coding_code(), nonce]
+    key = f"c{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"
+    say(f"training run {key} ({training.base_model}, backend {training.backend}, {coding.coding_reward} reward)")
+    run = run_pipeline(
+        coding_training_pipeline,
+        {"config": training, "coding": coding, "run_key": key},
+        enable_cache=cache,
+        model=Model(name=CODING_MODEL_NAME, version=key),
+        settings=config.settings,
+    )
+    if run.steps["train_coding_agent"].status.value == "cached":
+        say("training: this run is finished, reused (--no-cache starts a new one)")
+    outputs: dict[str, Any] = run.steps["train_coding_agent"].outputs
+    report = write_text(OUTPUTS / "reports" / f"training-{key}.html", outputs[TRAINING_CURVE][0].load())
+    say(f"training report: {os.path.relpath(report)}")
+    return key, outputs[CHECKPOINT][0].id, outputs[WARM_START][0].id
+
+
+def _evaluate(
+    config: Config,
+    coding: CodingConfig,
+    key: str,
+    checkpoint: UUID,
+    warm_start: UUID,
+    *,
+    cache: bool,
+    summary: Path | None,
+) -> None:
+    run = run_pipeline(
+        coding_evaluation_pipeline,
+        {
+            "config": section(config, EvaluationConfig),
+            "coding": coding,
+            "checkpoint": checkpoint,
+            "warm_start": warm_start,
+            "production": _other_in_production(key),
+        },
+        enable_cache=cache,
+        model=Model(name=CODING_MODEL_NAME, version=key),
+        settings=config.settings,
+    )
+    _, report = print_closing_table(run, key, summary=summary)
+    say(f"report: {report}")
+
+
+def _other_in_production(key: str) -> UUID | None:
+    """Id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+    version = production_version(CODING_MODEL_NAME)
+    checkpoint = version.get_artifact(CHECKPOINT) if version and version.name != key else None
+    return checkpoint.id if checkpoint else None

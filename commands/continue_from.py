@@ -1,0 +1,83 @@
+"""`--from RUN|CHECKPOINT` and `continue_from`: find the adapter that a new run starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from zenml import save_artifact
+from zenml.client import Client
+
+from commands.resume import all_runs
+from configs.schema import Config
+from materializers.checkpoint import CheckpointMaterializer
+from reports.console import say
+from steps.artifact_names import CHECKPOINT, CODING_SCENARIOS, MODEL_NAME
+from steps.model_registry import find_checkpoint, production_version
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+from training.experiment import find_runs
+from training.settings import FROM_PRODUCTION
+
+
+def with_start(config: Config, *, scheduled: bool = False) -> Config:
+    """Return the configuration with `continue_from` as the id of a checkpoint artifact, on which the run's key then depends.
+
+    A `scheduled` run looks up production when it starts, any other now. With nothing in production a run starts from the base model.
+
+    Raises:
+        BadInput: there is no such run or checkpoint, or the rank or layers of its adapter differ from the settings.
+    """
+    if config.continue_from is None:
+        return config
+    start = _find_start(config.continue_from)
+    if start is not None:
+        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
+    if scheduled and config.continue_from == FROM_PRODUCTION:
+        return config  # the run looks up production again
+    if start is None:
+        say("continue_from=production: nothing is in production yet, so this run starts from the base model")
+    return config.model_copy(update={"continue_from": start})
+
+
+def _find_start(name: str) -> str | None:
+    """Return the id of the checkpoint artifact called `name`; None for production if nothing is there."""
+    if name == FROM_PRODUCTION:
+        version = production_version()
+        checkpoint = version.get_artifact(CHECKPOINT) if version else None
+        return str(checkpoint.id) if checkpoint else None
+    if Path(name).expanduser().is_dir():
+        return _stored(Checkpoint.load(Path(name).expanduser()))
+    if _is_id(name):
+        return find_checkpoint(name).reference
+    [(experiment, _)] = find_runs(all_runs(), [name])
+    if CODING_SCENARIOS in experiment.data:
+        raise BadInput(f"run {name} has task=coding: the e-mail agent cannot start from its adapter")
+    try:
+        checkpoint = Client().get_model_version(MODEL_NAME, experiment.run).get_artifact(CHECKPOINT)
+    except KeyError:
+        checkpoint = None
+    if checkpoint is None:
+        raise BadInput(
+            f"run {name} is unfinished, so it has no checkpoint to start from: resume it with --resume {name}, or name a "
+            "checkpoint folder"
+        )
+    return str(checkpoint.id)
+
+
+def _stored(checkpoint: Checkpoint) -> str:
+    """Return the id of the artifact version of this adapter, stored on first use, because pods cannot open the folder."""
+    known = Client().list_artifact_versions(
+        artifact=CHECKPOINT, run_metadata=f"checksum:{checkpoint.manifest.adapter_checksum}", size=1
+    )
+    if known.items:
+        return str(known.items[0].id)
+    return str(save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id)
+
+
+def _is_id(name: str) -> bool:
+    try:
+        UUID(name)
+    except ValueError:
+        return False
+    return True

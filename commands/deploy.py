@@ -1,0 +1,158 @@
+"""`--pipeline deploy`: the inference pipeline as a service with a name and a URL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from zenml.client import Client
+from zenml.deployers import BaseDeployer
+from zenml.deployers.exceptions import DeployerError
+
+from commands.background import called_every
+from configs.schema import Config
+from pipelines.inference import DEPLOYMENT, PORT, deployer_settings, inference_pipeline
+from reports.console import say
+from serving.key_file import read_keys
+from serving.runner import open_door
+from serving.settings import ServingSettings
+from steps.inference.service_lifecycle import episode_settings, load_service
+from steps.model_registry import describe_version, find_checkpoint, find_mail_database
+from steps.project import MODELS, ROOT
+from training.backends.base_model import resolve_base_model
+from training.errors import BadInput
+
+LOG_LINES = 200
+
+
+def run_deploy(
+    config: Config, name: str, *, checkpoint: str | None, unpromoted: bool = False, base_model: str | None
+) -> None:
+    """Deploy the trained agent and print its URL."""
+    try:
+        serving = ServingSettings(
+            keys=read_keys(Path(config.access_keys).expanduser()) if config.access_keys else (),
+            allowed_hosts=config.allowed_hosts,
+            timeout=config.question_timeout,
+            max_waiting=config.max_waiting,
+            feedback_folder=(ROOT / config.feedback_folder).resolve(),
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+    url = deploy_inference(
+        name,
+        checkpoint=checkpoint,
+        unpromoted=unpromoted,
+        base_model=base_model,
+        port=config.port,
+        address=config.address,
+        serving=serving,
+        settings=config.settings,
+    )
+    say(f"{name} answers at {url}/invoke (page: {url}/)")
+    say(f"zenml deployment describe|logs|deprovision {name}")
+
+
+def deploy_inference(
+    name: str,
+    *,
+    checkpoint: str | None = None,
+    unpromoted: bool = False,
+    base_model: str | None = None,
+    models_dir: Path = MODELS,
+    episode: dict[str, Any] | None = None,
+    port: int = PORT,
+    address: str = "127.0.0.1",
+    serving: ServingSettings | None = None,
+    settings: dict[str, Any] | None = None,
+) -> str:
+    """Deploy or update the service `name` and return its URL once it answers.
+
+    All that the service needs is looked up first, so that anything missing is reported here and not in the log of a
+    service that did not start. The service is pinned to what was found. Arguments are those of `load_service`; ZenML's
+    `settings` take precedence over `port` and `address`, which apply to the local deployer only.
+
+    The default `checkpoint` is that of the version in production. With `unpromoted`, the latest version stands in if
+    nothing is in production.
+
+    Raises:
+        BadInput: nothing is trained or promoted yet, the checkpoint is damaged or belongs to another base model, or the
+            service would be open to everybody.
+        RuntimeError: the service did not start.
+    """
+    zenml_settings = _zenml_settings(port, address, serving or ServingSettings(), settings or {})
+    stored = find_checkpoint(checkpoint, unpromoted=unpromoted)
+    manifest = stored.checkpoint.manifest
+    named = f"step {manifest.step} of run {manifest.name}"
+    say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
+    database = find_mail_database(stored)
+    source = base_model or stored.checkpoint.manifest.base_model_source
+    base = resolve_base_model(source, models_dir)
+    stored.checkpoint.require_base(base.id, base.checksum)
+    episode_settings(stored.checkpoint.manifest.config, episode)
+    pinned = {
+        "checkpoint": stored.reference,
+        "mail_database": str(database.id),
+        "base_model": str(Path(source).resolve()) if Path(source).exists() else source,
+        # Another machine keeps models in its own checkout.
+        **({"models_dir": str(models_dir.resolve())} if models_dir != MODELS else {}),
+        "episode": episode or {},
+    }
+    configured = inference_pipeline.with_options(on_init=load_service, on_init_kwargs=pinned, settings=zenml_settings)
+    try:
+        # The service imports our modules from the folder in which it was started.
+        with contextlib.chdir(ROOT), _dead_service_noticed(name):
+            deployment = configured.deploy(deployment_name=name)
+    except DeployerError as error:
+        raise RuntimeError(
+            f"service {name} did not start: {_last_error(name, error)} (see `zenml deployment logs {name}`)"
+        ) from error
+    assert deployment.url is not None, "a running deployment has a URL"
+    return deployment.url
+
+
+def _zenml_settings(port: int, address: str, serving: ServingSettings, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return ZenML's settings of the pipeline. Raises `BadInput` if everybody could ask the service."""
+    deployer = settings.get("deployer", {})
+    if BaseDeployer.get_active_deployer().flavor == "local":
+        deployer = deployer_settings(port, address) | deployer
+        address = deployer["address"]
+    else:
+        address = DEPLOYMENT.uvicorn_host
+    key = deployer.get("auth_key") or ("generated by ZenML" if deployer.get("generate_auth_key") else None)
+    if problem := open_door(address, key, serving):
+        raise BadInput(problem)
+    runner = {"deployment_app_runner_kwargs": {"serving": serving.model_dump(mode="json")}}
+    deployment = DEPLOYMENT.model_copy(update={**settings.get("deployment", {}), **runner})
+    return {**settings, "deployer": deployer, "deployment": deployment}
+
+
+def _dead_service_noticed(name: str) -> contextlib.AbstractContextManager[None]:
+    """Reap the service's process if it ends.
+
+    ZenML checks whether the process id exists. A dead child keeps its id until it is reaped, so otherwise ZenML would
+    wait for a dead service until the time limit.
+    """
+
+    def reap() -> None:
+        with contextlib.suppress(KeyError, ChildProcessError):
+            if pid := (Client().get_deployment(name).deployment_metadata or {}).get("pid"):
+                os.waitpid(pid, os.WNOHANG)
+
+    return called_every(1, reap, thread="reap-dead-service")
+
+
+def _last_error(name: str, failed: DeployerError) -> str:
+    """Return the last error in the service's log, except that of the hook; `failed` if there is no log."""
+    try:
+        log = list(BaseDeployer.get_active_deployer().get_deployment_logs(name, tail=LOG_LINES))
+    except DeployerError:
+        return " ".join(str(failed).split())[:300]
+    errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput)\b", line)]
+    errors = [line for line in errors if "HookExecutionException" not in line]
+    return errors[-1][:300] if errors else "the log names no error"

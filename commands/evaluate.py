@@ -1,0 +1,126 @@
+"""`--pipeline eval`: evaluate a training run or a checkpoint and print the closing table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from zenml import Model, save_artifact
+from zenml.client import Client
+from zenml.models import ModelVersionResponse
+
+from cluster.placement import runs_elsewhere
+from commands.closing_table import print_closing_table
+from commands.data import DataRun, data_in_store
+from commands.pipeline_run import run_pipeline
+from commands.train import TrainedRun
+from configs.schema import Config, DataConfig, EvaluationConfig, TrainingConfig, section
+from materializers.checkpoint import CheckpointMaterializer
+from reports.console import say
+from steps.artifact_names import CHECKPOINT, MODEL_NAME, WARM_START
+from steps.model_registry import find_checkpoint, production_version
+
+
+def require_evaluation(config: Config) -> None:
+    """Raise BadInput if this machine has to ask the judge or `baseline_model` and cannot, before a training is spent."""
+    from steps.evaluation.prompted import prompted_model
+
+    if runs_elsewhere("run_inference", config.step_settings):
+        return
+    evaluation = section(config, EvaluationConfig)
+    evaluation.require_judge()
+    if prompted := prompted_model(evaluation, section(config, TrainingConfig)):
+        prompted.require_ready("baseline_model")
+
+
+def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun | None:
+    """Return what to evaluate: the named checkpoint, or else the newest trained model.
+
+    `None` if the user set anything that a training run depends on: then the run with these settings is evaluated.
+
+    Raises:
+        BadInput: the named checkpoint is missing or incomplete.
+    """
+    if checkpoint is not None:
+        return _named_checkpoint(checkpoint)
+    of_training = {*DataConfig.model_fields, *TrainingConfig.model_fields} - EvaluationConfig.model_fields.keys()
+    if set(explicit) & of_training:
+        return None
+    try:
+        versions = Client().list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50, hydrate=True)
+    except KeyError:
+        return None  # no model yet
+    return next((found for version in versions.items if (found := trained_run_of(version))), None)
+
+
+def _named_checkpoint(reference: str) -> TrainedRun:
+    stored = find_checkpoint(reference)
+    manifest = stored.checkpoint.manifest
+    data = data_in_store(manifest.data, f"--checkpoint {reference}")
+    if Path(reference).is_dir():
+        artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id
+    else:
+        artifact = UUID(stored.reference)
+    return TrainedRun(version=manifest.name, data=data, checkpoint=artifact, warm_start=None)
+
+
+def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:
+    """Return the artifacts of a model version's training; `None` if it is unfinished."""
+    checkpoint, warm_start = version.get_artifact(CHECKPOINT), version.get_artifact(WARM_START)
+    if checkpoint is None or warm_start is None:
+        return None
+    inputs = checkpoint.step.inputs
+    return TrainedRun(
+        version=version.name,
+        data=DataRun(database=inputs["database"][0].id, scenarios=inputs["scenarios"][0].id),
+        checkpoint=checkpoint.id,
+        warm_start=warm_start.id,
+    )
+
+
+def run_eval(
+    config: Config, trained: TrainedRun, *, cache: bool, summary: Path | None, base_model: str | None = None
+) -> None:
+    """Evaluate a training run and print the closing table. Call `require_evaluation` first.
+
+    `base_model` replaces the source that the checkpoint names.
+    """
+    from pipelines.evaluation import evaluation_pipeline
+
+    run = run_pipeline(
+        evaluation_pipeline,
+        {
+            "config": section(config, EvaluationConfig),
+            "database": trained.data.database,
+            "scenarios": trained.data.scenarios,
+            "checkpoint": trained.checkpoint,
+            "warm_start": trained.warm_start,
+            "base_model": base_model,
+            "production": _other_in_production(trained),
+        },
+        enable_cache=cache,
+        model=Model(name=MODEL_NAME, version=trained.version),
+        settings=config.settings,
+        steps={name: step for name, step in config.step_settings.items() if name != "train_agent"},
+    )
+    if run.steps["run_inference"].status.value == "cached":
+        say("evaluation: unchanged, answers reused (--no-cache asks again)")
+    metrics, report = print_closing_table(run, trained.version, summary=summary)
+    if Client().active_stack.orchestrator.config.is_remote:
+        promotion = metrics["promotion"]  # on this machine the gate has printed its decision
+        say(
+            f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}"
+        )
+    say(f"report: {report}")
+    say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
+
+
+def _other_in_production(trained: TrainedRun) -> str | None:
+    """Return the id of the checkpoint in production; `None` if it is the evaluated one or there is none."""
+    version = production_version()
+    if version is None or version.name == trained.version:
+        return None
+    checkpoint = version.get_artifact(CHECKPOINT)
+    assert checkpoint is not None, "the version in production has a checkpoint"
+    return str(checkpoint.id)

@@ -1,0 +1,34 @@
+"""`--pipeline export`: a trained checkpoint as files for PEFT, transformers and vLLM, with a model card."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from reports.console import say
+from steps.exported_model import CARD, export_checkpoint, require_empty
+from steps.model_registry import describe_version, find_checkpoint
+from steps.project import MODELS
+from steps.published_model import base_model_files
+from training.backends.base_model import resolve_base_model
+
+
+def run_export(folder: Path, *, merged: bool, checkpoint: str | None, base_model: str | None) -> None:
+    """Export the named checkpoint, or else the one in production, or else the newest.
+
+    Raises:
+        BadInput: `folder` is not empty, nothing is trained yet, the checkpoint is damaged or its base model is unavailable.
+    """
+    require_empty(folder)
+    stored = find_checkpoint(checkpoint)
+    manifest = stored.checkpoint.manifest
+    if base_model is None:
+        base = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
+    else:
+        base = resolve_base_model(base_model, MODELS, progress=say)
+    stored.checkpoint.require_base(base.id, base.checksum)
+    version = describe_version(stored.model_version) if stored.model_version else manifest.name
+    say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
+    export_checkpoint(stored.checkpoint, base, folder, merged=merged)
+    what = "merged model" if merged else "adapter"
+    say(f"{what} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")

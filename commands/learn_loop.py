@@ -1,0 +1,182 @@
+"""`--pipeline learn-loop`: run the learn loop, at most one at a time per graph, and print the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from rich.table import Table
+
+from commands.dry_run import plan_lines
+from commands.pipeline_run import run_pipeline
+from configs.loading import load_config
+from configs.schema import LearnLoopConfig, section
+from reports.console import console, say
+from reports.page import write_text
+from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
+from steps.learn_loop.world import source_version, sources_of, world_of
+from steps.project import LEARN_LOOPS, MODELS, ROOT, RUNS, learn_loop_code
+from tasks.outreach.webhook import require_webhook
+from training.errors import BadInput
+from training.experiment import EXPERIMENT_FILE, Experiment
+from training.plan import earlier_pace, plan
+from training.preflight import preflight
+from training.scoring import require_scoring
+from training.settings import TrainerSettings
+from training.stopping import require_stop_rules
+
+DEFAULT_CONFIG = ROOT / "configs" / "learn_loop.yaml"
+EVALUATION_FILE, PAGE_FILE = "evaluation.json", "page.html"
+
+
+def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_run: bool) -> None:
+    """Run the learn loop and print how replies changed. The same settings resume the same run.
+
+    Raises:
+        BadInput: a setting, graph or scenario cannot be used, or another loop works on this graph.
+        ConfigError: a setting cannot be read.
+    """
+    config = learn_loop_config(file, overrides)
+    graph, scenarios = world_of(config)
+    require_settings(config)
+    if dry_run:
+        _say_plan(config, len(graph.facts), len(scenarios))
+        return
+    run_id = config.experiment or run_key(config, "" if cache else datetime.now(UTC).isoformat())
+    folder = LEARN_LOOPS / run_id
+    _require_same_run(folder, config)
+    with only_loop_on(config):
+        say(f"learn loop {run_id} ({config.base_model}, backend {config.backend}, {config.feedback} feedback)")
+        from pipelines.learn_loop import learn_loop_pipeline
+
+        arguments = {"config": config, "run_id": run_id, "source_version": source_version(config)}
+        run = run_pipeline(learn_loop_pipeline, arguments, enable_cache=cache)
+    outputs = run.steps["evaluate_outreach"].outputs
+    evaluation = outputs[LEARN_LOOP_EVALUATION][0].load()
+    write_text(folder / EVALUATION_FILE, json.dumps(evaluation, indent=1))
+    page = write_text(folder / PAGE_FILE, outputs[LEARN_LOOP_PAGE][0].load())
+    _print(evaluation)
+    say(f"results: {os.path.relpath(folder)}, page: {os.path.relpath(page)}")
+
+
+def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfig:
+    """Load the settings of a loop. ART_BASE_MODEL replaces the default of base_model."""
+    chosen = os.environ.get("ART_BASE_MODEL")
+    if chosen and not any(word.startswith("base_model=") for word in overrides):
+        overrides = [*overrides, f"base_model={json.dumps(chosen)}"]
+    if project := os.environ.get("ART_PROJECT"):
+        os.environ.setdefault("WANDB_PROJECT", project)
+    return section(load_config(file or DEFAULT_CONFIG, overrides), LearnLoopConfig)
+
+
+def require_settings(config: LearnLoopConfig) -> None:
+    """Raise `BadInput` for settings that contradict each other, before anything is spent."""
+    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    require_stop_rules(settings)
+    require_scoring(settings)
+    if settings.validates and settings.validation_metric == "accuracy":
+        raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
+    if settings.max_steps_off_policy:
+        raise BadInput("max_steps_off_policy: an iteration uses the node scores of the one before it; set it to 0")
+    if config.webhook_url is not None:
+        require_webhook(config.webhook_url, private=config.webhook_private)
+
+
+def run_key(config: LearnLoopConfig, salt: str = "") -> str:
+    """Return twelve hexadecimal digits, equal for the same settings, files and code."""
+    digest = hashlib.sha256(f"{salt}{source_version(config)}".encode())
+    digest.update(
+        json.dumps(config.model_dump(mode="json", exclude={"webhook_url", "webhook_private"}), sort_keys=True).encode()
+    )
+    digest.update(learn_loop_code().encode())
+    return digest.hexdigest()[:12]
+
+
+def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
+    if not (folder / EXPERIMENT_FILE).exists():
+        return
+    experiment = Experiment.load(folder)
+    if experiment.latest_code not in (None, learn_loop_code()):
+        raise BadInput(
+            f"learn loop {folder.name} began with other code (commit {(experiment.git_revision or 'unknown')[:12]}) and "
+            "cannot be resumed with today's: go back to that code, or begin a new run with --set experiment=ANOTHER_NAME"
+        )
+    begun, now = experiment.config, config.model_dump(mode="json")
+    changed = sorted(key for key in now if begun.get(key) != now[key] and not key.startswith("webhook_"))
+    sources = sources_of(config)
+    changed += sorted(key for key, content in experiment.sources.items() if sources.get(key) != content)
+    if changed:
+        raise BadInput(
+            f"learn loop {folder.name} began with another {', '.join(changed)}: continue with the same settings, or choose another "
+            "name with --set experiment=NAME"
+        )
+
+
+@contextmanager
+def only_loop_on(config: LearnLoopConfig) -> Iterator[None]:
+    """Lock the graph of this configuration. Raises `BadInput` if another loop works on it."""
+    LEARN_LOOPS.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(LEARN_LOOPS / f".graph-{graph_key(config)}.lock")
+    try:
+        with lock.acquire(timeout=0):
+            yield
+    except Timeout:
+        raise BadInput(
+            "another learn loop works on this graph: wait for it or cancel it, then run the same command again"
+        ) from None
+
+
+def graph_key(config: LearnLoopConfig) -> str:
+    """Return a key of the graph, equal for loops on the same graph."""
+    return hashlib.sha256(json.dumps([config.graph, config.graph_seed, source_version(config)]).encode()).hexdigest()[
+        :12
+    ]
+
+
+def _say_plan(config: LearnLoopConfig, facts: int, scenarios: int) -> None:
+    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    say(f"graph          {config.graph}: {facts} facts, {scenarios} prospects")
+    failed = []
+    for check in preflight(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
+        say(str(check))
+        if not check.ok:
+            failed.append(check)
+    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend) or earlier_pace(
+        RUNS, config.base_model, config.backend
+    )
+    for line in plan_lines(plan(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
+        say(line)
+    test = sum(1 for scenario in world_of(config)[1] if scenario.split == "test")
+    say(f"evaluation     {4 * test * config.test_samples:,} e-mails to {test} held-out prospects")
+    if failed:
+        raise BadInput(failed[0].found)
+    say("nothing was run (--dry-run)")
+
+
+def _print(evaluation: dict[str, Any]) -> None:
+    what = "expected reply rate" if evaluation["expected"] else "reply rate"
+    table = Table(title=f"{evaluation['prospects']} held-out prospects")
+    for column in ("", what, "e-mails sent", "times iteration 0", "95% interval", "p"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, row in evaluation["rows"].items():
+        ratio, interval = row.get("ratio"), row.get("ratio_interval")
+        table.add_row(
+            name,
+            f"{row['reply_rate']:.1%}",
+            f"{row['finished']:.0%}",
+            f"{ratio:.2f}" if ratio is not None else "-",
+            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-",
+            f"{row['p']:.4f}" if "p" in row else "-",
+        )
+    console.print(table)
+    if found := evaluation.get("rank_correlation"):
+        say(
+            f"rank correlation of node scores with the hidden interests: {found['advantage']:.2f} (top-half rule {found['top_half']:.2f})"
+        )

@@ -1,0 +1,73 @@
+"""`--schedule CRON` and the `--schedule-…` options: retraining at regular times."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from zenml import Model
+from zenml.config.schedule import Schedule
+from zenml.orchestrators.exceptions import PipelineSubmissionError
+
+from cluster import schedules
+from commands.train import require_training
+from configs.schema import Config, DataConfig, EvaluationConfig, section
+from reports.console import say
+from steps.artifact_names import MODEL_NAME
+from training.errors import BadInput
+
+
+def schedule_retraining(config: Config, cron: str) -> None:
+    """Schedule data preparation, training, evaluation and promotion at the times of `cron`. Nothing runs now.
+
+    Every run creates a new model version.
+
+    Raises:
+        BadInput: the same retraining is scheduled already, the cluster refuses, or a source is on this machine only.
+    """
+    from pipelines.retraining import retraining_pipeline
+
+    parts = {
+        "data": section(config, DataConfig),
+        "training": require_training(config),
+        "evaluation": section(config, EvaluationConfig),
+    }
+    identity = json.dumps({name: part.model_dump(mode="json") for name, part in parts.items()}, sort_keys=True)
+    name = f"retrain-{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
+    schedules.require_unscheduled(name)
+    scheduled = retraining_pipeline.with_options(
+        model=Model(name=MODEL_NAME),
+        settings=config.settings,
+        steps=config.step_settings,
+        schedule=Schedule(name=name, cron_expression=cron),
+    )
+    try:
+        scheduled(**parts)
+    except BaseException as error:  # ZenML records a schedule before the cluster accepts it
+        schedules.forget(name)
+        if isinstance(error, PipelineSubmissionError):
+            raise BadInput(f"--schedule: {error}") from None
+        raise
+    say(f'scheduled: {name} "{cron}" (--schedule-list, --schedule-pause, --schedule-resume, --schedule-delete)')
+
+
+def list_schedules() -> None:
+    """Print one line per schedule."""
+    found = schedules.all_schedules()
+    for schedule in found:
+        say(f'{schedule.name}  "{schedule.cron_expression}"  {schedules.state(schedule)}')
+    if not found:
+        say('no schedules; `--pipeline train --schedule "0 2 * * *"` creates one')
+
+
+def set_schedule(name: str, *, active: bool) -> None:
+    """Pause or resume a schedule."""
+    state = "active" if active else "paused"
+    changed = schedules.set_active(name, active)
+    say(f"schedule {name}: {state}" if changed else f"schedule {name} was {state} already")
+
+
+def delete_schedule(name: str) -> None:
+    """Delete a schedule."""
+    schedules.delete(name)
+    say(f"schedule {name}: deleted, its past runs stay")

@@ -1,0 +1,131 @@
+"""`--pipeline train`: train an agent, continue an unfinished run of the same key, or find the finished one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from datetime import UTC, datetime
+from uuid import UUID
+
+from pydantic import BaseModel
+from zenml import Model
+
+from cluster.placement import runs_elsewhere
+from commands.data import DataRun
+from commands.pipeline_run import output, run_pipeline
+from configs.loading import load_config
+from configs.schema import Config, ConfigError, TrainingConfig, section
+from reports.console import say
+from reports.page import write_text
+from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
+from steps.project import OUTPUTS, RUNS, training_code
+from training.backends import require_effect
+from training.errors import BadInput
+from training.experiment import Experiment, known_runs
+from training.scoring import require_scoring, scoring_sources
+from training.stopping import require_stop_rules
+
+
+class TrainedRun(BaseModel):
+    """Artifact versions of a training run, and their model version."""
+
+    version: str
+    data: DataRun
+    checkpoint: UUID
+    warm_start: UUID | None
+
+
+def require_training(config: Config) -> TrainingConfig:
+    """Return the settings of the training.
+
+    Raises `BadInput` if they contradict each other or a key, file or function is missing.
+    """
+    training = section(config, TrainingConfig)
+    here = not runs_elsewhere("train_agent", config.step_settings)
+    require_scoring(training, keys=here)
+    if here:  # on a cluster the key is a secret of the cluster
+        training.require_judge()
+    require_stop_rules(training)
+    require_effect(training)
+    if training.backend == "serverless":
+        from training.backends import require_backend
+        from training.backends.serverless import remote_base_model
+
+        if here:
+            require_backend(training)
+        remote_base_model(training.base_model)
+    return training
+
+
+def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = None) -> TrainedRun:
+    """Train, resume an unfinished run of the same key, or reuse the finished one. Call `require_training` first.
+
+    `key` names a run to resume whose key the settings may no longer yield, because code or defaults have changed.
+    """
+    from pipelines.training import training_pipeline
+
+    training = section(config, TrainingConfig)
+    if key is None:
+        key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
+        if cache:
+            _say_if_unfinished_with_other_code(training, data)
+    say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
+    arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
+    run = run_pipeline(
+        training_pipeline,
+        arguments,
+        enable_cache=cache,
+        model=Model(name=MODEL_NAME, version=key),
+        settings=config.settings,
+        steps={name: step for name, step in config.step_settings.items() if name == "train_agent"},
+    )
+    if run.steps["train_agent"].status.value == "cached":
+        say("training: this run is finished, reused (--no-cache starts a new one)")
+    page = output(run, "train_agent", TRAINING_CURVE).load()
+    report = write_text(OUTPUTS / "reports" / f"training-{key}.html", page)
+    say(f"training report: {os.path.relpath(report)}")
+    return TrainedRun(
+        version=key,
+        data=data,
+        checkpoint=output(run, "train_agent", CHECKPOINT).id,
+        warm_start=output(run, "train_agent", WARM_START).id,
+    )
+
+
+def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
+    """Return the key of a training run, equal for the same settings, data versions and code.
+
+    It names the model version. It begins with a letter, because ZenML reads a name of digits as a version number.
+    """
+    parts = [
+        config.model_dump(mode="json"),
+        data.model_dump(mode="json"),
+        scoring_sources(config),
+        training_code(),
+        nonce,
+    ]
+    identity = json.dumps(parts, sort_keys=True)
+    return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
+
+
+def _say_if_unfinished_with_other_code(training: TrainingConfig, data: DataRun) -> None:
+    """Print the unfinished runs with these settings and data but other code, which the new run does not continue."""
+    versions, code = {str(data.database), str(data.scenarios)}, training_code()
+    with contextlib.suppress(BadInput):  # a damaged earlier run must not prevent a new one
+        for experiment, _ in known_runs(RUNS):
+            same = set(experiment.data.values()) == versions and _began_with(experiment, training)
+            if same and experiment.stopped is None and experiment.latest_code not in (None, code):
+                say(
+                    f"run {experiment.run} of {experiment.created:%Y-%m-%d %H:%M} has these settings, is unfinished and began with other "
+                    f"code: this is a new run. To continue the old one: --pipeline train --resume {experiment.run} --new-code"
+                )
+
+
+def _began_with(experiment: Experiment, training: TrainingConfig) -> bool:
+    """Return whether the run began with these settings. Those that are newer than the run had their defaults."""
+    try:
+        return section(load_config(None, [], base=experiment.config), TrainingConfig) == training
+    except ConfigError:  # a setting that is no longer there, or a value that is no longer allowed
+        return False

@@ -1,0 +1,69 @@
+"""Valid values of `continue_from`, and the start of a new run from each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tiny_checkpoint import tiny_checkpoint
+from zenml import save_artifact
+
+from commands import continue_from
+from commands.continue_from import with_start
+from configs.schema import Config
+from materializers.checkpoint import CheckpointMaterializer
+from steps.artifact_names import CHECKPOINT
+from training.errors import BadInput
+
+
+@pytest.fixture(autouse=True)
+def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No runs, and nothing in production."""
+    monkeypatch.setattr(continue_from, "all_runs", list)
+    monkeypatch.setattr(continue_from, "production_version", lambda: None)
+
+
+def start_of(name: str, rank: int = 2) -> str | None:
+    return with_start(Config(continue_from=name, lora_rank=rank)).continue_from
+
+
+def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
+    first, second = tiny_checkpoint(tmp_path, seed=1), tiny_checkpoint(tmp_path, seed=2)
+    ids = [start_of(str(checkpoint.path)) for checkpoint in (first, second, first)]
+    assert ids[0] == ids[2] != ids[1], "the run's key depends on the adapter, not on when it was named"
+    assert ids[0] and start_of(ids[0]) == ids[0]
+    stored = save_artifact(second, name=CHECKPOINT, materializer=CheckpointMaterializer)
+    assert start_of(str(stored.id)) == str(stored.id)
+
+
+def test_an_invalid_start_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    with pytest.raises(
+        BadInput, match="lora_rank=16 does not fit the checkpoint to continue from, which has 2: set lora_rank=2"
+    ):
+        start_of(str(checkpoint.path), rank=16)
+    with pytest.raises(BadInput, match="lora_layers=2 does not fit .*, which has null: set lora_layers=null"):
+        checkpoint.require_shape(2, layers=2)
+    checkpoint.require_shape(2, layers=4)  # all layers of the base
+    with pytest.raises(BadInput, match="there is no run 'first'"):
+        start_of("first")
+    with pytest.raises(BadInput, match="adapter_config.json"):
+        start_of(str(tmp_path))
+
+
+def test_production_is_looked_up_when_a_run_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start_of("production") is None
+    assert "nothing is in production yet, so this run starts from the base model" in capsys.readouterr().out
+    scheduled = with_start(Config(continue_from="production"), scheduled=True)
+    assert scheduled.continue_from == "production"
+
+
+def test_a_schedule_that_does_not_fit_production_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    stored = save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
+    version = SimpleNamespace(get_artifact=lambda name: stored)
+    monkeypatch.setattr(continue_from, "production_version", lambda: version)
+    with pytest.raises(BadInput, match="^lora_rank=16 does not fit .*, which has 2"):
+        with_start(Config(continue_from="production", lora_rank=16), scheduled=True)
+    assert with_start(Config(continue_from="production", lora_rank=2), scheduled=True).continue_from == "production"

@@ -1,0 +1,30 @@
+"""Arguments of the data preparation pipeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from commands import data as command
+from configs.schema import DataConfig
+from environment.errors import BadInput
+
+
+def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(command, "say", said.append)
+    monkeypatch.setattr(command, "current_source_version", lambda data: "revision b")
+    assert command.version_of_source(DataConfig()) == "revision b" and not said
+
+    def silent(data: DataConfig) -> str:
+        raise BadInput("somebody/mails: the Hub does not say whether it changed")
+
+    monkeypatch.setattr(command, "current_source_version", silent)
+    monkeypatch.setattr(command, "prepared_version", lambda data: "revision a")
+    assert command.version_of_source(DataConfig()) == "revision a"
+    assert said == [
+        "somebody/mails: the Hub does not say whether it changed; the data that were prepared before are used"
+    ]
+    monkeypatch.setattr(command, "prepared_version", lambda data: None)
+    nowhere = DataConfig(emails="no/such/folder")
+    assert command.version_of_source(nowhere) == command.source_version(nowhere), "reading it says what is wrong"
+    assert len(said) == 1

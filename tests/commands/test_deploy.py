@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from zenml.config import DeploymentSettings
+from zenml.deployers.exceptions import DeployerError
+from zenml.deployers.local.local_deployer import LocalDeployerSettings
+
+from commands import deploy
+from commands.deploy import run_deploy
+from configs.loading import load_config
+from environment.errors import BadInput as BadKeys
+from pipelines.inference import inference_pipeline
+from serving.key_file import read_keys
+from serving.runner import with_keys
+from serving.settings import AccessKey, ServingSettings
+from training.errors import BadInput
+
+
+def fake_client(pid: int) -> Any:
+    return lambda: SimpleNamespace(get_deployment=lambda name: SimpleNamespace(deployment_metadata={"pid": pid}))
+
+
+def test_dead_service_loses_its_process_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = subprocess.Popen([sys.executable, "-c", ""])
+    monkeypatch.setattr(deploy, "Client", fake_client(service.pid))
+    with deploy._dead_service_noticed("name"):
+        limit = time.monotonic() + 20
+        while psutil.pid_exists(service.pid) and time.monotonic() < limit:
+            time.sleep(0.05)
+    assert not psutil.pid_exists(service.pid)
+    service.wait()
+
+
+def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = psutil.Process().ppid()
+    monkeypatch.setattr(deploy, "Client", fake_client(other))
+    with deploy._dead_service_noticed("name"):
+        time.sleep(1.5)
+    assert psutil.pid_exists(other)
+
+
+def test_last_error_is_the_cause_and_not_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = [
+        "INFO: starting",
+        "training.errors.BadInput: the adapter does not fit",
+        "zenml.exceptions.HookExecutionException: Failed to execute init hook",
+        "INFO: bye",
+    ]
+    deployer = SimpleNamespace(get_deployment_logs=lambda name, tail: iter(log))
+    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
+    failed = DeployerError("it took\ntoo long")
+    assert deploy._last_error("name", failed) == "training.errors.BadInput: the adapter does not fit"
+
+
+def test_without_a_log_the_deployers_error_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_log(name: str, tail: int) -> None:
+        raise DeployerError("there is none")
+
+    deployer = SimpleNamespace(get_deployment_logs=no_log)
+    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
+    assert deploy._last_error("name", DeployerError("it took\ntoo long")) == "it took too long"
+
+
+def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    deployer = SimpleNamespace(flavor="local")
+    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
+    key = AccessKey(name="ann", sha256="0" * 64, inboxes=("ann@kestrel.example",))
+
+    def settings(address: str, serving: ServingSettings = ServingSettings(), **of_deployer: Any) -> dict[str, Any]:  # noqa: B008
+        return deploy._zenml_settings(8080, address, serving, {"deployer": of_deployer})
+
+    assert settings("127.0.0.1")["deployer"]["port"] == 8080
+    with_key = settings("0.0.0.0", auth_key="sixteen characters")
+    assert with_key["deployer"]["auth_key"] == "sixteen characters"
+    assert (with_key["deployer"]["port"], with_key["deployer"]["address"]) == (8080, "0.0.0.0"), (
+        "a key leaves the rest as it is"
+    )
+    assert settings("0.0.0.0", generate_auth_key=True)
+    assert settings("127.0.0.2") and settings("::1")
+    with pytest.raises(BadInput, match="ASCII"):
+        settings("127.0.0.1", auth_key="sixteen charäcters")
+    with pytest.raises(BadInput, match="key"):
+        settings("127.0.0.1.somewhere.example")
+    passed = settings("0.0.0.0", ServingSettings(keys=(key,)))["deployment"].deployment_app_runner_kwargs
+    assert ServingSettings.model_validate(passed["serving"]).keys == (key,)
+    for open_to_all in ({}, {"auth_key": "short"}):
+        with pytest.raises(BadInput, match="key"):
+            settings("0.0.0.0", **open_to_all)
+    deployer.flavor = "kubernetes"
+    with pytest.raises(BadInput, match="key"):
+        settings("127.0.0.1")
+    assert "port" not in settings("127.0.0.1", generate_auth_key=True)["deployer"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            "",
+            "ann: x",
+            "- {name: ann, key: short}",
+            "- {name: ann}",
+            "[",
+            "- {name: owner, key: sixteen characters}",
+            "[]",
+        ),
+        "- {name: ann, key: sixteen charäcters}",
+        "- {name: ann, key: ' sixteen characters'}",
+    ],
+)
+def test_an_invalid_key_file_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(content)
+    with pytest.raises(BadKeys, match="access_keys"):
+        read_keys(file)
+
+
+def test_keys_are_known_by_their_digest_only(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(
+        "- {name: ann, key: sixteen characters, inboxes: [ann@kestrel.example]}\n- {name: bo, key: also sixteen chars}\n"
+    )
+    ann, bo = read_keys(file)
+    assert ann.inboxes == ("ann@kestrel.example",) and bo.inboxes is None
+    assert "sixteen" not in ann.model_dump_json()
+
+
+BY_RUN = """
+address: 0.0.0.0
+port: 9000
+access_keys: {keys}
+allowed_hosts: [agent.example]
+question_timeout: 60
+max_waiting: 8
+feedback_folder: {feedback}
+settings: {{deployer: {{auth_key: sixteen characters}}}}
+"""
+BY_ZENML = """
+settings:
+  deployer: {{address: 0.0.0.0, port: 9000, port_range: [9000, 65535], auth_key: sixteen characters}}
+  deployment:
+    deployment_app_runner_kwargs:
+      serving:
+        keys_file: {keys}
+        allowed_hosts: [agent.example]
+        timeout: 60
+        max_waiting: 8
+        feedback_folder: {feedback}
+"""
+
+
+def as_served(configured: Any) -> tuple[ServingSettings, LocalDeployerSettings, Any]:
+    """Return what the service is told: its own settings, the deployer's, and the application that runs."""
+    settings = configured.configuration.settings
+    deployment = DeploymentSettings.model_validate(settings["deployment"].model_dump())
+    serving = ServingSettings.model_validate(deployment.deployment_app_runner_kwargs.get("serving", {}))
+    deployer = LocalDeployerSettings.model_validate(settings["deployer"].model_dump())
+    return with_keys(serving), deployer, deployment.deployment_app_runner_flavor
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_both_commands_serve_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: bool) -> None:
+    """`run.py --pipeline deploy` and `zenml pipeline deploy`, each with its own configuration file or with none."""
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("- {name: ann, key: also sixteen chars, inboxes: [ann@kestrel.example]}")
+    files = {}
+    for name, text in (("run", BY_RUN), ("zenml", BY_ZENML)):
+        files[name] = tmp_path / f"{name}.yaml"
+        files[name].write_text(text.format(keys=keys, feedback=tmp_path / "feedback"))
+    deployer = SimpleNamespace(flavor="local")
+    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
+    told: dict[str, Any] = {}
+    monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: told.update(arguments) or "http://x")
+    config = load_config(files["run"] if configured else None, [])
+    run_deploy(config, "agent", checkpoint=None, base_model=None)
+    chosen = {name: told[name] for name in ("port", "address", "serving", "settings")}
+    by_run = inference_pipeline.with_options(settings=deploy._zenml_settings(**chosen))
+    by_zenml = inference_pipeline.with_options(config_path=str(files["zenml"])) if configured else inference_pipeline
+    assert as_served(by_run) == as_served(by_zenml)
+    serving, _, flavor = as_served(by_zenml)
+    assert [key.name for key in serving.keys] == ["ann"] * configured
+    assert (serving.max_waiting, serving.timeout) == ((8, 60) if configured else (32, 120))
+    assert flavor.attribute == "ServiceRunnerFlavor"
+
+
+def test_invalid_hosts_are_refused(tmp_path: Path) -> None:
+    config = load_config(None, ["allowed_hosts=[https://agent.example]"])
+    with pytest.raises(BadInput, match="allowed_hosts: 'https://agent.example' is not a host name"):
+        run_deploy(config, "agent", checkpoint=None, base_model=None)

@@ -1,0 +1,142 @@
+"""PEFT, transformers and this project can load an exported model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import torch
+from peft import PeftModel
+from tiny_checkpoint import tiny_checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from zenml import Model, pipeline, step
+
+import run
+from agent.prompts import load
+from commands.export import run_export
+from configs.schema import EvaluationConfig
+from materializers.checkpoint import CheckpointMaterializer
+from steps import exported_model
+from steps.artifact_names import CHECKPOINT, METRICS
+from training.checkpoint import Checkpoint
+
+IDS = torch.tensor([[5, 17, 44, 101, 9]])
+ROW = {
+    "n": 40,
+    "errors": 1,
+    "accuracy": 0.5,
+    "ci95": [0.35, 0.65],
+    "answer_rate": 0.9,
+    "source_recall": 0.75,
+    "turns": 3.2,
+}
+SUMMARY = {"n": 41, "policies": {"trained": ROW}, "baselines": {"search_and_quote": ROW}}
+
+
+# ZenML finds steps and materializers as names of a module.
+@step(output_materializers=CheckpointMaterializer)
+def train(folder: str) -> Annotated[Checkpoint, CHECKPOINT]:
+    return Checkpoint.load(Path(folder))
+
+
+@step
+def evaluate(config: EvaluationConfig) -> Annotated[dict[str, Any], METRICS]:
+    return SUMMARY
+
+
+@pipeline(enable_cache=False)
+def evaluated(folder: str) -> None:
+    train(folder=folder)
+    evaluate(config=EvaluationConfig(judge="llm", judge_model="openai/one"))
+
+
+@pytest.fixture(autouse=True)
+def own_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' own attention masks: art replaces them by a function of an older version."""
+    from art.transformers.patches import _preprocess_mask_arguments
+
+    monkeypatch.setattr("transformers.masking_utils._preprocess_mask_arguments", _preprocess_mask_arguments)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Checkpoint:
+    return tiny_checkpoint(
+        tmp_path, seed=1, data={"scenarios": "00000000-0000-0000-0000-000000000001"}, scoring="ruler"
+    )
+
+
+def logits(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model(IDS).logits
+
+
+def with_adapter(base: Path, adapter: Path) -> torch.Tensor:
+    return logits(PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter))
+
+
+def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    base, out = tmp_path / "base-1", tmp_path / "exported"
+    run_export(out, merged=False, checkpoint=str(checkpoint.path), base_model=None)
+    assert torch.equal(with_adapter(base, out), with_adapter(base, checkpoint.path))
+    assert Checkpoint.load(out).manifest == checkpoint.manifest
+    assert str(tmp_path) not in (out / "adapter_config.json").read_text()
+    tools = {"tools": exported_model.tool_schemas(False), "tokenize": False}
+    asked = [{"role": "user", "content": "Who?"}]
+    rendered = [AutoTokenizer.from_pretrained(folder).apply_chat_template(asked, **tools) for folder in (base, out)]
+    assert rendered[0] == rendered[1] and "search_inbox_tool" in rendered[0]
+    card = (out / "README.md").read_text()
+    assert "vllm serve base-1 --enable-lora --max-lora-rank 8 --lora-modules email-agent=. " in card
+    assert "This checkpoint was not evaluated." in card and "(not in this ZenML store)" in card
+
+
+def test_a_merged_model_loads_with_transformers_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    base, out = tmp_path / "base-1", tmp_path / "folder" / "merged"
+    run_export(out, merged=True, checkpoint=str(checkpoint.path), base_model=None)
+    merged = logits(AutoModelForCausalLM.from_pretrained(out))
+    assert torch.allclose(merged, with_adapter(base, checkpoint.path), atol=1e-4)
+    assert not torch.allclose(merged, logits(AutoModelForCausalLM.from_pretrained(base)), atol=1e-2)
+    assert not (out / "adapter_config.json").exists() and list(out.glob("*.safetensors"))
+    assert "vllm serve . --served-model-name email-agent" in (out / "README.md").read_text()
+
+
+def test_the_card_has_the_evaluation_of_this_adapter_only(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated.with_options(model=Model(name="exported", version="tiny-1"))(folder=str(checkpoint.path))
+    monkeypatch.setattr(exported_model, "MODEL_NAME", "exported")
+    card = exported_model.card_of(checkpoint, merged=False)
+    assert "41 held-out questions, answers judged by openai/one" in card
+    assert "| trained | 40 | 1 | 50.0% (35.0-65.0%) | 90.0% | 75.0% | 3.2 |" in card
+    assert "exported, version tiny-1" in card and "scoring ruler" in card and load("system") in card
+    assert checkpoint.manifest.base_model_checksum in card and "## Intended use" in card
+    other = tiny_checkpoint(tmp_path, seed=2)
+    other.manifest = other.manifest.model_copy(update={"name": "tiny-1"})
+    assert "not evaluated" in exported_model.card_of(other, merged=False)
+
+
+def test_nothing_is_overwritten_or_half_written(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "exported"
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    words = ["--pipeline", "export", "--checkpoint", str(checkpoint.path)]
+    assert run.main([*words, "--to", str(out)]) == 2
+    assert "is not empty: name a new folder" in capsys.readouterr().err
+    for wrong, told in (
+        (words, "needs --to FOLDER"),
+        (["--pipeline", "train", "--to", "x"], "--to is for --pipeline export"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            run.main(wrong)
+        assert stopped.value.code == 2 and told in capsys.readouterr().err
+    full = OSError(28, "No space left on device")
+
+    def write(*_: object) -> None:
+        raise full
+
+    monkeypatch.setattr(exported_model, "write_merged", write)
+    assert run.main([*words, "--merged", "--to", str(tmp_path / "new")]) == 2
+    assert "no space left" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".*.partial"))

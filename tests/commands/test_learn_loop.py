@@ -1,0 +1,89 @@
+"""Which earlier learn loop a command goes on with."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from commands import learn_loop
+from commands.learn_loop import learn_loop_config, run_key
+from steps import project
+from steps.learn_loop.world import sources_of
+from steps.project import coding_code, learn_loop_code, training_code
+from tasks.outreach.scenarios import Scenario
+from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from training.errors import BadInput
+from training.experiment import Experiment
+
+
+def written(folder: Path, scenarios: list[Scenario]) -> None:
+    (folder / "graph.jsonl").write_text(synthetic_graph(0).to_lines())
+    (folder / "prospects.jsonl").write_text("".join(f"{scenario.model_dump_json()}\n" for scenario in scenarios))
+
+
+def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, synthetic_scenarios(0, 4, 2))
+    files = [f"graph={tmp_path / 'graph.jsonl'}", f"prospects={tmp_path / 'prospects.jsonl'}", "experiment=first"]
+    config = learn_loop_config(None, files)
+    folder = tmp_path / "first"
+    learn_loop._require_same_run(folder, config)
+    Experiment(
+        name="first",
+        run="first",
+        config=config.model_dump(mode="json"),
+        git_revision="abc",
+        code=learn_loop_code(),
+        sources=sources_of(config),
+        base_model="m",
+        base_model_checksum="0" * 64,
+        created=datetime(2026, 11, 23, tzinfo=UTC),
+    ).save(folder)
+
+    def refusal(*words: str) -> str:
+        with pytest.raises(BadInput) as caught:
+            learn_loop._require_same_run(folder, learn_loop_config(None, [*files, *words]))
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    learn_loop._require_same_run(folder, config)
+    assert "began with another seed: " in refusal("seed=5")
+    written(tmp_path, synthetic_scenarios(0, 4, 3))
+    assert "began with another graph and prospects: " in refusal()
+    written(tmp_path, synthetic_scenarios(0, 4, 2))
+    monkeypatch.setattr(learn_loop, "learn_loop_code", lambda: "today's")
+    told = refusal()
+    assert "first began with other code (commit abc) and cannot be resumed with today's" in told
+    assert "--set experiment=ANOTHER_NAME" in told
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("training/trainer.py", {"training", "coding", "learn loop"}),
+        ("agent/task.py", {"training"}),
+        ("sandbox/checks.py", {"coding"}),
+        ("tasks/coding/task.py", {"coding"}),
+        ("tasks/outreach/task.py", {"learn loop"}),
+    ],
+)
+def test_a_changed_file_changes_the_code_of_the_runs_that_depend_on_it(
+    file: str, changed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project, "ROOT", tmp_path)
+    codes = {"training": training_code, "coding": coding_code, "learn loop": learn_loop_code}
+    before = {name: code() for name, code in codes.items()}
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("changed = True\n")
+    assert {name for name, code in codes.items() if code() != before[name]} == changed
+
+
+def test_changed_code_is_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = []
+    for code in ("then", "today"):
+        monkeypatch.setattr(learn_loop, "learn_loop_code", lambda code=code: code)
+        keys.append(run_key(learn_loop_config(None, [])))
+    assert keys[0] != keys[1]

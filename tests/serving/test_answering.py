@@ -1,0 +1,94 @@
+"""Answers with their proof, and the events on the way to them."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+from scripted_service import GOOD, HOSTILE, ScriptedPolicy
+from service_client import asked, events
+
+from serving.app import ServiceApp
+from serving.recording import Record
+
+pytestmark = pytest.mark.usefixtures("calm")
+
+
+def test_answer_with_its_proof(client: TestClient, policy: ScriptedPolicy) -> None:
+    response = asked(client)
+    assert response.status_code == 200
+    reply = response.json()
+    assert {key: reply[key] for key in ("question", "answer", "source_ids", "success", "proven")} == {
+        "question": GOOD["question"],
+        "answer": "room 4B",
+        "source_ids": ["<review@kestrel.example>"],
+        "success": True,
+        "proven": True,
+    }
+    (source,) = reply["sources"]
+    (mark,) = source["marks"]
+    assert source["body"][mark["start"] : mark["end"]] == "room 4B" and HOSTILE in source["body"]
+    assert reply["metadata"]["request_id"] == response.headers["x-request-id"]
+    assert reply["metadata"]["episode"]["outcome"] == "answered"
+    assert {request["temperature"] for request in policy.requests} == {0}
+
+
+def test_the_run_is_recorded_behind_the_answer(client: TestClient, app: ServiceApp, records: list[Record]) -> None:
+    reply = asked(client).json()
+    deadline = time.monotonic() + 20
+    while not records or records[-1].run_name != reply["metadata"]["run_name"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert app.answering.service.take_recorded(records[-1].request_id).answer == "room 4B"
+
+
+def test_an_answer_that_the_mail_does_not_have_is_not_proven(client: TestClient, policy: ScriptedPolicy) -> None:
+    policy.answer = "room 12"
+    reply = asked(client).json()
+    assert (reply["success"], reply["proven"], reply["sources"][0]["found"]) == (True, False, False)
+
+
+@pytest.mark.parametrize("change", [{"reads": False}, {"cites": False}])
+def test_success_needs_a_cited_mail_that_was_read(
+    client: TestClient, policy: ScriptedPolicy, change: dict[str, bool]
+) -> None:
+    policy.__dict__.update(change)
+    reply = asked(client).json()
+    assert (reply["answer"], reply["success"]) == ("room 4B", False)
+    assert reply["metadata"]["episode"]["outcome"] == "unproven"
+
+
+def test_giving_up_is_an_honest_answer(client: TestClient, policy: ScriptedPolicy) -> None:
+    policy.silent = True
+    reply = asked(client).json()
+    assert (reply["answer"], reply["source_ids"], reply["success"]) == (None, [], False)
+    assert reply["metadata"]["episode"]["outcome"] == "no_tool_call"
+
+
+def test_mail_after_the_query_date_is_not_there(client: TestClient) -> None:
+    assert "<review@kestrel.example>" not in asked(client, parameters=GOOD | {"query_date": "2024-02-01"}).text
+
+
+def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: ScriptedPolicy) -> None:
+    policy.silent = True
+    app.answering.service.warm_up()
+    assert [request["max_completion_tokens"] for request in policy.requests] == [1]
+
+
+def test_events_tell_what_happens(client: TestClient, policy: ScriptedPolicy) -> None:
+    policy.answer = 'room 4B – "näher" 😀'
+    told = events(client)
+    kinds = [kind for kind, _ in told if kind != "token"]
+    assert kinds == ["step", "step", "source", "step", "answer"]
+    assert told[0][1] == {"number": 1, "action": "search", "keywords": ["budget", "review"], "found": 1}
+    assert "".join(data["text"] for kind, data in told if kind == "token") == policy.answer
+    source = next(data for kind, data in told if kind == "source")
+    assert source["subject"] == "Budget review"
+    assert told[-1][1]["answer"] == policy.answer and told[-1][1]["sources"][0]["read"]
+
+
+def test_a_failure_ends_the_stream_with_an_error(client: TestClient, policy: ScriptedPolicy) -> None:
+    policy.status = 400
+    kind, data = events(client)[-1]
+    assert kind == "error" and data["status"] == 500 and "secret" not in data["error"]

@@ -1,0 +1,18 @@
+"""The policy that a model's server answers with."""
+
+from __future__ import annotations
+
+import art
+
+from training.task import Policy
+
+
+def current_policy(model: art.TrainableModel, *, temperature: float, max_tokens: int) -> Policy:
+    """Return the policy of the latest checkpoint of `model`. `max_tokens` limits a reply."""
+    return Policy(
+        base_url=model.inference_base_url or "",
+        api_key=model.inference_api_key or "none",
+        model=model.get_inference_name(),
+        temperature=temperature,
+        max_tokens=max_tokens,
+    )

@@ -1,0 +1,82 @@
+"""The warm start: supervised fine-tuning on demonstrations before the first GRPO step."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import art
+
+from training.errors import BadInput
+from training.history import StepRecord
+from training.progress import Progress
+from training.settings import TrainerSettings
+from training.stall_watch import CallWatch
+from training.task import Task
+from training.updates import require_finite, warm_start_learning_rates
+
+
+async def warm_start(
+    task: Task,
+    scenarios: Sequence[Any],
+    model: art.TrainableModel,
+    backend: Any,
+    settings: TrainerSettings,
+    *,
+    watch: CallWatch,
+    progress: Progress,
+    warn: Callable[[str], None],
+) -> StepRecord:
+    """Fine-tune `model` on demonstrations for `scenarios` and return the row of step 0.
+
+    Raises:
+        BadInput: there are no demonstrations, none fits into `max_context`, or a batch leaves weights that are not finite.
+    """
+    started = time.monotonic()
+    demonstrations = task.demonstrations(scenarios, settings.demonstrations)
+    if not demonstrations:
+        raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0")
+    trajectories = demonstrations * settings.warm_start_epochs
+    batches = math.ceil(len(trajectories) / settings.warm_start_batch_size)
+    config = art.TrainSFTConfig(
+        learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),
+        batch_size=settings.warm_start_batch_size,
+    )
+    progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
+    losses: list[float] = []
+    too_long = 0
+    # `model.train_sft` does the same, but reports no progress between batches.
+    with watch.call("warm start"):
+        async for metrics in backend._train_sft(model, trajectories, config, {}):
+            require_finite(metrics, "warm start", "warm_start_learning_rate")
+            losses.append(float(metrics.get("loss/train", math.nan)))
+            too_long = int(metrics.get("data/step_num_dropped_trajectories", 0)) // settings.warm_start_epochs
+            if too_long == len(demonstrations):
+                raise BadInput(
+                    f"warm start: all demonstrations are longer than max_context={settings.max_context} tokens; raise it, or lower "
+                    "max_results or read_chars"
+                )
+            progress.advance()
+            watch.moves()
+    if too_long:
+        limit = f"max_context={settings.max_context}"
+        warn(
+            f"warm start: {too_long} of {len(demonstrations)} demonstrations are longer than {limit} tokens, and left out"
+        )
+    checkpoint_step = await model.get_step()
+    last = losses[-max(1, len(losses) // 10) :]
+    loss = statistics.fmean(last) if last else math.nan
+    await model.log(metrics={"loss/train": loss}, split="train", step=checkpoint_step)
+    seconds = time.monotonic() - started
+    return StepRecord(
+        step=0,
+        phase="warm_start",
+        checkpoint_step=checkpoint_step,
+        seconds=seconds,
+        update_seconds=seconds,
+        demonstrations=len(demonstrations) - too_long,
+        loss=loss,
+    )
