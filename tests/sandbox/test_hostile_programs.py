@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import subprocess
@@ -73,6 +74,7 @@ def ended(before: set[int]) -> bool:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_hostile_program_is_contained_and_earns_nothing(name: str, runner: LocalRunner, victim: Workspace) -> None:
     before = descendants(os.getpid())
+    gc.collect()  # closes what earlier tests left behind, which would hide a leak of this one
     handles = len(os.listdir("/proc/self/fd"))
     workspace = runner.open(FILES)
     seen = workspace.exec(PROGRAMS[name])
@@ -93,7 +95,7 @@ def test_a_hostile_program_is_contained_and_earns_nothing(name: str, runner: Loc
     assert victim.exec("count + 1").output == "42\n"
     assert victim.read_file("victim.txt") == "mine" and victim.changes() == Changes()
     assert ended(before)
-    assert len(os.listdir("/proc/self/fd")) == handles
+    assert len(os.listdir("/proc/self/fd")) <= handles
 
 
 def test_the_checks_pass_when_the_bug_is_repaired(runner: LocalRunner) -> None:
