@@ -56,7 +56,7 @@ def learn_outreach(
     trained_base = str(files.path) if settings.backend != "serverless" else remote_base_model(base["source"])
     folder = LEARN_LOOPS / run_id
     require_ready(settings, trained_base, models=MODELS, runs=LEARN_LOOPS)
-    task = open_task(config, graph_of(graph), scenarios)
+    task = open_task(config, graph_of(graph), scenarios, explore=True)
     inputs = get_step_context().step_run.inputs
     experiment = Experiment(
         name=config.experiment or run_id,

@@ -65,7 +65,12 @@ def graph_of(lines: str) -> KnowledgeGraph:
 
 
 def open_task(
-    config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario], scores: NodeScores | None = None
+    config: LearnLoopConfig,
+    graph: KnowledgeGraph,
+    scenarios: Sequence[Scenario],
+    scores: NodeScores | None = None,
+    *,
+    explore: bool = False,
 ) -> OutreachTask:
     """Build the configured task, with fresh scores unless `scores` is given."""
     from tasks.outreach.task import OutreachTask  # takes seconds to import, so bad input is reported first
@@ -77,6 +82,6 @@ def open_task(
     else:
         feedback = SimulatedProspects(graph, scenarios, config.graph_seed)
     scores = scores or NodeScores.fresh(graph, settings.node_decay)
-    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed)
+    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore)
     task.name = os.environ.get("ART_MODEL_NAME", task.name)
     return task

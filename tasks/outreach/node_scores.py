@@ -105,6 +105,18 @@ class NodeScores(BaseModel):
         random.Random(f"order-{seed}").shuffle(shuffled)
         return sorted(shuffled, key=lambda node_id: -round(self.score(node_id), 1))
 
+    def drawn(self, node_ids: Sequence[str], seed: str) -> list[str]:
+        """Sort by scores drawn from the posteriors, best first (Thompson sampling).
+
+        Nodes that few e-mails stated so far come first now and then.
+        """
+        chance = random.Random(f"draw-{seed}")
+        draws = {
+            node_id: chance.betavariate(self.wins[node_id] + _PRIOR / 2, self.losses[node_id] + _PRIOR / 2)
+            for node_id in sorted(node_ids)
+        }
+        return sorted(draws, key=lambda node_id: -draws[node_id])
+
 
 class TopHalfScores(BaseModel):
     """The top-half rule of the specification, for comparison only."""

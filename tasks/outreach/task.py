@@ -34,7 +34,11 @@ class FeedbackSource(Protocol):
 
 
 class OutreachTask:
-    """Implements `training.task.Task`. `scores` orders what the tools list; the learn loop replaces it after every iteration."""
+    """Implements `training.task.Task`.
+
+    `scores` orders what the tools list; the learn loop replaces it after every iteration. With `explore`, sampled e-mails
+    see lists ordered by draws from the scores' posteriors.
+    """
 
     name = "outreach"
 
@@ -47,6 +51,7 @@ class OutreachTask:
         scores: NodeScores,
         *,
         seed: int = 0,
+        explore: bool = False,
     ) -> None:
         self.graph = graph
         self.scenarios = list(scenarios)
@@ -54,13 +59,16 @@ class OutreachTask:
         self.settings = settings
         self.scores = scores
         self.seed = seed
+        self.explore = explore
 
     def train_scenarios(self) -> list[Scenario]:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
-        """Return demonstrations of the format with random facts, because nobody can demonstrate which facts make a
-        prospect reply.
+        """Return demonstrations of the format.
+
+        They use the facts that a list shows first. All scores are equal, so the lists are in random order: nobody can
+        demonstrate which facts make a prospect reply.
         """
         chance = random.Random(f"demonstrations-{self.seed}")
         order = list(scenarios)
@@ -83,7 +91,7 @@ class OutreachTask:
         if with_facts:
             start = chance.choice(list(with_facts))
             act(CONNECTED, {"node_id": start})
-            facts = chance.sample(with_facts[start], min(chance.choice((1, 1, 2)), len(with_facts[start])))
+            facts = with_facts[start][: chance.choice((1, 1, 2))]
         else:
             facts = [chance.choice(self.graph.facts)]
         for fact in facts:
@@ -104,12 +112,16 @@ class OutreachTask:
             messages_and_choices=record, tools=TOOLS, reward=0.0, metadata={"scenario_id": scenario.id}
         )
 
-    def _tools(self, scenario: Scenario, *, scores: NodeScores | None = None, seed: str) -> OutreachTools:
-        return OutreachTools(self.graph, scores or self.scores, scenario, self.settings.max_neighbours, seed)
+    def _tools(
+        self, scenario: Scenario, *, scores: NodeScores | None = None, seed: str, explore: bool = False
+    ) -> OutreachTools:
+        return OutreachTools(
+            self.graph, scores or self.scores, scenario, self.settings.max_neighbours, seed, explore=explore
+        )
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         message_id = uuid.uuid4().hex
-        tools = self._tools(scenario, seed=message_id)
+        tools = self._tools(scenario, seed=message_id, explore=self.explore and policy.temperature > 0)
         record: list[Any] = opening(scenario)
         sent: list[Any] = opening(scenario)
         calls: list[tuple[str, dict[str, Any]]] = []

@@ -42,14 +42,25 @@ class OutreachTools:
     """The tools of one episode. `read` holds the facts read so far, in order; `options` the facts listed last."""
 
     def __init__(
-        self, graph: KnowledgeGraph, scores: NodeScores, scenario: Scenario, max_neighbours: int, seed: str
+        self,
+        graph: KnowledgeGraph,
+        scores: NodeScores,
+        scenario: Scenario,
+        max_neighbours: int,
+        seed: str,
+        *,
+        explore: bool = False,
     ) -> None:
-        """Nodes with equal scores are listed in an order that follows from `seed`."""
+        """Nodes with equal scores are listed in an order that follows from `seed`.
+
+        With `explore`, nodes are listed by scores drawn from their posteriors.
+        """
         self._graph = graph
         self._scores = scores
         self._scenario = scenario
         self._max_neighbours = max_neighbours
         self._seed = seed
+        self._explore = explore
         self.read: list[Node] = []
         self.options: tuple[str, ...] = ()
 
@@ -71,7 +82,8 @@ class OutreachTools:
     def listed(self, node_id: str) -> list[Node]:
         """The neighbours that `get_connected_nodes` shows, best scored first."""
         ids = [node.id for node in self._graph.neighbours(node_id)]
-        return [self._graph.node(id) for id in self._scores.ranked(ids, self._seed)[: self._max_neighbours]]
+        order = self._scores.drawn if self._explore else self._scores.ranked
+        return [self._graph.node(id) for id in order(ids, self._seed)[: self._max_neighbours]]
 
     def _connected(self, node_id: str) -> ToolResult:
         listed = self.listed(node_id)

@@ -80,6 +80,16 @@ def test_equal_scores_are_listed_in_random_order_and_better_ones_first() -> None
     assert {better.ranked(FACTS, str(seed))[0] for seed in range(20)} == {"f7"}
 
 
+def test_drawn_orders_begin_with_better_nodes_more_often_and_still_try_the_others() -> None:
+    scores = NodeScores.fresh(GRAPH, 0.97)
+    assert {scores.drawn(FACTS, str(seed))[0] for seed in range(200)} == set(FACTS)
+    emails = [SentEmail(scenario="s", facts=(fact,), reward=float(fact == "f7")) for fact in FACTS]
+    better = scores.updated(emails * 2)
+    first = [better.drawn(FACTS, str(seed))[0] for seed in range(200)]
+    assert max(set(first), key=first.count) == "f7"
+    assert len(set(first)) > 1
+
+
 def test_rank_correlation_averages_ties() -> None:
     assert rank_correlation([1, 2, 3], [10, 20, 90]) == pytest.approx(1.0)
     assert rank_correlation([1, 1, 2], [3, 2, 1]) == pytest.approx(-0.866, abs=0.001)
