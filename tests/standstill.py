@@ -74,6 +74,14 @@ def cpu_seconds(pid: int) -> float:
     return total
 
 
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def kill(pid: int) -> None:
     """Kill a process and its children."""
     for process in _tree(pid):

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from checkout import SMALL_COMPANY, Checkout, settings
+from ports import free_port
 from standstill import guarded
 
 
@@ -22,9 +23,9 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def ask(url: str, **parameters: object) -> tuple[int, dict]:
-    body = json.dumps({"parameters": parameters}).encode()
+    body = json.dumps({"parameters": parameters, "timeout": 300}).encode()
     try:
-        with urlopen(Request(f"{url}/invoke", body, {"Content-Type": "application/json"}), timeout=120) as response:
+        with urlopen(Request(f"{url}/invoke", body, {"Content-Type": "application/json"}), timeout=600) as response:
             return response.status, json.load(response)
     except HTTPError as error:
         return error.code, json.load(error)
@@ -68,7 +69,8 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
         assert refused.returncode == 2 and "no version is in production; the latest is r" in refused.stderr, (
             refused.stderr
         )
-    deployed = checkout.run("--pipeline", "deploy", "--name", "one", *(() if promoted else ("--unpromoted",)))
+    words = [*settings(port=free_port()), *(() if promoted else ("--unpromoted",))]
+    deployed = checkout.run("--pipeline", "deploy", "--name", "one", *words)
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
     try:
         found = re.search(r"http://[^\s/]+", deployed.stdout)

@@ -73,7 +73,7 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
 
     def reply(case: dict[str, Any]) -> str:
         if len(model.requests) > BATCHES_BEFORE_THE_KILL:
-            go_on.wait(120)
+            go_on.wait()
         return good_reply(case)
 
     model.reply = reply

@@ -108,7 +108,6 @@ def test_every_import_is_pinned() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("file", "python"),
     [
@@ -129,7 +128,6 @@ def test_resolves_from_wheels(file: str, python: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_make_lock_changes_nothing(tmp_path: Path) -> None:
     """The exported files are what `make lock` makes of pyproject.toml today, also for packages that it does not name."""
     for name in ("pyproject.toml", *EXPORTS):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,17 +12,16 @@ import standstill
 
 
 def test_a_process_that_does_nothing_is_killed_with_its_children(tmp_path: Path) -> None:
-    child = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    # The child keeps the output open, so that nobody returns before it is gone.
+    child = "import os, time; print(os.getpid(), flush=True); time.sleep(3600)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    started = time.monotonic()
     with pytest.raises(AssertionError, match="it did nothing for"):
         standstill.run([sys.executable, "-c", parent], cwd=tmp_path, env=dict(os.environ), idle_seconds=3)
-    assert time.monotonic() - started < 300
 
 
 def test_a_process_that_computes_is_waited_for_longer_than_an_idle_one_may_last(tmp_path: Path) -> None:
-    busy = "import time; end = time.monotonic() + 4\nwhile time.monotonic() < end: pass\nprint('done')"
-    done = standstill.run([sys.executable, "-c", busy], cwd=tmp_path, env=dict(os.environ), idle_seconds=2)
+    busy = "import time; end = time.monotonic() + 8\nwhile time.monotonic() < end: pass\nprint('done')"
+    done = standstill.run([sys.executable, "-c", busy], cwd=tmp_path, env=dict(os.environ), idle_seconds=5)
     assert done.stdout == "done\n" and done.returncode == 0
 
 

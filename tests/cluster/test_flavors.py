@@ -175,7 +175,7 @@ def test_an_unreachable_cluster_does_not_fail_the_step(
 ) -> None:
     """`wait` goes by ZenML's server then."""
     cluster.failing["/apis/batch"] = 500
-    monkeypatch.setattr(flavors.ResilientStepOperator, "_limits", {"api_request_timeout": 1, "max_retries": 0})
+    monkeypatch.setattr(flavors.ResilientStepOperator, "_limits", {"api_request_timeout": 300, "max_retries": 0})
     with pytest.raises(Exception, match="500"):
         operator.get_status(STEP)
 
@@ -183,7 +183,7 @@ def test_an_unreachable_cluster_does_not_fail_the_step(
 def test_patience_outlasts_a_server_that_is_away(
     cluster: ApiServer, kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flavors, "PATIENCE", Retry(total=None, connect=5, backoff_factor=0.2))
+    monkeypatch.setattr(flavors, "PATIENCE", Retry(total=None, connect=8, backoff_factor=0.2))
     port = cluster.server_port
     cluster.shutdown()
     cluster.server_close()

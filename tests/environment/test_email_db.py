@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -78,10 +77,8 @@ def test_a_query_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     build_database([mail(n) for n in range(3)], tmp_path / "mails.sqlite")
     database = MailDatabase(tmp_path / "mails.sqlite", query_seconds=0.2)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    started = time.thread_time()
     with pytest.raises(QueryTimeout, match="longer than 0.2 s"):
         database.rows(endless)
-    assert time.thread_time() - started < 5
     assert database.email_count() == 3 and len(database.mailbox(OWNER, LATE).search(["note"])) == 3
     database.close()
 

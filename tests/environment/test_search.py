@@ -293,7 +293,12 @@ def test_search_stays_inside_a_large_mailbox_of_others(database_of: Build) -> No
         for n in range(20_000)
     )
     mailbox = database_of([*others, mail(1, body="heron here")]).mailbox(OWNER, LATE)
-    mailbox.search(["heron"])
-    started = time.thread_time()
-    assert len(mailbox.search(["heron"])) == 1
-    assert time.thread_time() - started < 0.1
+
+    def seconds() -> float:
+        started = time.thread_time()
+        assert len(mailbox.search(["heron"])) == 1
+        return time.thread_time() - started
+
+    assert min(seconds() for _ in range(5)) < 0.1, (
+        "of processor time; the garbage of other tests may be collected meanwhile"
+    )

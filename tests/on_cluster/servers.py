@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,16 +12,12 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from ports import free_port
+
 START_SECONDS = 600
 PASSWORD = "of-the-test"
 KEY = "of-the-test"
 """Both halves of the S3 server's credentials; it takes any."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -39,12 +34,12 @@ def started(command: list[str], url: str, log: Path, environment: dict[str, str]
         yield
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=300)
 
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2):
+        with urllib.request.urlopen(url, timeout=30):
             return True
     except urllib.error.HTTPError:
         return True

@@ -97,7 +97,7 @@ def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[s
         alive = [pod.metadata.name for pod in stack.cluster.pods() if pod.status.phase == "Running"]
         seen["lost"] = alive
         kill_pods(*alive)
-        seen["output"], _ = run.communicate(timeout=1500)
+        seen["output"], _ = run.communicate(timeout=3000)
     finally:
         run.kill()
         stack.cluster.set_gpus(0)
@@ -175,7 +175,7 @@ def test_a_deployment_answers(stack: Stack, project: Checkout, tiny_base: Path, 
         key = stack.client.get_deployment("on-cluster").auth_key
         headers = JSON | {"Authorization": f"Bearer {key}"}
         request = Request(f"http://127.0.0.1:{PORT}/invoke", json.dumps({"parameters": asked}).encode(), headers)
-        with urlopen(request, timeout=120) as response:
+        with urlopen(request, timeout=600) as response:
             answer = json.load(response)
         assert response.status == 200 and answer["question"] == asked["question"] and "source_ids" in answer
     finally:

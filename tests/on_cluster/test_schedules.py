@@ -160,7 +160,7 @@ def life(stack: Stack, project: Checkout, tmp_path_factory: pytest.TempPathFacto
         seen["second"] = schedule.ended(2)
         eventually(lambda: not schedule.cron_job().status.active)
         seen["deleted"] = schedule.command("--schedule-delete", name)
-        eventually(lambda: not schedule.left(), seconds=600)
+        eventually(lambda: not schedule.left())
         seen["listed at the end"] = schedule.command("--schedule-list")
         seen["runs"] = schedule.runs()
         yield seen

@@ -1,4 +1,4 @@
-"""The evaluation pipeline beside a version in production: both are asked the same questions, by real servers of a tiny model."""
+"""The evaluation pipeline with real servers of a tiny model: beside a version in production, and with a judge that fails."""
 
 from __future__ import annotations
 
@@ -46,11 +46,13 @@ def save_checkpoint(folder: Path, seed: int, step: int = 1, **trained_with: Any)
 
 
 class Answering(LoopbackModel):
-    """As a policy it returns one answer; as a judge it rejects all."""
+    """As a policy it returns one answer; as a judge it says the same of all answers."""
+
+    verdict = '{"reasoning": "no", "accept": false}'
 
     def answer(self, request: dict[str, Any]) -> Reply:
         if "tools" not in request:
-            return '{"reasoning": "no", "accept": false}'
+            return self.verdict
         function = {"name": "return_final_answer_tool", "arguments": '{"answer": "Dana", "source_ids": []}'}
         return {
             "role": "assistant",
@@ -108,3 +110,30 @@ def test_both_versions_are_asked_the_same_questions(data: DataRun, tmp_path: Pat
     assert summary["paired"]["trained_vs_production"]["n"] == 3
     # Random weights know no answer, so the floor speaks.
     assert summary["promotion"] == {"promoted": False, "reason": "0.0% correct is not above promotion_floor=0.0"}
+
+
+def test_answers_that_ended_in_errors_are_asked_again_and_others_are_not(
+    data: DataRun, tmp_path: Path, model: Answering
+) -> None:
+    checkpoint = save_checkpoint(tmp_path, seed=1)
+    config = EvaluationConfig(eval_limit=2, judge="llm", judge_model="openai/gpt-4.1", judge_api_base=model.url)
+
+    def evaluate() -> tuple[str, str, dict[str, Any]]:
+        started = evaluation_pipeline.with_options(model=Model(name="tested-errors"))(
+            config=config, database=data.database, scenarios=data.scenarios, checkpoint=checkpoint.id
+        )
+        steps = Client().get_pipeline_run(started.id).steps
+        oracle = steps["compute_metrics"].outputs["metrics"][0].load()["baselines"]["oracle"]
+        return steps["run_inference"].status.value, steps["compute_metrics"].status.value, oracle
+
+    model.verdict = "perhaps"
+    asked, gate, oracle = evaluate()
+    assert (asked, gate) == ("completed", "completed") and (oracle["errors"], oracle["n"]) == (2, 0)
+    model.verdict = '{"reasoning": "yes", "accept": true}'
+    asked, gate, oracle = evaluate()
+    assert (asked, gate) == ("completed", "completed"), "the cause of an error may be gone"
+    assert (oracle["errors"], oracle["n"], oracle["accuracy"]) == (0, 2, 1.0)
+    requests = len(model.requests)
+    asked, gate, again = evaluate()
+    assert (asked, gate) == ("cached", "completed") and again == oracle
+    assert len(model.requests) == requests, "an answer without an error is paid once"

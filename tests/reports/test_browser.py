@@ -38,7 +38,7 @@ def shown(page: str, folder: Path, script: str = "") -> str:
         "--no-first-run",
     ]
     command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
 
 
 def visible(page: str) -> str:

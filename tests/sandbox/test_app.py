@@ -28,7 +28,7 @@ CHECKS = [
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
     values = getattr(request, "param", {})
-    runner = LocalRunner(Limits(wall_seconds=30, cpu_seconds=20))
+    runner = LocalRunner(Limits(wall_seconds=120, cpu_seconds=60))
     try:
         runner.require_isolation()
     except NoIsolation as error:
@@ -97,7 +97,7 @@ def test_without_capacity_the_service_says_when_to_come_back(client: TestClient)
     assert client.post("/workspaces", json={"snapshot": snapshot(client)}).status_code == 201
 
 
-@pytest.mark.parametrize("client", [{"capacity": 2, "max_waiting": 8}], indirect=True)
+@pytest.mark.parametrize("client", [{"capacity": 2, "max_waiting": 8, "wait_seconds": 600}], indirect=True)
 def test_requests_beyond_the_capacity_wait_their_turn(client: TestClient) -> None:
     body = {"snapshot": snapshot(client), "checks": CHECKS[:1]}
     with ThreadPoolExecutor(8) as threads:

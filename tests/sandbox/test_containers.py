@@ -37,9 +37,9 @@ REPOSITORY = Image(name="repository:1", folder="/testbed", hidden=("/image/r2e_t
 SETTINGS = SandboxSettings(
     runner="docker",
     image="plain:1",
-    limits=Limits(wall_seconds=30, cpu_seconds=20),
-    lifetime_seconds=60,
-    test_seconds=60,
+    limits=Limits(wall_seconds=120, cpu_seconds=600),
+    lifetime_seconds=600,
+    test_seconds=600,
 )
 
 
@@ -111,13 +111,13 @@ def test_tests_of_an_image_are_hidden_from_the_agent_and_run_on_its_patch(runner
     assert sorted(patch.changed) == ["pkg/target.py", "run_tests.sh"] and patch.deleted == []
     expected = {"TestDouble.test_zero": "PASSED", "test_four[a - b]": "PASSED"}
     suite = Suite(command="ln -sfn /image/r2e_tests r2e_tests; sh run_tests.sh", expected=expected)
-    assert [each.passed for each in run_suite(runner, REPOSITORY, patch, suite, seconds=60)] == [True, True]
-    before = run_suite(runner, REPOSITORY, Changes(), suite, seconds=60)
+    assert [each.passed for each in run_suite(runner, REPOSITORY, patch, suite, seconds=600)] == [True, True]
+    before = run_suite(runner, REPOSITORY, Changes(), suite, seconds=600)
     assert [(each.passed, each.found) for each in before] == [(True, "PASSED"), (False, "FAILED")]
-    gone = run_suite(runner, REPOSITORY, Changes(deleted=["pkg/target.py"]), suite, seconds=60)
+    gone = run_suite(runner, REPOSITORY, Changes(deleted=["pkg/target.py"]), suite, seconds=600)
     assert [each.found for each in gone] == ["no such test ran"] * 2
     fewer = Suite(command=suite.command, expected={"TestDouble.test_zero": "PASSED"})
-    assert [each.passed for each in run_suite(runner, REPOSITORY, patch, fewer, seconds=60)] == [True, False]
+    assert [each.passed for each in run_suite(runner, REPOSITORY, patch, fewer, seconds=600)] == [True, False]
 
 
 def test_only_containers_of_an_earlier_service_are_removed(daemon: FakeDaemon) -> None:
@@ -136,14 +136,14 @@ def test_a_container_outlives_neither_its_lifetime_nor_its_service(daemon: FakeD
     workspace = runner.open(FILES)
     [container] = daemon.kept
     assert container.process is not None
-    assert container.process.wait(120) == 0  # 22 s: lifetime, the longest call and some grace
+    assert container.process.wait(600) == 0  # 22 s: lifetime, the longest call and some grace
     with pytest.raises(WorkspaceLost):
         workspace.exec("1")
     runner.open(FILES)
     last = daemon.kept[-1]
     assert last.ours is not None and last.process is not None and last.process.stdin is not None
     last.process.stdin.close()  # what Docker does when the service's connection ends
-    assert last.process.wait(30) == 0
+    assert last.process.wait(600) == 0
     runner.close()
 
 

@@ -28,7 +28,16 @@ FILES = {
     "target.py": BUGGY,
     "tests/test_target.py": "from target import double\n\ndef test():\n    assert double(1) == 2\n",
 }
+PATIENT = 120.0
+"""Limit of a cell that is expected to end by itself: a busy machine may take many times as long."""
 CHECKS = [Check(code="import target\ntarget.double(1)", expected="2"), Check(code="target.double(4)", expected="8")]
+
+
+@pytest.fixture(autouse=True)
+def _busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace that gets no processor for a while is not lost."""
+    for module in ("sandbox.workspace", "sandbox.local"):
+        monkeypatch.setattr(f"{module}.GRACE", 300.0)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +54,7 @@ def runner() -> Iterator[LocalRunner]:
 @pytest.fixture(scope="module")
 def victim(runner: LocalRunner) -> Iterator[Workspace]:
     """Another episode, in the middle of its work."""
-    workspace = runner.open({"victim.txt": "mine"})
+    workspace = runner.open({"victim.txt": "mine"}, seconds=PATIENT)
     assert workspace.exec("count = 41").ok
     yield workspace
     workspace.close()
@@ -63,7 +72,7 @@ def descendants(pid: int) -> set[int]:
 
 def ended(before: set[int]) -> bool:
     """Whether all processes but those of `before` end; a busy machine takes a while to end those that were killed."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENT
     while not descendants(os.getpid()) <= before:
         if time.monotonic() > until:
             return False
@@ -79,10 +88,10 @@ def test_a_hostile_program_is_contained_and_earns_nothing(name: str, runner: Loc
     workspace = runner.open(FILES)
     seen = workspace.exec(PROGRAMS[name])
     assert len(seen.output) <= LIMITS.output_bytes + 100
-    assert seen.seconds < 10
-    again = workspace.exec("1 + 1")  # the workspace itself goes on
-    if again.ended:  # on a busy machine what was left behind may have used up this cell's limits
-        again = workspace.exec("1 + 1")
+    until = time.monotonic() + PATIENT
+    # The workspace itself goes on. On a busy machine what was left behind may use up a cell's limits.
+    while (again := workspace.exec("1 + 1")).ended and time.monotonic() < until:
+        pass
     assert again.output.endswith("2\n") and again.ok
     try:
         patch = workspace.changes()
@@ -100,7 +109,9 @@ def test_a_hostile_program_is_contained_and_earns_nothing(name: str, runner: Loc
 
 def test_the_checks_pass_when_the_bug_is_repaired(runner: LocalRunner) -> None:
     patch = Changes(changed={"target.py": "def double(number):\n    return number + number\n"})
-    assert all(verdict.passed for verdict in run_checks(runner, FILES, patch, CHECKS))
+    patient = LocalRunner(LIMITS.lasting(PATIENT))
+    assert all(verdict.passed for verdict in run_checks(patient, FILES, patch, CHECKS))
+    patient.close()
 
 
 LOOP = "for _ in range(10**9): pass"
@@ -112,41 +123,49 @@ AS_LITTLE_AS_POSSIBLE = (
 def test_code_that_gets_no_processor_is_no_wrong_repair() -> None:
     """Beside a busy process on the same core, until the wall time is over: nobody can say what the code would do."""
     core = min(os.sched_getaffinity(0))
-    pinned = f"import os\nos.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    pinned = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
     runner = LocalRunner(LIMITS.model_copy(update={"wall_seconds": 3.0, "cpu_seconds": 2.9}))
     try:
         runner.require_isolation()
     except NoIsolation as error:
         pytest.skip(str(error))
     slow = {"target.py": AS_LITTLE_AS_POSSIBLE.format(core=core) + LOOP}
-    others = subprocess.Popen([sys.executable, "-c", pinned])
+    others = subprocess.Popen([sys.executable, "-c", pinned], stdout=subprocess.PIPE)
     try:
+        assert others.stdout is not None and others.stdout.readline(), "it is busy from here on"
         with pytest.raises(Starved, match=r"too busy to run the tests: wall time limit of 3 s"):
             run_checks(runner, slow, Changes(), CHECKS)
     finally:
         others.kill()
-        others.wait()
+        others.communicate()
         runner.close()
 
 
 def test_code_that_sleeps_until_the_limit_is_a_wrong_repair(runner: LocalRunner) -> None:
     sleeps = {"target.py": "import time\ntime.sleep(1000)\n"}
-    verdicts = run_checks(runner, sleeps, Changes(), CHECKS)
+    until, verdicts = time.monotonic() + PATIENT, None
+    while verdicts is None:
+        try:
+            verdicts = run_checks(runner, sleeps, Changes(), CHECKS)
+        except Starved:  # on a busy machine, on the way to the sleep
+            assert time.monotonic() < until
     assert [verdict.passed for verdict in verdicts] == [False, False]
     assert verdicts[0].found == "no value: wall time limit of 1.5 s"
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "seconds", "words"),
     [
-        ("sleep", "wall time limit"),
-        ("many allocations", "memory"),
-        ("flood", "limit"),
-        ("exit without a word", "exited with code 0"),
+        ("sleep", None, "wall time limit"),
+        ("many allocations", PATIENT, "memory"),
+        ("flood", None, "limit"),
+        ("exit without a word", PATIENT, "exited with code 0"),
     ],
 )
-def test_the_observation_says_why_the_repl_was_ended(name: str, words: str, runner: LocalRunner) -> None:
-    workspace = runner.open(FILES)
+def test_the_observation_says_why_the_repl_was_ended(
+    name: str, seconds: float | None, words: str, runner: LocalRunner
+) -> None:
+    workspace = runner.open(FILES, seconds=seconds)
     seen = workspace.exec(PROGRAMS[name])
     workspace.close()
     assert re.search(words, (seen.ended or "") + seen.output, re.IGNORECASE), seen
@@ -174,7 +193,7 @@ def test_cpu_time_of_all_processes_is_limited() -> None:
     ],
 )
 def test_what_is_forbidden_raises(name: str, runner: LocalRunner) -> None:
-    workspace = runner.open(FILES)
+    workspace = runner.open(FILES, seconds=PATIENT)
     seen = workspace.exec(PROGRAMS[name])
     workspace.close()
     assert not seen.ok and "Error" in seen.output, seen
@@ -183,6 +202,7 @@ def test_what_is_forbidden_raises(name: str, runner: LocalRunner) -> None:
 def test_no_key_of_the_host_is_seen(runner: LocalRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     fresh = LocalRunner(LIMITS)
-    workspace = fresh.open()
-    assert "sk-secret" not in workspace.exec("import os; dict(os.environ)").output
+    workspace = fresh.open(seconds=PATIENT)
+    seen = workspace.exec("import os; dict(os.environ)").output
+    assert "sk-secret" not in seen and "{" in seen
     fresh.close()

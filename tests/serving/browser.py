@@ -24,7 +24,7 @@ class Tab:
     """One page."""
 
     def __init__(self, address: str) -> None:
-        self._socket = websocket.create_connection(address, suppress_origin=True, timeout=120)
+        self._socket = websocket.create_connection(address, suppress_origin=True, timeout=600)
         self._ids = itertools.count(1)
         self.errors: list[str] = []
         for domain in ("Page", "Runtime", "Log"):
@@ -59,7 +59,7 @@ class Tab:
 
     def wait(self, condition: str) -> None:
         """Until the script `condition` is true."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not self.run(f"Boolean({condition})"):
             assert time.monotonic() < deadline, f"{condition}: {self.run('document.body.innerText')} {self.errors}"
             time.sleep(0.1)
@@ -106,4 +106,4 @@ def browser(folder: Path) -> Iterator[Tab]:
         yield Tab(pages[0]["webSocketDebuggerUrl"])
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait()

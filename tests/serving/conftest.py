@@ -112,7 +112,7 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def app(policy: ScriptedPolicy, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> ServiceApp:
-    return scripted_app(policy, tmp_path_factory.mktemp("service"), records=records, max_waiting=1, max_wait=20)
+    return scripted_app(policy, tmp_path_factory.mktemp("service"), records=records, max_waiting=1, max_wait=300)
 
 
 @pytest.fixture(scope="module")

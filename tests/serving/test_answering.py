@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from fastapi.testclient import TestClient
 from scripted_service import GOOD, HOSTILE, ScriptedPolicy
-from service_client import asked, events
+from service_client import asked, events, waited
 
 from serving.app import ServiceApp
 from serving.recording import Record
@@ -36,10 +34,7 @@ def test_answer_with_its_proof(client: TestClient, policy: ScriptedPolicy) -> No
 
 def test_the_run_is_recorded_behind_the_answer(client: TestClient, app: ServiceApp, records: list[Record]) -> None:
     reply = asked(client).json()
-    deadline = time.monotonic() + 20
-    while not records or records[-1].run_name != reply["metadata"]["run_name"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    waited(lambda: records and records[-1].run_name == reply["metadata"]["run_name"])
     assert app.answering.service.take_recorded(records[-1].request_id).answer == "room 4B"
 
 

@@ -43,7 +43,7 @@ def test_every_operation_does_what_is_documented(api: Any, path: str, method: st
     @settings(max_examples=10, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(case=api[path][method].as_strategy(mode))
     def check(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers={"Authorization": f"Bearer {KEY}"}, excluded_checks=EXCLUDED)
+        case.call_and_validate(timeout=300, headers={"Authorization": f"Bearer {KEY}"}, excluded_checks=EXCLUDED)
 
     check()
 

@@ -208,6 +208,8 @@ def test_every_operation_does_what_is_documented(api: Any, path: str, method: st
     )
     @given(case=api[path][method].as_strategy(mode))
     def check(case: schemathesis.Case) -> None:
-        case.call_and_validate(headers={"Authorization": f"Bearer {KEY}"}, excluded_checks=[positive_data_acceptance])
+        case.call_and_validate(
+            timeout=300, headers={"Authorization": f"Bearer {KEY}"}, excluded_checks=[positive_data_acceptance]
+        )
 
     check()

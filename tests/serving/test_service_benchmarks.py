@@ -25,11 +25,14 @@ def policy() -> Iterator[ScriptedPolicy]:
 @pytest.fixture(scope="module")
 def running(policy: ScriptedPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, MailDatabase]]:
     folder = tmp_path_factory.mktemp("service")
-    with served(scripted_app(policy, folder, max_waiting=1, max_wait=20)) as url:
+    with served(scripted_app(policy, folder, max_waiting=1, max_wait=300)) as url:
         yield Service(url), MailDatabase(folder / "mails.sqlite")
 
 
-def test_the_load_counts_answers_and_refusals(running: tuple[Service, MailDatabase], policy: ScriptedPolicy) -> None:
+def test_the_load_counts_answers_and_refusals(
+    running: tuple[Service, MailDatabase], policy: ScriptedPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_load, "HEALTH_LIMIT_SECONDS", 300.0)  # callers and service share this process
     policy.calm()
     policy.seconds = 0.05
     figures = service_load.load(running[0], callers=6, minutes=0.05, seed=0)

@@ -16,7 +16,7 @@ from training.settings import TrainerSettings
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
 
-WAITS = 20.0
+WAITS = 300.0
 """Seconds after which something that should have come never will."""
 
 

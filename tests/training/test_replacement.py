@@ -75,13 +75,17 @@ def test_a_replacement_begins_while_other_groups_are_still_being_played(tmp_path
 
 
 def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path) -> None:
+    replaced = set[int]()
+
     async def slowly(question: int) -> None:
-        await asyncio.sleep(1.5 if question % 2 == 0 else 0)
+        if question % 2 == 0 and not replaced:
+            replaced.add(question)
+            await asyncio.sleep(4.0)
 
     async def briefly(*_: Any) -> None:
         await asyncio.sleep(0.01)
 
-    finished, _ = run(tmp_path, replacing(10, max_steps=1, step_timeout=1.0), Uneven(play=briefly, judge=slowly))
+    finished, _ = run(tmp_path, replacing(10, max_steps=1, step_timeout=3.0), Uneven(play=briefly, judge=slowly))
     row = finished.history[1]
     assert row.groups_replaced and row.rollout_errors == 0
 

@@ -147,7 +147,7 @@ def test_waits_longer_before_each_further_request(
 
 
 def test_a_judge_that_hangs_is_given_up(model: JudgeModel, tmp_path: Path) -> None:
-    model.seconds = 2  # then it would give usable scores
+    model.seconds = 60  # then it would give usable scores
     [(scored, use)] = score(settings(model, ruler_attempts=2, ruler_timeout=0.2), tmp_path, group(2))
     assert scored is None and use.problem and use.requests == 2
 

@@ -2,43 +2,81 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 
+import pytest
+
+from training import stall_watch
 from training.stall_watch import CallWatch
 
 
-def wait_for(told: list[str], count: int) -> None:
+class Clock:
+    """The clock of the watch, which a test puts forward. Two looks at it never show the same time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.looks = 0
+        """Of the watch."""
+
+    def monotonic(self) -> float:
+        self.looks += threading.current_thread().name == "stall-watch"
+        self.now += 1e-6
+        return self.now
+
+    def looked(self) -> None:
+        """Wait until the watch has seen the present time."""
+        looks = self.looks
+        wait_until(lambda: self.looks > looks + 1)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 300
-    while len(told) < count and time.monotonic() < deadline:
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_names_the_oldest_calls_and_says_it_again() -> None:
-    told: list[str] = []
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stall_watch, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+def test_names_the_oldest_calls_and_says_it_again(clock: Clock, told: list[str]) -> None:
     with CallWatch(0.2, told.append) as watch, watch.call("rollout 1"), watch.call("rollout 2"), watch.call("update"):
         with watch.call("judge"):
-            wait_for(told, 1)
-        assert "waiting for rollout 1 (0 s), rollout 2 (0 s), update (0 s) and 1 more" in told[0]
-        wait_for(told, 2)
-    assert "more" not in told[-1]
+            clock.now += 1
+            wait_until(lambda: len(told) == 1)
+        assert told == [
+            "nothing has moved for 1 s; waiting for rollout 1 (1 s), rollout 2 (1 s), update (1 s) and 1 more"
+        ]
+        clock.now += 1
+        wait_until(lambda: len(told) == 2)
+    assert told[1].endswith("update (2 s)")
 
 
-def test_a_warning_that_fails_is_not_the_last() -> None:
-    told: list[str] = []
-
+def test_a_warning_that_fails_is_not_the_last(clock: Clock, told: list[str]) -> None:
     def fails_at_first(line: str) -> None:
         told.append(line)
         if len(told) == 1:
             raise BrokenPipeError("the terminal is gone")
 
     with CallWatch(0.2, fails_at_first) as watch, watch.call("update"):
-        wait_for(told, 2)
+        for count in (1, 2):
+            clock.now += 1
+            wait_until(lambda count=count: len(told) == count)
         assert watch._thread.is_alive()
-    assert len(told) >= 2
 
 
-def test_what_is_done_ahead_of_its_step_is_named_last() -> None:
-    told: list[str] = []
+def test_what_is_done_ahead_of_its_step_is_named_last(clock: Clock, told: list[str]) -> None:
     with (
         CallWatch(0.2, told.append) as watch,
         watch.call("rollout of step 3", turn=3),
@@ -46,16 +84,18 @@ def test_what_is_done_ahead_of_its_step_is_named_last() -> None:
         watch.call("update of step 2", turn=2),
         watch.call("validation", turn=1),
     ):
-        wait_for(told, 1)
-    assert "waiting for validation (0 s), rollout of step 2 (0 s), update of step 2 (0 s) and 1 more" in told[0]
+        clock.now += 1
+        wait_until(lambda: len(told) == 1)
+    assert "waiting for validation (1 s), rollout of step 2 (1 s), update of step 2 (1 s) and 1 more" in told[0]
 
 
-def test_is_silent_while_calls_move_and_when_there_are_none() -> None:
-    told: list[str] = []
+def test_is_silent_while_calls_move_and_when_there_are_none(clock: Clock, told: list[str]) -> None:
     with CallWatch(1.0, told.append) as watch:
         with watch.call("warm start"):
-            for _ in range(12):
-                time.sleep(0.1)
+            for _ in range(4):
+                clock.now += 0.9
                 watch.moves()
-        time.sleep(1.2)
+                clock.looked()
+        clock.now += 60
+        clock.looked()
     assert told == []

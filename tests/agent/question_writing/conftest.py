@@ -39,7 +39,7 @@ def settings_for(model: QuestionModel, **values: object) -> QuestionSettings:
         "question_concurrency": 2,
         "question_attempts": 2,
         "question_backoff": 0,
-        "question_timeout": 10,
+        "question_timeout": 300,
     }
     return QuestionSettings(**(defaults | values))
 

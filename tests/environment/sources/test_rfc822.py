@@ -161,7 +161,7 @@ def test_no_html_is_too_malformed(pieces: list[str]) -> None:
     html_to_text("".join(pieces))
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(300)  # against days
 @pytest.mark.parametrize("piece", ["<!--", "<a ", "<![", "<a b='>", "&#1", "<blockquote>x", "<p"])
 def test_hostile_html_takes_no_longer(piece: str) -> None:
     assert len(html_to_text(piece * 100_000)) < 10_000_000

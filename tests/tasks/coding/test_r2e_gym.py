@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,6 @@ from sandbox.containers import ContainerRunner
 from sandbox.docker_engine import DockerEngine
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
-from steps.coding.sandbox_service import free_port
 from tasks.coding.r2e_gym import is_test, repository_bugs
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.scenarios import RepositoryBug
@@ -231,18 +231,19 @@ def url(tmp_path: Path) -> Iterator[str]:
     (tests / "test_1.py").write_text(TESTS)
     daemon = FakeDaemon(tmp_path)
     daemon.known["repository:1"] = {"/testbed": testbed, "/tests": tests}
-    limits = Limits(wall_seconds=60, cpu_seconds=30)
+    limits = Limits(wall_seconds=300, cpu_seconds=60)
     settings = SandboxSettings(runner="docker", image="plain:1", capacity=4, limits=limits)
     app = create_app(settings, ContainerRunner(DockerEngine("here", daemon), settings))
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started:
         thread.join(0.05)
-    yield f"http://127.0.0.1:{port}"
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     server.should_exit = True
     thread.join()
+    listening.close()
     assert daemon.kept == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hostile_programs import PROGRAMS
+from ports import free_port
 from test_hostile_programs import descendants
 
 from tasks.coding.built_in import built_in_scenarios
@@ -29,8 +29,9 @@ def start(port: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "sandbox", "--port", str(port)], cwd=ROOT)
 
 
-def wait_for(url: str) -> None:
+def wait_for(url: str, service: subprocess.Popen[bytes]) -> None:
     while True:
+        assert service.poll() is None, "the service ended"
         try:
             require_sandbox(url)
             return
@@ -55,17 +56,15 @@ class KillsTheService:
 
 
 def test_a_killed_service_is_an_error_and_leaves_nothing_and_the_next_one_is_waited_for() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     first = start(port)
-    wait_for(url)
+    wait_for(url, first)
     actor = KillsTheService(first)
     later: list[subprocess.Popen[bytes]] = []
 
     async def run() -> bool:
-        async with SandboxClient(url, patience=120) as sandbox:
+        async with SandboxClient(url, patience=600) as sandbox:
             with pytest.raises(SandboxUnavailable):
                 await play(actor, SCENARIO, CodingSettings(), sandbox, max_tokens=64, system_prompt=None)
             threading.Timer(1.0, lambda: later.append(start(port))).start()

@@ -17,12 +17,13 @@ import pytest
 from coding_training import POINTS, VariedCoding, train, train_until_killed
 from docker_daemon import require_bubblewrap
 from kubernetes import client as k8s
+from ports import free_port
 from test_kubernetes import HOST, host_template, namespace  # noqa: F401 (a fixture)
 from test_sandbox_lost import wait_for
 from tiny_models import save_tiny_model
 from toy_run import Told
 
-from steps.coding.sandbox_service import free_port, sandbox_service
+from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.sandbox_client import SandboxClient
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, is_intact, read_history
 
@@ -81,7 +82,7 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(
     context.set_forkserver_preload(["coding_training"])
     killed = context.Process(target=train_until_killed, args=(tmp_path, base, url, point))
     killed.start()
-    killed.join(600)
+    killed.join()
     assert killed.exitcode == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == (0 if point == "warm start" else 2)
@@ -97,7 +98,7 @@ def service(port: int, *words: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A sandbox service, in a list to which later ones of the same port are added."""
     started = [subprocess.Popen([sys.executable, "-m", "sandbox", "--port", str(port), *words], cwd=ROOT)]
     try:
-        wait_for(f"http://127.0.0.1:{port}")
+        wait_for(f"http://127.0.0.1:{port}", started[0])
         yield started
     finally:
         for each in started:

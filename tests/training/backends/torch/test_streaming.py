@@ -168,7 +168,7 @@ def test_a_client_that_leaves_in_the_middle_frees_its_place(server: PolicyServer
     while server._engine.running() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server._engine.running() == 0
-    assert server._engine.counters["sampled_tokens"] - before < 900
+    assert server._engine.counters["sampled_tokens"] - before < 2 * 900, "not to the end"
     assert client.chat.completions.create(**request(max_tokens=2)).choices
 
 
