@@ -1,7 +1,8 @@
-"""Workspaces in containers, one each. Process 1 of a container is the init of `inside.py`."""
+"""Workspaces in containers, one each. Process 1 of a container is the init of `inside/`."""
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import struct
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import NoIsolation, NotStarted, Unusable
-from sandbox.inside import receive, send
+from sandbox.inside.protocol import receive, send
 from sandbox.isolation import INSIDE
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
@@ -46,8 +47,11 @@ found = {{
 """
 """A cell whose value lists missing isolation. `places` must be unreachable; `bare`: no interface except loopback."""
 
+_SHIPPED = ("protocol", "confinement", "files", "processes", "repl", "init", "container")
+"""The modules of `inside/` for a container. Each imports earlier ones only."""
+
 _LOADER = """
-import os
+import json, os, sys, types
 def take(count):
     data = b""
     while len(data) < count:
@@ -56,9 +60,12 @@ def take(count):
             raise SystemExit
         data += part
     return data
-exec(compile(take(int(take(8))), "inside.py", "exec"), {"__name__": "__container__"})
+for name, text in json.loads(take(int(take(8)))).items():
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+sys.modules["sandbox.inside.container"].container()
 """
-"""Reads the length of a program as eight digits from standard input, then the program, and runs it."""
+"""Reads a length as eight digits from standard input, then modules as JSON, imports them in order and runs the init."""
 
 
 @dataclass
@@ -162,7 +169,7 @@ class ContainerRunner:
             self._end(name)
 
     def _begin(self, connection: Timed, image: Image, limits: Limits, seconds: float) -> None:
-        program = INSIDE.read_bytes()
+        program = _program()
         order = {"limits": limits.model_dump(), "folder": image.folder, "hidden": image.hidden, "seconds": seconds}
         try:
             connection.settimeout(self._settings.start_seconds)
@@ -182,6 +189,12 @@ class ContainerRunner:
         if container is not None:
             container.connection.close()
             container.remove()
+
+
+def _program() -> bytes:
+    """Return the modules for the loader: name -> text."""
+    texts = {f"sandbox.inside.{name}": (INSIDE / f"{name}.py").read_text() for name in _SHIPPED}
+    return json.dumps(texts).encode()
 
 
 def _command(folder: str) -> list[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sandbox.errors import NoIsolation
 
-INSIDE = Path(__file__).with_name("inside.py")
+INSIDE = Path(__file__).with_name("inside")
+"""The program that runs inside the isolation."""
 
 
 def find_bubblewrap() -> str:
@@ -63,7 +64,7 @@ def template_command(control: int) -> list[str]:
     words += [
         "--ro-bind",
         str(INSIDE),
-        "/sandbox/inside.py",
+        "/sandbox/inside",
         "--dev",
         "/dev",
         "--proc",
@@ -75,4 +76,4 @@ def template_command(control: int) -> list[str]:
     ]
     words += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
     python = Path(sys.executable).resolve()
-    return [*words, "--", str(python), "-I", "-S", "/sandbox/inside.py", str(control)]
+    return [*words, "--", str(python), "-I", "-S", "/sandbox/inside", str(control)]

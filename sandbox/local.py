@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 from sandbox.errors import NoIsolation, Unusable
-from sandbox.inside import receive
+from sandbox.inside.protocol import receive
 from sandbox.isolation import template_command
 from sandbox.limits import Limits
 from sandbox.workspace import GRACE, Image, Workspace

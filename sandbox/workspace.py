@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.errors import Unusable, WorkspaceLost
-from sandbox.inside import Connection, receive, send
+from sandbox.inside.protocol import Connection, receive, send
 from sandbox.limits import Limits
 
 GRACE = 20.0

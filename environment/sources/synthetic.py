@@ -24,9 +24,8 @@ from environment.sources.synthetic_inbox import (
     LAST_YEAR_SHARE,
     TWO_MAIL_SHARE,
     Inbox,
-    Mail,
-    newsletter,
 )
+from environment.sources.synthetic_mail import Mail, newsletter
 from environment.sources.synthetic_names import Split, split_names, text
 
 SHARED_GROUP = 8  # inboxes that receive the same newsletters

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from datetime import date, datetime, time, timedelta
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from itertools import cycle
 from random import Random
 
-from environment.models import Email, Scenario
-from environment.sources.synthetic_names import Names, Split, day_month, text
+from environment.models import Scenario
+from environment.sources.synthetic_mail import WORKING_DAYS, Letters, Mail, address_of, newsletter
+from environment.sources.synthetic_names import Names, Split, text
 
-DOMAIN = "kestrel-loam.example"
-WORKING_DAYS = tuple(
-    day for day in (date(2024, 1, 8) + timedelta(days=n) for n in range(182)) if day.weekday() < 5
-)  # half a year
 LAST_FACT_DAY = 95  # index into WORKING_DAYS: leaves room for corrections and for questions that come later
 
 TWO_MAIL_SHARE: dict[Split, float] = {"train": 0.34, "test": 0.28}
@@ -27,44 +24,8 @@ ASKED_IN_THE_SAME_WORDS = 0.65  # so a search for all words of the question find
 LAST_YEAR_SHARE = 0.25  # share of questions with a mail of the year before that states another value
 FIRST_MAIL_CORRECTED = 0.3  # share of corrected two-mail questions whose first, not second, mail is corrected
 ASKED_BEFORE_CORRECTION = 0.2  # share of corrected facts asked about before the correction
-SENT_BY_OWNER = 0.12
 MENTIONS_THE_ASKED = 0.3  # share of mentions that name the subject of a question; the others name something similar
 SECOND_VALUE_SHARE = 0.15  # share of mails with a fact that also name another value of the same kind
-
-
-def address_of(person: str) -> str:
-    """`Dana Voss` writes from `dana.voss@…`; no two people with the same name have an address."""
-    return f"{person.lower().replace(' ', '.')}@{DOMAIN}"
-
-
-@dataclass
-class Mail:
-    """A mail with the names of its people; its Message-ID follows from its place in the inbox and is set last."""
-
-    sent: datetime
-    author: str
-    readers: list[str]
-    subject: str
-    body: str
-    cc: list[str] = field(default_factory=list)
-    message_id: str = ""
-
-    def number(self, place: str) -> None:
-        """Sets the Message-ID; `place` must differ for mails of the same day."""
-        self.message_id = f"<{self.sent:%Y%m%d}.{place}@{DOMAIN}>"
-
-    def email(self) -> Email:
-        """The mail as a source delivers it."""
-        return Email(
-            message_id=self.message_id,
-            subject=self.subject,
-            from_address=address_of(self.author),
-            to_addresses=tuple(address_of(p) for p in self.readers),
-            cc_addresses=tuple(address_of(p) for p in self.cc),
-            date=self.sent,
-            body=self.body,
-            file_name=f"synthetic/{self.message_id.strip('<>').partition('@')[0]}",
-        )
 
 
 @dataclass
@@ -98,11 +59,11 @@ class Inbox:
         self.split: Split = split
         self.index = index
         self.owner = owner
-        self.mails: list[Mail] = []
         self._questions: list[_Question] = []
-        self._written: set[tuple[str, str, str]] = set()
         self._names = Names(self.rng, split, projects=max(4, questions * 3 // 4))
         self._colleagues = [self._names.person() for _ in range(14)]
+        self._letters = Letters(self.rng, owner, self._colleagues)
+        self.mails = self._letters.mails
         self._other_teams = [self._names.firm("team_kind") for _ in range(6)]
         self._topics: list[str] = []
         self._contacts: list[str] = []
@@ -131,43 +92,7 @@ class Inbox:
             for n, question in enumerate(self._questions)
         ]
 
-    # Mails
-
-    def _moment(self, day_index: int) -> datetime:
-        minute = self.rng.randrange(7 * 60 + 30, 18 * 60 + 30)
-        return datetime.combine(WORKING_DAYS[day_index], time(minute // 60, minute % 60, self.rng.randrange(60)))
-
-    def _body(self, sentence: str, first_name: str, sender: str, below: str, padded: bool) -> str:
-        frame, rng = text()["frame"], self.rng
-        before = rng.sample(frame["openers"], rng.choice((0, 0, 1))) if padded else []
-        after = rng.sample(frame["closers"], rng.choice((0, 0, 1, 1, 2))) if padded else []
-        greeting = rng.choice(frame["greetings"]).format(first=first_name)
-        closing = f"{rng.choice(frame['closings'])}\n{sender.partition(' ')[0]}".strip()
-        paragraphs = [greeting, " ".join([*before, sentence, *after]), closing, below]
-        return "\n\n".join(p for p in paragraphs if p)
-
-    def _letter(
-        self, sent: datetime, subject: str, sentence: str, author: str = "", below: str = "", padded: bool = True
-    ) -> Mail:
-        """Adds a mail with the sentence inside, to the owner or, now and then, from the owner to a colleague.
-
-        `below` comes after the signature: a postscript, a quoted mail.
-
-        No two mails of an inbox have subject, author and body in common: a database would take them for copies.
-        """
-        rng = self.rng
-        while True:
-            sender = author or (self.owner if rng.random() < SENT_BY_OWNER else rng.choice(self._colleagues))
-            others = [p for p in self._colleagues if p != sender]
-            reader = rng.choice(others) if sender == self.owner else self.owner
-            cc = [p for p in rng.sample(others, rng.choice((0, 0, 1, 2))) if p != reader]
-            body = self._body(sentence, reader.partition(" ")[0], sender, below, padded)
-            if (subject, body, sender) not in self._written:
-                break
-            padded = True  # more to say, so that even a huge mailbox of small talk does not run out of words
-        self._written.add((subject, body, sender))
-        self.mails.append(Mail(sent, sender, [reader], subject, body, cc))
-        return self.mails[-1]
+    # Facts
 
     def _fill(self, template: str, sort: str, day: date, entity: str, value: str, old: str = "") -> str:
         other = self._names.value(sort, day, (value, old)) if "{o}" in template else ""
@@ -196,7 +121,9 @@ class Inbox:
         templates = [template for template in spec["statements"] if ("{o}" in template) == ambiguous]
         statement = self._fill(rng.choice(templates), sort, day, entity, value)
         subject = rng.choice(spec["subjects"]).format(e=entity)
-        original = self._letter(self._moment(day_index), subject, statement, below=pointer.format(v=value))
+        original = self._letters.letter(
+            self._letters.moment(day_index), subject, statement, below=pointer.format(v=value)
+        )
         if not corrected_after:
             return _Fact(original, value)
 
@@ -210,12 +137,12 @@ class Inbox:
         elif rng.random() < 0.3:
             subject = f"Re: {subject}"
             if rng.random() < 0.5:
-                below = f"{below}\n\n{self._quote(original, statement)}".strip()
+                below = f"{below}\n\n{original.quote(statement)}".strip()
         else:
             subject = rng.choice(frame["correction_subjects"]).format(e=entity)
         author = original.author if rng.random() < 0.7 else ""
-        correction = self._letter(
-            self._moment(day_index + corrected_after), subject, sentence, author, below, padded=False
+        correction = self._letters.letter(
+            self._letters.moment(day_index + corrected_after), subject, sentence, author, below, padded=False
         )
         return _Fact(original, value, correction, new_value)
 
@@ -225,19 +152,16 @@ class Inbox:
         named = f"the {entity}" if text()["mail"][kind]["entity"] in text()["aspects"] else entity
         sentence = rng.choice(frame["called_off"]).format(e=named, old=value)
         subject = rng.choice(frame["correction_subjects"]).format(e=entity)
-        self._letter(self._moment(day_index), subject, sentence, padded=False)
+        self._letters.letter(self._letters.moment(day_index), subject, sentence, padded=False)
 
     def _state_last_year(self, kind: str, entity: str, day_index: int, value: str) -> None:
         """Write what the same thing was a year before the working day `day_index`: anything but `value`."""
         spec, rng = text()["mail"][kind], self.rng
-        sent = self._moment(day_index) - timedelta(weeks=52)
+        sent = self._letters.moment(day_index) - timedelta(weeks=52)
         old = self._names.value(spec["value"], sent.date(), (value,))
         statement = self._fill(rng.choice(spec["statements"]), spec["value"], sent.date(), entity, old)
         subject = rng.choice(spec["subjects"]).format(e=entity)
-        self._letter(sent, subject, statement, padded=rng.random() < 0.5)
-
-    def _quote(self, mail: Mail, line: str) -> str:
-        return f"On {day_month(mail.sent.date())}, {mail.author} wrote:\n> {line}"
+        self._letters.letter(sent, subject, statement, padded=rng.random() < 0.5)
 
     # Questions
 
@@ -311,17 +235,17 @@ class Inbox:
             self._contacts.append(entity)
 
         if early:
-            asked = self._moment(rng.randrange(day + 1, day + gap))
+            asked = self._letters.moment(rng.randrange(day + 1, day + gap))
         else:
             latest = max(mail.sent for mail in mails).date()
-            asked = self._moment(rng.randrange(WORKING_DAYS.index(latest) + 1, len(WORKING_DAYS)))
+            asked = self._letters.moment(rng.randrange(WORKING_DAYS.index(latest) + 1, len(WORKING_DAYS)))
         wording = self._wording(kind).format(e=entity)
         self._questions.append(_Question(kind, entity, wording, topic, mails, asked))
 
     # Mails without answers
 
     def _write_filler(self, end: int) -> None:
-        """Adds mails without facts until there are `end`."""
+        """Add mails without facts until there are `end`."""
         fact_mails = list(self.mails)
         writers = (
             self._mention, lambda: self._acknowledge(fact_mails), self._chat, self._mention_contact, self._repeat,
@@ -339,25 +263,27 @@ class Inbox:
             turn += 1
 
     def _any_day(self) -> datetime:
-        return self._moment(self.rng.randrange(len(WORKING_DAYS)))
+        return self._letters.moment(self.rng.randrange(len(WORKING_DAYS)))
 
     def _acknowledge(self, fact_mails: list[Mail]) -> None:
         """A reply under the subject of a mail with a fact; what it quotes is not the fact."""
         rng, mail = self.rng, self.rng.choice(fact_mails)
         sent = mail.sent + timedelta(minutes=rng.randrange(4, 300))
         author = rng.choice([p for p in [*self._colleagues, self.owner] if p != mail.author])
-        quoted = self._quote(mail, rng.choice(text()["frame"]["openers"])) if rng.random() < 0.4 else ""
+        quoted = mail.quote(rng.choice(text()["frame"]["openers"])) if rng.random() < 0.4 else ""
         subject = mail.subject if mail.subject.startswith("Re: ") else f"Re: {mail.subject}"
-        self._letter(sent, subject, rng.choice(text()["filler"]["acknowledgements"]), author, quoted, padded=False)
+        self._letters.letter(
+            sent, subject, rng.choice(text()["filler"]["acknowledgements"]), author, quoted, padded=False
+        )
 
     def _ask(self, question: _Question) -> None:
         """Write a mail in which somebody asks the same as `question`, often in the same words, without answering it."""
         rng, filler, wordings = self.rng, text()["filler"], text()["question"][question.kind]
-        sent = self._moment(rng.randrange(WORKING_DAYS.index(question.asked.date()) + 1))
+        sent = self._letters.moment(rng.randrange(WORKING_DAYS.index(question.asked.date()) + 1))
         same = rng.random() < ASKED_IN_THE_SAME_WORDS
         asked = question.text if same else rng.choice(wordings[self.split]).format(e=question.entity)
         subject = rng.choice(filler["ask_subjects"]).format(e=question.entity)
-        self._letter(sent, subject, rng.choice(filler["asks"]).format(q=asked))
+        self._letters.letter(sent, subject, rng.choice(filler["asks"]).format(q=asked))
 
     def _mention(self) -> None:
         asked = self._topics and self.rng.random() < MENTIONS_THE_ASKED
@@ -371,7 +297,7 @@ class Inbox:
         rng, filler = self.rng, text()["filler"]
         entity = rng.choice(entities)
         line, subject = rng.choice(filler[lines]).format(e=entity), rng.choice(filler[subjects]).format(e=entity)
-        self._letter(self._any_day(), subject, line, padded=rng.random() < 0.5)
+        self._letters.letter(self._any_day(), subject, line, padded=rng.random() < 0.5)
 
     def _repeat(self) -> None:
         """Write about a regular meeting of another team that has the same name as one of ours."""
@@ -379,18 +305,8 @@ class Inbox:
         names = {"a": rng.choice(text()["aspects"]["meeting"]), "team": rng.choice(self._other_teams)}
         names |= {sort: self._names.value(sort, sent) for sort in ("time", "room")}
         subject = rng.choice(filler["repeat_subjects"]).format(**names)
-        self._letter(sent, subject[0].upper() + subject[1:], rng.choice(filler["repeats"]).format(**names))
+        self._letters.letter(sent, subject[0].upper() + subject[1:], rng.choice(filler["repeats"]).format(**names))
 
     def _chat(self) -> None:
         filler = text()["filler"]
-        self._letter(self._any_day(), self.rng.choice(filler["chat_subjects"]), self.rng.choice(filler["chat"]))
-
-
-def newsletter(rng: Random, readers: list[str], agenda: str = "") -> Mail:
-    """A long mail of company news, with a line on the readers' own projects if there is one."""
-    filler = text()["filler"]
-    sentences = rng.sample(filler["newsletter"], rng.randrange(7, 14))
-    sentences.insert(rng.randrange(len(sentences)), agenda)
-    sent = datetime.combine(rng.choice(WORKING_DAYS), time(7, rng.randrange(60), rng.randrange(60)))
-    body = "\n".join(sentence for sentence in sentences if sentence)
-    return Mail(sent, "Post", readers, rng.choice(filler["newsletter_subjects"]), body)
+        self._letters.letter(self._any_day(), self.rng.choice(filler["chat_subjects"]), self.rng.choice(filler["chat"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,15 @@ def test_a_workspace_in_a_container_is_confined_and_does_what_a_local_one_does(
     assert not run_checks(runner, FILES, Changes(), checks)[0].passed
     repaired = Changes(changed={"target.py": "def double(number):\n    return 2 * number\n"})
     assert run_checks(runner, FILES, repaired, checks)[0].passed
+
+
+@pytest.mark.parametrize("name", ["sandbox", "protocol"])
+def test_the_code_under_repair_may_have_modules_named_like_the_sandboxs(runner: ContainerRunner, name: str) -> None:
+    with contextlib.closing(LocalRunner()) as local:
+        for each in (runner, local):
+            workspace = each.open({f"{name}.py": "mine = True\n"})
+            assert workspace.exec(f"import {name}\n{name}.mine").output == "True\n"
+            workspace.close()
 
 
 def test_a_cell_that_kills_what_it_can_does_not_end_the_workspace(runner: ContainerRunner) -> None:

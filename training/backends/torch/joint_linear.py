@@ -59,7 +59,12 @@ class JointProduct(ABC):
         """Return the outputs of all layers."""
 
     def output(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Return the output of layer `number`. Layers are called in order with the same `x`; the first call computes all."""
+        """Return the output of layer `number` for `x`.
+
+        The model's own code calls the layers one by one, so that every architecture with these layers works. The first
+        call with an `x` computes all. They are kept for this very `x` until the last layer is called: layers called in
+        another order give the same outputs, and only compute more often.
+        """
         if x is not self._input:
             self._input, self._outputs = x, self._products(x)
         output = self._outputs[number]

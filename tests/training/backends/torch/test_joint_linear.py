@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -72,6 +73,18 @@ def test_outputs_and_gradients_are_those_of_the_layers_alone(bias: bool, ranks: 
     outputs, expected = together(joint, x), one_by_one(linears, matrices, 0.5, x)
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(gradients(outputs, x, matrices), gradients(expected, x, matrices))
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("in_float64")
+def test_the_order_of_calls_does_not_matter() -> None:
+    linears = layers(bias=True)
+    joint = JointLinear(linears, torch.get_default_dtype())
+    inputs = [torch.randn(1, 5, WIDTH) for _ in range(2)]
+    for order in itertools.permutations(itertools.product(range(2), range(3)), 4):
+        for chosen, number in order:
+            output = Projection(joint, number)(inputs[chosen])
+            torch.testing.assert_close(output, linears[number](inputs[chosen]))
 
 
 @pytest.mark.usefixtures("in_float64")

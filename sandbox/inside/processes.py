@@ -1,0 +1,49 @@
+"""What the processes of a workspace use. The init is process 1 and does not count."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def running() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+
+
+def cpu_seconds(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICK
+
+
+def is_runnable(pid: int) -> bool:
+    """Whether a thread of the process runs or waits for a processor, instead of sleeping."""
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "R":
+                    return True
+    except OSError:
+        pass  # it ended meanwhile
+    return False
+
+
+def memory_bytes() -> int:
+    """Return the unshared memory of all processes and their anonymous files."""
+    total = 0
+    for pid in running():
+        with contextlib.suppress(OSError, ValueError):
+            with open(f"/proc/{pid}/statm") as file:
+                _, resident, shared = file.read().split()[:3]
+            total += (int(resident) - int(shared)) * PAGE
+            for handle in os.listdir(f"/proc/{pid}/fd"):
+                place = f"/proc/{pid}/fd/{handle}"
+                if os.readlink(place).startswith("/memfd:"):
+                    total += os.stat(place).st_blocks * 512
+    return total

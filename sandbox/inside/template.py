@@ -1,0 +1,40 @@
+"""The template process on this machine: forks an init per workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import typing
+
+from sandbox.inside.confinement import enter_namespaces
+from sandbox.inside.init import Init
+from sandbox.inside.protocol import send
+
+WORK = "/work"
+
+
+def template(control: socket.socket) -> None:
+    """Fork a workspace for each connection that arrives, until the service is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, handles, _, _ = socket.recv_fds(control, 4096, 1)
+        if not message:
+            return
+        if os.fork() == 0:
+            control.close()
+            try:
+                _serve(socket.socket(fileno=handles[0]), json.loads(message))
+            finally:
+                os._exit(1)
+        os.close(handles[0])
+
+
+def _serve(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
+    try:
+        enter_namespaces(WORK, limits["disk_bytes"])
+    except OSError as error:
+        send(connection, {"error": str(error)})
+        os._exit(1)
+    Init(connection, limits, WORK, in_container=False).serve()
