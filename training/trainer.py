@@ -119,7 +119,7 @@ class Trainer:
         """
         require_stop_rules(self.settings)
         require_scoring(self.settings)
-        scorer = Scorer(self.task, self.settings, self._model_dir / JUDGE_CACHE)
+        scorer = Scorer(self.settings, self._model_dir / JUDGE_CACHE)
         try:
             with self._watch, self._health:
                 return await self._run(scorer)
