@@ -18,9 +18,6 @@ from environment.sources.parquet import Question, has_split, parquet_questions
 
 Split = Literal["train", "test"]
 
-KNOWN_BAD_IDS = (49, 101, 129, 171, 208, 266, 327)
-"""Questions of `corbt/enron_emails_sample_questions` that cannot be answered; OpenPipe's recipe excludes them too."""
-
 
 class ScenarioReport(BaseModel):
     """The kept scenarios and the dropped questions; `read` counts both."""
@@ -41,14 +38,14 @@ def load_scenarios(
     test_questions: str | Path | None,
     database: MailDatabase,
     *,
-    max_messages: int = 1,
+    max_messages: int,
+    held_out_fraction: float,
+    seed: int,
     min_realism: float = 0.0,
-    excluded_ids: Collection[int | str] = KNOWN_BAD_IDS,
-    train_limit: int | None = 50,
-    test_limit: int | None = 20,
-    held_out_fraction: float = 0.2,
+    excluded_ids: Collection[int | str] = (),
+    train_limit: int | None = None,
+    test_limit: int | None = None,
     unlabelled: bool = False,
-    seed: int = 42,
 ) -> ScenarioReport:
     """Turn the questions of one or two sources (see `sources.parquet`) into scenarios, train ones first.
 
