@@ -31,7 +31,7 @@ def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | 
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path)) from None
+        raise ConfigError(_explain(error)) from None
 
 
 def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _bounds(key: str) -> str:
     return " and ".join(limits)
 
 
-def _explain(error: ValidationError, path: Path | None) -> str:
+def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
     if not key:
