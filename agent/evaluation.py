@@ -18,6 +18,7 @@ from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from environment.scenarios import open_scenario
 from training.task import Policy
 
 MOST_ATTEMPTS = 3
@@ -83,10 +84,9 @@ class Evaluation:
         """Predictions of a non-learning row (one of `BASELINES`)."""
 
         async def act(scenario: Scenario) -> AgentRun:
-            mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
+            mailbox, gold_ids = open_scenario(scenario, self.database)
             if name == "oracle":
-                gold = [self.database.resolve(message_id) for message_id in scenario.message_ids]
-                return play_oracle(scenario, mailbox, [id for id in gold if id is not None], self.settings)
+                return play_oracle(scenario, mailbox, gold_ids, self.settings)
             started = time.monotonic()
             answer = search_and_quote(mailbox, scenario.question) if name == "search_and_quote" else do_nothing()
             seconds = time.monotonic() - started

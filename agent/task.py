@@ -18,6 +18,7 @@ from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from environment.scenarios import open_scenario
 from environment.tools import tool_schemas
 from training.task import CALL_SEQUENCE, UNLABELLED, Policy
 
@@ -50,15 +51,9 @@ class EmailSearchTask:
     def kind(self, scenario: Scenario) -> str:
         return scenario.kind
 
-    def gold_ids(self, scenario: Scenario) -> list[int]:
-        """Short ids of the scenario's mails, in its order."""
-        ids = [self.database.resolve(message_id) for message_id in scenario.message_ids]
-        return [id for id in ids if id is not None]
-
     def oracle(self, scenario: Scenario, *, hindsight: bool = True) -> AgentRun:
         """The episode of an agent that knows the gold mails; see `play_oracle` for `hindsight`."""
-        mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
-        return play_oracle(scenario, mailbox, self.gold_ids(scenario), self.settings, hindsight=hindsight)
+        return play_oracle(scenario, *open_scenario(scenario, self.database), self.settings, hindsight=hindsight)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
         """Return oracle episodes without hindsight for randomly selected scenarios, alternating one-mail and multi-mail
@@ -86,23 +81,23 @@ class EmailSearchTask:
                 yield demonstration(run, scenario, self.settings)
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
-        mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
+        mailbox, gold_ids = open_scenario(scenario, self.database)
         run = await answer_question(policy, mailbox, scenario.question, self.settings)
-        gold_ids = self.gold_ids(scenario)
         if scenario.labelled:
             verdict = (
                 await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
             )
             counts = rubric(run, scenario, gold_ids, correct=bool(verdict and verdict.correct))
             reward = verifiable_reward(counts, self.settings.max_turns, self.weights)
-            measured = {**counts.model_dump(), "verifiable_reward": reward}
+            measured = counts.model_dump()
         else:
             counts = rubric(run, scenario, gold_ids, correct=False)
+            reward = 0.0
             measured = counts.model_dump(exclude={"correct", "overlap", "found", "read", "cited", "gold_count"})
         return art.Trajectory(
             messages_and_choices=run.record,
             tools=tool_schemas(self.settings.optional_arguments),
-            reward=0.0,
+            reward=reward,
             metrics={
                 **measured,
                 **exploit_flags(run, gold_ids),
@@ -120,8 +115,3 @@ class EmailSearchTask:
                 **({"reference": scenario.answer} if scenario.labelled else {UNLABELLED: True}),
             },
         )
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        for trajectory in group.trajectories:
-            trajectory.reward = float(trajectory.metrics.get("verifiable_reward", 0.0))
-        return group

@@ -65,9 +65,6 @@ class Chatter:
             )
         return art.Trajectory(messages_and_choices=[*asked, reply.choices[0]], metadata={"scenario_id": scenario})
 
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        return group
-
 
 def save_model(folder: Path) -> Path:
     """A tokenizer of little more than bytes, and random weights of a four-layer Llama."""

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from configs.schema import Config, ConfigError
+from configs.schema import SECTIONS, Config, ConfigError
 
 _WITH_PARTS = {
     name
@@ -31,11 +31,14 @@ def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | 
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error, path)) from None
+        raise ConfigError(_explain(error)) from None
 
 
 def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
-    """Return the keys that the user set: those of the file and of `key=value` overrides. Raises ConfigError for unknown keys."""
+    """Return the keys that the user set, without their sections: those of the file and of `key=value` overrides.
+
+    Raises ConfigError for an unknown key or section, and for a key in a wrong section.
+    """
     values: dict[str, Any] = {}
     if path is not None:
         if not path.is_file():
@@ -46,29 +49,71 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             raise ConfigError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"config file {path} must hold `key: value` lines, not a {type(values).__name__}")
-    for key in values:
-        _require_known(str(key), str(path))
+    values = _without_sections(values, str(path))
     for word in overrides:
         key, equals, text = word.partition("=")
         if not equals:
             raise ConfigError(f"--set {word}: expected key=value")
         name, _, part = key.partition(".")
-        _require_known(name, "--set")
+        if name in SECTIONS and part:
+            section, (name, _, part) = name, part.partition(".")
+            _require_in_section(name, section, "--set")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+        if name in SECTIONS:
+            values |= _without_sections({name: value}, "--set")
+            continue
+        _require_known(name, "--set", value)
         if part and not isinstance(values.setdefault(name, {}), dict):
             raise ConfigError(f"--set {key}: {name} is {values[name]!r} here, which has no parts")
         values[name] = {**values[name], part: value} if part else value
     return values
 
 
-def _require_known(key: str, where: str) -> None:
+def _without_sections(values: dict[Any, Any], where: str) -> dict[str, Any]:
+    """Return the keys of all sections and those at the top in one mapping."""
+    flat: dict[str, Any] = {}
+    set_in: dict[str, str] = {}
+
+    def add(key: str, value: Any, place: str) -> None:
+        if key in set_in:
+            raise ConfigError(f"{where}: '{key}' is set {set_in[key]} and {place}: keep one of them")
+        flat[key], set_in[key] = value, place
+
+    for name, value in values.items():
+        if name not in SECTIONS:
+            _require_known(str(name), where, value)
+            add(name, value, "at the top")
+            continue
+        if not isinstance(value, dict | None):
+            raise ConfigError(f"{where}: section '{name}' must hold `key: value` lines, not {value!r}")
+        for key, inner in (value or {}).items():
+            _require_in_section(str(key), name, where)
+            add(key, inner, f"in section '{name}'")
+    return flat
+
+
+def _require_known(key: str, where: str, value: Any) -> None:
     if key not in Config.model_fields:
-        near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
+        sections = SECTIONS if isinstance(value, dict) else {}
+        kind = "section or key" if sections else "key"
+        near = difflib.get_close_matches(key, [*sections, *Config.model_fields], n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'?" if near else "configs/schema.py lists them all"
-        raise ConfigError(f"{where}: unknown key '{key}'; {hint}")
+        raise ConfigError(f"{where}: unknown {kind} '{key}'; {hint}")
+
+
+def _require_in_section(key: str, section: str, where: str) -> None:
+    if key in SECTIONS[section]:
+        return
+    owners = [f"'{name}'" for name, keys in SECTIONS.items() if key in keys]
+    if key in Config.model_fields:
+        place = f"in section {' or '.join(owners)}" if owners else "at the top"
+        raise ConfigError(f"{where}: '{key}' is no key of section '{section}'; it belongs {place}")
+    near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'?" if near else "configs/schema.py lists them all"
+    raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
 
 
 def _bounds(key: str) -> str:
@@ -83,7 +128,7 @@ def _bounds(key: str) -> str:
     return " and ".join(limits)
 
 
-def _explain(error: ValidationError, path: Path | None) -> str:
+def _explain(error: ValidationError) -> str:
     first = error.errors()[0]
     key = str(first["loc"][0]) if first["loc"] else ""
     if not key:

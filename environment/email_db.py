@@ -16,7 +16,7 @@ from pathlib import Path
 
 from environment.email_db_build import APPLICATION_ID, SCHEMA_VERSION, BuildReport, build_database
 from environment.errors import BadInput, QueryTimeout
-from environment.mail_text import normalise_address, one_line, parse_query_date, storable
+from environment.mail_text import normalise_address, one_line, parse_query_date, storable, utc_without_zone
 from environment.search import Mailbox, is_email_id
 
 __all__ = ["BuildReport", "MailDatabase", "Mailbox", "build_database", "parse_query_date"]
@@ -71,7 +71,7 @@ class MailDatabase:
         if address_id is None:
             shown = one_line(storable(address))[:80]
             raise BadInput(f"unknown inbox '{shown}': no mail in {self.path.name} is from or to this address")
-        return Mailbox(self, address_id, normalise_address(address), parse_query_date(query_date))
+        return Mailbox(self, address_id, normalise_address(address), utc_without_zone(query_date))
 
     def resolve(self, message_id: str) -> int | None:
         """Return the id of the first mail that has a copy with this Message-ID, or None."""

@@ -6,20 +6,17 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from environment.email_db import MailDatabase
+from environment.email_db import Mailbox, MailDatabase
 from environment.errors import BadInput
 from environment.mail_text import normalise_address, one_line, parse_query_date, storable
 from environment.models import Scenario
 from environment.sources.parquet import Question, has_split, parquet_questions
 
 Split = Literal["train", "test"]
-
-KNOWN_BAD_IDS = (49, 101, 129, 171, 208, 266, 327)
-"""Questions of `corbt/enron_emails_sample_questions` that cannot be answered; OpenPipe's recipe excludes them too."""
 
 
 class ScenarioReport(BaseModel):
@@ -41,14 +38,14 @@ def load_scenarios(
     test_questions: str | Path | None,
     database: MailDatabase,
     *,
-    max_messages: int = 1,
+    max_messages: int,
+    held_out_fraction: float,
+    seed: int,
     min_realism: float = 0.0,
-    excluded_ids: Collection[int | str] = KNOWN_BAD_IDS,
-    train_limit: int | None = 50,
-    test_limit: int | None = 20,
-    held_out_fraction: float = 0.2,
+    excluded_ids: Collection[int | str] = (),
+    train_limit: int | None = None,
+    test_limit: int | None = None,
     unlabelled: bool = False,
-    seed: int = 42,
 ) -> ScenarioReport:
     """Turn the questions of one or two sources (see `sources.parquet`) into scenarios, train ones first.
 
@@ -120,6 +117,20 @@ def about_tested_mails(train: Iterable[Scenario], test: Iterable[Scenario], data
     return [s.id for s in train if tested.intersection(map(database.resolve, s.message_ids))]
 
 
+class OpenScenario(NamedTuple):
+    """A scenario's inbox as of its date, and the ids of its gold mails there, in its order."""
+
+    mailbox: Mailbox
+    gold_ids: list[int]
+
+
+def open_scenario(scenario: Scenario, database: MailDatabase) -> OpenScenario:
+    """Look up the inbox and the gold mails of a scenario. Raise BadInput for an unknown inbox."""
+    mailbox = database.mailbox(scenario.inbox_address, scenario.query_date)
+    found = [database.resolve(message_id) for message_id in scenario.message_ids]
+    return OpenScenario(mailbox, [email_id for email_id in found if email_id is not None])
+
+
 def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:
     """Return the scenarios whose gold mails can all be found, in order. Raise BadInput when none is left."""
     dropped: dict[str, list[str]] = defaultdict(list)
@@ -180,13 +191,15 @@ def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | No
     if not scenario.labelled:
         return (scenario, None) if database.knows(scenario.inbox_address) else (None, "unknown_inbox")
     named: dict[int, str] = {}
+    mailbox: Mailbox | None = None
     for message_id in scenario.message_ids:
         email_id = database.resolve(message_id)
         if email_id is None:
             return None, "gold_mail_not_in_database"
         if not database.delivered_to(email_id, scenario.inbox_address):
             return None, "gold_mail_not_in_inbox"
-        mail = database.mailbox(scenario.inbox_address, scenario.query_date).read(email_id)
+        mailbox = mailbox or database.mailbox(scenario.inbox_address, scenario.query_date)
+        mail = mailbox.read(email_id)
         if mail is None:
             return None, "gold_mail_after_query_date"
         named[email_id] = mail.message_id

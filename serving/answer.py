@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from environment.email_db import parse_query_date
-
 MAX_QUESTION_CHARS = 4_000
 MAX_ADDRESS_CHARS = 320
 MAX_TIMEOUT_SECONDS = 300
@@ -19,7 +17,10 @@ MAX_CORRECTION_CHARS = 500
 
 
 class Question(BaseModel):
-    """One question. `query_date` is ISO 8601; a bare date means the end of that day."""
+    """One question. `query_date` is ISO 8601; a bare date means the end of that day.
+
+    `Answering.accepted` parses the date and looks up the inbox.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -44,12 +45,6 @@ class Question(BaseModel):
     def _address(cls, text: str) -> str:
         if len(text) > MAX_ADDRESS_CHARS:
             raise ValueError(f"has {len(text):,} characters: at most {MAX_ADDRESS_CHARS:,} are allowed")
-        return text
-
-    @field_validator("query_date")
-    @classmethod
-    def _date(cls, text: str) -> str:
-        parse_query_date(text)
         return text
 
     @field_validator("question", "inbox_address")

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
+from environment.email_db import parse_query_date
 from environment.errors import BadInput
 from serving.access import Caller
 from serving.admission import Admission, Ticket, TurnedAway
-from serving.answer import Episode, Question, Reply, ReplyMetadata, Submission
+from serving.answer import Episode, Question, Reply, ReplyMetadata
 from serving.errors import Rejected
 from serving.events import EventQueue
 from serving.feedback import FeedbackQueue
@@ -19,7 +20,7 @@ from serving.log import cause
 from serving.metrics import Metrics
 from serving.recording import Record, RunRecorder
 from serving.results import Result, Results
-from serving.service import Answered, AnswerService, ModelUnavailable, PromptTooLong
+from serving.service import Answered, AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
 from serving.settings import ServingSettings
 
 RECORDING_SECONDS_AT_EXIT = 1.0
@@ -80,13 +81,21 @@ class Answering:
         await asyncio.to_thread(self.recorder.close, RECORDING_SECONDS_AT_EXIT)
         self._unload()
 
-    def check(self, caller: Caller, question: Question, where: str) -> None:
-        """Raise `Rejected` when this caller may not ask about the inbox, or when the database does not know it."""
+    def accepted(self, caller: Caller, question: Question, where: str) -> AskedQuestion:
+        """Parse the date of a question and look up its inbox.
+
+        Raises `Rejected` when the date is malformed, the caller may not ask about the inbox, or the database does not
+        know it.
+        """
+        try:
+            query_date = parse_query_date(question.query_date)
+        except BadInput as error:
+            raise Rejected(422, f"{where}.query_date: {error}") from None
         unknown = Rejected(404, f"{where}.inbox_address: unknown inbox: no mail is from or to this address")
         if not caller.may_ask(question.inbox_address):
             raise unknown  # the same words: this key must not learn whether the address exists
         try:
-            self.service.mailbox(question)
+            return AskedQuestion(question, self.service.database.mailbox(question.inbox_address, query_date))
         except BadInput:
             raise unknown from None
 
@@ -101,7 +110,7 @@ class Answering:
     async def answer(
         self,
         ticket: Ticket,
-        question: Question,
+        asked: AskedQuestion,
         timeout: float | None,
         caller: Caller,
         request_id: str,
@@ -116,7 +125,7 @@ class Answering:
                 if entered:
                     entered()
                 self._metrics.queue_seconds.observe(ticket.queued_seconds)
-                done = await asyncio.wrap_future(self.service.start(question, timeout=seconds, watcher=watcher))
+                done = await asyncio.wrap_future(self.service.start(asked, timeout=seconds, watcher=watcher))
         except TurnedAway as refusal:
             raise self._turned_away(refusal) from None
         except asyncio.CancelledError:
@@ -130,30 +139,29 @@ class Answering:
         self._metrics.tokens.inc(done.sampled_tokens)
         run_name = f"answer-{request_id}"
         self.service.keep_to_record(request_id, answer)
-        self.recorder.add(Record(request_id, run_name, question, answer))
-        return self._reply(done, question, caller, request_id, run_name, ticket, time.monotonic() - started)
+        self.recorder.add(Record(request_id, run_name, asked.question, answer))
+        return self._reply(done, asked.question, caller, request_id, run_name, ticket, time.monotonic() - started)
 
-    def submit(self, caller: Caller, submission: Submission) -> list[Result]:
+    def submit(self, caller: Caller, questions: Sequence[AskedQuestion], timeout: float | None) -> list[Result]:
         """Answer the questions in the background. Raises `Rejected`."""
-        questions = submission.questions()
         self._require_model()
         try:
             results = self.results.add(caller.name, len(questions))
         except TurnedAway as refusal:
             raise self._turned_away(refusal) from None
-        for result, question in zip(results, questions, strict=True):
-            task = asyncio.create_task(self._answer_later(result, question, submission.timeout, caller))
+        for result, asked in zip(results, questions, strict=True):
+            task = asyncio.create_task(self._answer_later(result, asked, timeout, caller))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return results
 
-    async def _answer_later(self, result: Result, question: Question, timeout: float | None, caller: Caller) -> None:
+    async def _answer_later(self, result: Result, asked: AskedQuestion, timeout: float | None, caller: Caller) -> None:
         def entered() -> None:
             result.status = "running"
 
         ticket = self.admission.submitted(caller.name)
         try:
-            result.reply = await self.answer(ticket, question, timeout, caller, result.id, entered=entered)
+            result.reply = await self.answer(ticket, asked, timeout, caller, result.id, entered=entered)
             result.status = "done"
         except Rejected as rejected:
             result.status, result.error = "failed", str(rejected)

@@ -58,6 +58,14 @@ class ModelUnavailable(Exception):
 
 
 @dataclass(frozen=True)
+class AskedQuestion:
+    """A question with the inbox that it is about, as of its date."""
+
+    question: Question
+    mailbox: Mailbox
+
+
+@dataclass(frozen=True)
 class Answered:
     """An answer and the mails that it cites."""
 
@@ -94,10 +102,6 @@ class AnswerService:
         self._thread = threading.Thread(target=self._loop.run_forever, name="agent-episodes", daemon=True)
         self._thread.start()
 
-    def mailbox(self, question: Question) -> Mailbox:
-        """Return the inbox of a question as of its date. Raises `BadInput` when it is unknown."""
-        return self.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
-
     def inboxes(self) -> list[str]:
         """Return every address that sent or received mail, those with the most mail first."""
         return self._inboxes
@@ -112,36 +116,39 @@ class AnswerService:
         return list(islice(allowed, EXAMPLES_PER_INBOX))
 
     def start(
-        self, question: Question, *, timeout: float | None = None, watcher: Watcher | None = None
+        self, asked: AskedQuestion, *, timeout: float | None = None, watcher: Watcher | None = None
     ) -> Future[Answered]:
         """Run the agent in the background. Cancelling the future stops the agent and the sampling of its reply.
 
         The future raises:
-            BadInput: unknown inbox.
             TimeoutError: after `timeout` seconds, or when the policy server makes no progress.
             PromptTooLong: the question does not fit into the model's context.
             ModelUnavailable: the policy server is down.
             openai.OpenAIError: the policy server failed in another way.
         """
-        return asyncio.run_coroutine_threadsafe(self._answer(question, timeout, watcher), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._answer(asked, timeout, watcher), self._loop)
 
     def answer(self, question: Question) -> Answer:
-        """Run the agent and wait for its answer. Raises what the future of `start` raises."""
-        return self.start(question).result().answer
+        """Run the agent and wait for its answer.
 
-    async def _answer(self, question: Question, timeout: float | None, watcher: Watcher | None) -> Answered:
-        mailbox = self.mailbox(question)
+        Raises what the future of `start` raises, and `BadInput` for an unknown inbox or a malformed date.
+        """
+        mailbox = self.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
+        return self.start(AskedQuestion(question, mailbox)).result().answer
+
+    async def _answer(self, asked: AskedQuestion, timeout: float | None, watcher: Watcher | None) -> Answered:
+        question = asked.question.question
         try:
             policy = self._policy(self.server.base_url)
             async with asyncio.timeout(timeout):
-                run = await answer_question(policy, mailbox, question.question, self.settings, watcher=watcher)
+                run = await answer_question(policy, asked.mailbox, question, self.settings, watcher=watcher)
         except BadRequestError as error:
             if _TOO_LONG.search(str(error)):  # the question is the only part of a prompt without a limit in tokens
                 raise PromptTooLong(_in_tokens(str(error))) from error
             raise
         except (APIConnectionError, InternalServerError) as error:
             raise ModelUnavailable from error
-        return answered(run, question, mailbox)
+        return answered(run, question, asked.mailbox)
 
     def keep_to_record(self, request_id: str, answer: Answer) -> None:
         """Keep an answer for the pipeline run that will record it."""
@@ -184,7 +191,7 @@ class AnswerService:
         self.database.close()
 
 
-def answered(run: AgentRun, question: Question, mailbox: Mailbox) -> Answered:
+def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
     """Return the answer of an episode with its cited mails and their proof."""
     final = run.answer
     read = {email_id for call in run.calls if call.name == READ and not call.invalid for email_id in call.email_ids}
@@ -195,7 +202,7 @@ def answered(run: AgentRun, question: Question, mailbox: Mailbox) -> Answered:
         assert mail is not None and final is not None, "a final answer cites mails of this mailbox"
         body = mail.body[:MAX_BODY_CHARS]
         fields = {"subject": mail.subject, "from_address": mail.from_address, "body": body}
-        proof = find_proof(question.question, final.answer, fields)
+        proof = find_proof(question, final.answer, fields)
         sources.append(
             Source(
                 message_id=mail.message_id,
@@ -211,7 +218,7 @@ def answered(run: AgentRun, question: Question, mailbox: Mailbox) -> Answered:
         )
     success = any(source.read for source in sources)
     answer = Answer(
-        question=question.question,
+        question=question,
         answer=final.answer if final else None,
         source_ids=list(final.source_ids) if final else [],
         success=success,

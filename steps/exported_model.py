@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from training.backends.export import write_adapter, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
 from training.errors import BadInput
+from training.files import is_disk_full
 
 CARD = "README.md"
 
@@ -41,8 +41,7 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
         (partial / CARD).write_text(card_of(checkpoint, merged=merged), encoding="utf-8")
         os.replace(partial, folder)
     except (OSError, RuntimeError) as error:
-        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        if full:  # safetensors reports a full disk in its message only
+        if is_disk_full(error):
             raise BadInput(f"--to {folder}: no space left on the disk: free some and run again") from error
         raise
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from training.backends.model_sources.folder import (
 )
 from training.errors import BadInput
 from training.experiment import Experiment
+from training.files import is_disk_full
 
 BASE_MODELS_FOLDER = "base_models"
 PUBLISHED_FILE = "published.json"
@@ -98,7 +98,7 @@ def base_model_files(source: str, checksum: str, *, progress: Callable[[str], No
     except DamagedArtifact as error:
         raise BadInput(f"base_model: {error}: remove {folder}, the next training publishes it again") from error
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise BadInput(f"base_model: no space left in {MODELS} for {published.id}") from error
         raise
     return BaseModelFiles(id=published.id, path=path, checksum=checksum)

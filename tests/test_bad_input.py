@@ -11,7 +11,10 @@ from checkout import SMALL_COMPANY, Checkout, settings
 
 @pytest.fixture(scope="module")
 def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    return Checkout.create(tmp_path_factory.mktemp("bad-input") / "project")
+    checkout = Checkout.create(tmp_path_factory.mktemp("bad-input") / "project")
+    (checkout.folder / "unknown_section.yaml").write_text("trainr: {max_steps: 3}\n")
+    (checkout.folder / "wrong_section.yaml").write_text("agent: {learning_rate: 1.0e-4}\n")
+    return checkout
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,9 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
         (["--set", "train_rollouts_per_group=9"], "train_rollouts_per_group=9 must be less than rollouts_per_group=6"),
         (["--config", "configs/absent.yaml"], "does not exist"),
+        (["--dry-run", "--config", "unknown_section.yaml"], "unknown section or key 'trainr'; did you mean 'trainer'"),
+        (["--dry-run", "--config", "wrong_section.yaml"], "'learning_rate' is no key of section 'agent'"),
+        (["--dry-run", "--set", "agent.learning_rate=1"], "it belongs in section 'trainer'"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
         (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
         (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
 import re
@@ -17,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import safe_open
 
 from training.errors import BadInput
+from training.files import is_disk_full, sha256_of_file
 
 MANIFEST = "manifest.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -68,7 +67,7 @@ class Checkpoint:
             BadInput: when `folder` holds no adapter.
         """
         _require_files(folder, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
-        checksum = _file_sha256(folder / ADAPTER_WEIGHTS)
+        checksum = sha256_of_file(folder / ADAPTER_WEIGHTS)
         return cls(folder, CheckpointManifest(adapter_checksum=checksum, **described))
 
     @classmethod
@@ -86,7 +85,7 @@ class Checkpoint:
             where = ".".join(str(part) for part in first["loc"]) or "the file"
             problem = f"{MANIFEST} is damaged ({where}: {first['msg']})"
             raise BadInput(f"checkpoint {folder}: {problem}: copy the folder again") from error
-        if _file_sha256(folder / ADAPTER_WEIGHTS) != manifest.adapter_checksum:
+        if sha256_of_file(folder / ADAPTER_WEIGHTS) != manifest.adapter_checksum:
             problem = f"{ADAPTER_WEIGHTS} is not what {MANIFEST} describes"
             raise BadInput(f"checkpoint {folder}: {problem}: copy the folder again")
         return cls(folder, manifest)
@@ -110,7 +109,7 @@ class Checkpoint:
                 os.replace(folder, replaced)
             os.replace(partial, folder)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if is_disk_full(error):
                 raise BadInput(f"checkpoint: no space left to write {folder}: free some and run again") from error
             raise
         finally:
@@ -157,8 +156,3 @@ def _require_files(folder: Path, names: tuple[str, ...]) -> None:
         raise BadInput(f"checkpoint: there is no folder {folder}")
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise BadInput(f"checkpoint {folder}: {missing[0]} is missing: it holds no finished checkpoint")
-
-
-def _file_sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from training.errors import BadInput
+from training.files import write_text
 
 EXPERIMENT_FILE = "experiment.json"
 Where = TypeVar("Where")
@@ -74,10 +74,7 @@ class Experiment(BaseModel):
 
     def save(self, folder: Path) -> None:
         """Write `experiment.json`, all or nothing."""
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f".{EXPERIMENT_FILE}.{os.getpid()}"
-        partial.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, folder / EXPERIMENT_FILE)
+        write_text(folder / EXPERIMENT_FILE, self.model_dump_json(indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> Experiment:

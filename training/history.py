@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from training.errors import BadInput
+from training.files import write_text
 
 HISTORY_FILE = "training_history.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -217,9 +218,7 @@ def rewind(model_dir: Path, rows: Sequence[StepRecord]) -> None:
 
 def _rewrite(path: Path, lines: Iterable[str]) -> None:
     if path.exists():
-        partial = path.with_suffix(".tmp")
-        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        os.replace(partial, path)
+        write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:

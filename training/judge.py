@@ -9,9 +9,7 @@ import asyncio
 import hashlib
 import json
 import math
-import os
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from training.errors import BadInput
+from training.files import write_text
 from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class RulerJudge:
                 if refusal := _REFUSALS.get(getattr(error, "status_code", 0)):
                     raise BadInput(f"{judge_name(settings)} {refusal} ({use.problem})") from error
             else:
-                _write(file, scores)
+                write_text(file, _CachedScores(scores=scores).model_dump_json())
                 use.problem = ""
                 return scores, use
             finally:
@@ -250,13 +249,3 @@ def _read(file: Path, count: int) -> list[Score] | None:
     except (OSError, ValueError):
         return None
     return scores if len(scores) == count else None
-
-
-def _write(file: Path, scores: list[Score]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-    try:
-        partial.write_text(_CachedScores(scores=scores).model_dump_json(), encoding="utf-8")
-        os.replace(partial, file)
-    finally:
-        partial.unlink(missing_ok=True)

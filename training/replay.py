@@ -10,7 +10,6 @@ Each step has a file, written before its history row, so that a resumed run repl
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import art
 from art.trajectories import History
 from openai.types.chat.chat_completion import Choice
+
+from training.files import write_text
 
 REPLAY = "replay"
 _SPARE = 1
@@ -40,10 +41,7 @@ class ReplayBuffer:
         """Write the groups of step `step`, all or nothing, and delete files that no step needs."""
         if not self._steps:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._file(step).with_suffix(".partial")
-        partial.write_text(json.dumps([[_stored(t) for t in group.trajectories] for group in groups]), encoding="utf-8")
-        os.replace(partial, self._file(step))
+        write_text(self._file(step), json.dumps([[_stored(t) for t in group.trajectories] for group in groups]))
         for file in self._folder.glob("*.json"):
             if int(file.stem) <= step - self._steps - _SPARE:
                 file.unlink()

@@ -1,4 +1,4 @@
-"""Compute the rewards of a group: verifiable rewards of the task, RULER, a function of the user, or a weighted sum."""
+"""Compute the rewards of a group: the verifiable rewards of its rollouts, RULER, a function of the user, or a weighted sum."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from training.errors import BadInput
 from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.rollout_samples import JUDGED
 from training.settings import TrainerSettings
+from training.task import UNLABELLED
 from training.user_functions import load_function
 
 if TYPE_CHECKING:  # importing art takes seven seconds, too long for a check of the settings
     import art
-
-    from training.task import Task
 
 RewardFunction = Callable[["art.Trajectory"], float | Awaitable[float]]
 """Returns the reward of one rollout, which has its verifiable reward and metrics already."""
@@ -64,8 +63,7 @@ def load_reward_function(settings: TrainerSettings) -> RewardFunction:
 class Scorer:
     """Computes the rewards of the groups of a run."""
 
-    def __init__(self, task: Task, settings: TrainerSettings, judge_cache: Path) -> None:
-        self._task = task
+    def __init__(self, settings: TrainerSettings, judge_cache: Path) -> None:
         self._weights = settings.reward_weights
         self._judge = RulerJudge(settings, judge_cache) if "ruler" in self._weights else None
         self._function = load_reward_function(settings) if "custom" in self._weights else None
@@ -73,12 +71,9 @@ class Scorer:
     async def score(self, group: art.TrajectoryGroup) -> tuple[art.TrajectoryGroup | None, JudgeUse]:
         """Return the group with its final rewards, or None if the judge could not score it, and the use of the judge.
 
-        The task scores every group, because accuracy is always reported. With other sources each rollout has the
-        metrics `verifiable_reward`, `ruler_reward` and `custom_reward`, and the judge's reason in its log.
+        Rollouts arrive with their verifiable rewards. With other sources each rollout has the metrics
+        `verifiable_reward`, `ruler_reward` and `custom_reward`, and the judge's reason in its log.
         """
-        from training.task import UNLABELLED
-
-        group = await self._task.score(group)
         use = JudgeUse()
         if self._judge is None and self._function is None:
             return group, use

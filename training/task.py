@@ -61,18 +61,15 @@ class Task(Protocol):
         ...
 
     async def rollout(self, policy: Policy, scenario: Any) -> art.Trajectory:
-        """Play one episode. `reward` is 0 until `score`; `metrics` and `metadata` describe the episode. Raises on failure.
+        """Play one episode. Its `reward` is the verifiable reward, 0 if it is `UNLABELLED`. Raises on failure.
 
         Too many failures end the run, with one line if they are RolloutError, TimeoutError, OSError or errors of a provider.
 
-        The trainer reads the metrics `turns`, `sampled_tokens` and `context_tokens` (of the whole conversation). Alerts
-        watch the metrics that begin with `SUSPECT`, which are true or false. Reports show the metadata `scenario_id` and
-        `question`. The metadata `CALL_SEQUENCE` is equal for rollouts with the same tool calls in the same order.
+        The trainer reads the metrics `correct` (absent for `UNLABELLED` rollouts), `turns`, `sampled_tokens` and
+        `context_tokens` (of the whole conversation). Alerts watch the metrics that begin with `SUSPECT`, which are true or
+        false. Reports show the metadata `scenario_id` and `question`. The metadata `CALL_SEQUENCE` is equal for rollouts
+        with the same tool calls in the same order.
         """
-        ...
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        """Return the group with verifiable rewards and `metrics["correct"]`, except for `UNLABELLED` rollouts."""
         ...
 
 

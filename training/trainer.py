@@ -6,7 +6,6 @@ The history file is the state of the run, from which a killed run resumes: see `
 
 from __future__ import annotations
 
-import errno
 import math
 import statistics
 import time
@@ -23,6 +22,7 @@ from training.backends import update_arguments
 from training.batch import describe_batch
 from training.downsampling import downsampled
 from training.errors import BadInput
+from training.files import is_disk_full
 from training.gathering import Gatherer, reward_spread
 from training.gpu_use import gpu_use
 from training.health import HealthMonitor
@@ -119,12 +119,12 @@ class Trainer:
         """
         require_stop_rules(self.settings)
         require_scoring(self.settings)
-        scorer = Scorer(self.task, self.settings, self._model_dir / JUDGE_CACHE)
+        scorer = Scorer(self.settings, self._model_dir / JUDGE_CACHE)
         try:
             with self._watch, self._health:
                 return await self._run(scorer)
         except Exception as error:
-            if _disk_is_full(error):
+            if is_disk_full(error):
                 full = f"no space left on the disk of {self._model_dir}"
                 raise BadInput(f"{full}: free some; the same command resumes after the last finished step") from error
             raise
@@ -314,12 +314,3 @@ class Trainer:
         folder = checkpoint_folder(self._model_dir, checkpoint_step)
         # Unless the run continues from an adapter, checkpoint 0 is at most the empty one that a backend needs.
         return folder if (checkpoint_step or self.start) and folder.is_dir() else None
-
-
-def _disk_is_full(error: BaseException | None) -> bool:
-    while error is not None:
-        # safetensors and torch report it in their message only.
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

@@ -72,9 +72,7 @@ class Validator:
             try:
                 async with deadline.limit(), slots:
                     with self._watch.call(f"validation on question {number + 1} after step {row.step}", turn=row.step):
-                        return await self._task.score(
-                            art.TrajectoryGroup([await self._task.rollout(policy, self._scenarios[number])])
-                        )
+                        return art.TrajectoryGroup([await self._task.rollout(policy, self._scenarios[number])])
             finally:
                 deadline.move()
 

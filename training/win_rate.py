@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import art
 from pydantic import BaseModel
 
 from training.errors import BadInput
+from training.files import write_text
 from training.judge import JudgeUse, RulerJudge
 from training.settings import TrainerSettings
 
@@ -43,10 +43,7 @@ class WinRate:
             else None
             for rollout in rollouts
         ]
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        partial.write_text(json.dumps(recorded), encoding="utf-8")
-        os.replace(partial, self._file)
+        write_text(self._file, json.dumps(recorded))
 
     async def against_start(self, rollouts: Sequence[art.Trajectory | None]) -> tuple[float | None, int, JudgeUse]:
         """Return the win rate, the number of questions without a comparison, and the use of the judge.

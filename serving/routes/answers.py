@@ -14,6 +14,7 @@ from serving.answer import Invocation, Reply, StoredAnswer, Submission, Submitte
 from serving.answering import Answering
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, one_line
 from serving.events import EventQueue
+from serving.service import AskedQuestion
 
 WAITING_NOTE_SECONDS = 2.0
 
@@ -25,11 +26,10 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
     @fastapi.post("/invoke", responses=documented(*BODY_ERRORS, *QUESTION_ERRORS), tags=["questions"])
     async def invoke(request: Request, invocation: Invocation, caller: asking) -> Reply:
         """Answer one question about one inbox, as it was on one day."""
-        question = invocation.parameters
-        answering.check(caller, question, "parameters")
+        asked = answering.accepted(caller, invocation.parameters, "parameters")
         ticket = answering.join(caller)
         answer = asyncio.ensure_future(
-            answering.answer(ticket, question, invocation.timeout, caller, request.state.request_id)
+            answering.answer(ticket, asked, invocation.timeout, caller, request.state.request_id)
         )
         gone = asyncio.ensure_future(_disconnected(request))
         try:
@@ -47,12 +47,12 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         _log_outcome(request, reply)
         return reply
 
-    async def queued(request: Request, invocation: Invocation, caller: asking) -> AsyncIterator[Ticket]:
+    async def queued(invocation: Invocation, caller: asking) -> AsyncIterator[tuple[AskedQuestion, Ticket]]:
         """Refuse what can be refused with a status, before the stream begins."""
-        answering.check(caller, invocation.parameters, "parameters")
+        asked = answering.accepted(caller, invocation.parameters, "parameters")
         ticket = answering.join(caller)
         try:
-            yield ticket
+            yield asked, ticket
         finally:
             ticket.leave()
 
@@ -63,7 +63,10 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         tags=["questions"],
     )
     async def stream(
-        request: Request, invocation: Invocation, caller: asking, ticket: Annotated[Ticket, Depends(queued)]
+        request: Request,
+        invocation: Invocation,
+        caller: asking,
+        place: Annotated[tuple[AskedQuestion, Ticket], Depends(queued)],
     ) -> AsyncIterator[ServerSentEvent]:
         """Answer one question and send what happens as server-sent events.
 
@@ -71,10 +74,10 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         next piece of the answer. The last event is `answer`, with the data of `/invoke`, or `error`, with the data of
         an error response.
         """
-        question, request_id = invocation.parameters, request.state.request_id
-        events = EventQueue(answering.service.mailbox(question))
+        (asked, ticket), request_id = place, request.state.request_id
+        events = EventQueue(asked.mailbox)
         answer = asyncio.ensure_future(
-            answering.answer(ticket, question, invocation.timeout, caller, request_id, watcher=events)
+            answering.answer(ticket, asked, invocation.timeout, caller, request_id, watcher=events)
         )
         taking: asyncio.Future[ServerSentEvent] | None = None
         sent = 0
@@ -109,9 +112,11 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
     )
     async def submit(submission: Submission, caller: asking) -> Submitted:
         """Answer one or several questions in the background; `GET /answers/{id}` has the answers."""
-        for place, question in enumerate(submission.questions()):
-            answering.check(caller, question, "parameters" if submission.parameters else f"batch.{place}")
-        ids = [result.id for result in answering.submit(caller, submission)]
+        questions = [
+            answering.accepted(caller, question, "parameters" if submission.parameters else f"batch.{place}")
+            for place, question in enumerate(submission.questions())
+        ]
+        ids = [result.id for result in answering.submit(caller, questions, submission.timeout)]
         return Submitted(ids=ids, urls=[f"/answers/{id}" for id in ids])
 
     @fastapi.get("/answers/{answer_id}", responses=documented(401, 403, 404, 421, 422), tags=["questions"])

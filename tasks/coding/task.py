@@ -108,10 +108,9 @@ class CodingTask:
         )
         return art.Trajectory(
             messages_and_choices=run.record,
-            reward=0.0,
+            reward=reward,
             metrics={
                 "correct": run.correct,
-                "verifiable_reward": reward,
                 "passed_share": sum(run.passed) / len(run.passed),
                 "turns": run.steps,
                 "finished": run.outcome == "finished",
@@ -142,11 +141,6 @@ class CodingTask:
     async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
         """One episode of known cells."""
         return await self._play(ScriptedActor(cells), scenario)
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        for trajectory in group.trajectories:
-            trajectory.reward = float(trajectory.metrics["verifiable_reward"])
-        return group
 
     async def _play(self, actor: Actor, scenario: CodingScenario) -> CodingRun:
         sandbox = _sandbox_client(self.sandbox_url, self.settings.sandbox_patience)

@@ -36,10 +36,10 @@ from tasks.outreach.results import (
     TOP_HALF,
     VALIDATION,
     write_json,
-    write_text,
 )
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
+from training.files import write_text
 from training.history import HISTORY_FILE, StepRecord, read_history
 from training.progress import Progress
 from training.session import run_training

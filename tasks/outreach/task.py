@@ -175,14 +175,13 @@ class OutreachTask:
         return art.Trajectory(
             messages_and_choices=record,
             tools=TOOLS,
-            reward=0.0,
+            reward=verifiable_reward(check),
             metrics={
                 **counts,
                 **(check.model_dump(exclude={"stated"}) if check else {}),
                 "finished": check is not None,
                 "facts_stated": len(check.stated) if check else 0,
                 "quality": check.quality if check else 0.0,
-                "task_reward": verifiable_reward(check),
                 "reply_rate": back.reply_rate,
                 "open_rate": back.open_rate,
                 "open_weight": self.settings.open_weight,
@@ -209,11 +208,6 @@ class OutreachTask:
 
     def _names(self, scenario: Scenario) -> list[str]:
         return [scenario.goal, *(self.graph.node(seed).name for seed in scenario.seeds)]
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        for trajectory in group.trajectories:
-            trajectory.reward = float(trajectory.metrics["task_reward"])
-        return group
 
 
 def describe(scenario: Scenario) -> str:

@@ -21,6 +21,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from training.errors import BadInput
+from training.files import write_text
 
 SECRET = "LEARN_LOOP_WEBHOOK_SECRET"
 SIGNATURE = "X-Learn-Loop-Signature"
@@ -85,10 +86,7 @@ class Outbox:
         """Queue a notice. One that is known by this name, delivered or not, is not queued again."""
         if not self._url or (self._folder / f"{name}.sent").exists() or (self._folder / f"{name}.json").exists():
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        beside = self._folder / f".{name}"
-        beside.write_text(json.dumps({"id": name, **notice}), encoding="utf-8")
-        os.replace(beside, self._folder / f"{name}.json")
+        write_text(self._folder / f"{name}.json", json.dumps({"id": name, **notice}))
         self._wake.set()
 
     def undelivered(self) -> list[str]:

@@ -10,6 +10,7 @@ from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase, build_database
 from environment.models import Scenario
+from environment.scenarios import open_scenario
 from environment.sources.synthetic import synthetic_company
 from environment.words import content_words
 
@@ -37,8 +38,8 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
     task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
     followed, by_name = 0, 0
     for scenario in task.train_scenarios():
-        mailbox = task.database.mailbox(scenario.inbox_address, scenario.query_date)
-        run = play_oracle(scenario, mailbox, task.gold_ids(scenario), task.settings, hindsight=False)
+        mailbox, gold_ids = open_scenario(scenario, task.database)
+        run = play_oracle(scenario, mailbox, gold_ids, task.settings, hindsight=False)
         if run.answer is None:
             continue
         followed += 1

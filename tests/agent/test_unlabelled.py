@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 
-import art
 import pytest
 from scripted_policy import OWNER, ScriptedPolicy
 
@@ -40,11 +39,9 @@ def test_a_rollout_is_neither_right_nor_wrong(database: MailDatabase, scripted: 
     assert (
         rollout.metadata["unlabelled"] and rollout.metadata["answer"] == "Dana" and "reference" not in rollout.metadata
     )
-    assert not {"correct", "verifiable_reward", "found", "suspect_source_spam", "suspect_turn_padding"} & set(
-        rollout.metrics
-    )
+    assert not {"correct", "found", "suspect_source_spam", "suspect_turn_padding"} & set(rollout.metrics)
     assert rollout.metrics["turns"] == 1 and rollout.metrics["suspect_unread_answer"]
-    asyncio.run(task.score(art.TrajectoryGroup([rollout])))
+    assert rollout.reward == 0.0
     assert task.demonstrations([QUESTION], 1) == []
 
 

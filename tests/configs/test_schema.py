@@ -5,8 +5,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs.loading import load_config
-from configs.schema import Config, ConfigError, DataConfig, TrainingConfig, require_source, section, with_prompt
+from configs.loading import explicit_values, load_config
+from configs.schema import (
+    SECTIONS,
+    Config,
+    ConfigError,
+    DataConfig,
+    TrainingConfig,
+    require_source,
+    section,
+    with_prompt,
+)
 from training.errors import BadInput
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -14,7 +23,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.name)
 def test_every_file_of_the_project_is_valid(file: Path) -> None:
-    values = yaml.safe_load(file.read_text())
+    assert yaml.safe_load(file.read_text()).keys() <= {*SECTIONS, "task", "settings", "step_settings"}
+    values = explicit_values(file, [])
     config = load_config(file, [])
     assert values, "an empty file says nothing"
     for key, value in values.items():
@@ -94,6 +104,9 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("health.memory_share=2", ["health.memory_share=2", "less than or equal to 1"]),
         ("policy_loss=grpo", ["policy_loss", "cispo"]),
         ("max_steps.a=1", ["max_steps", "integer"]),
+        ("agent.learning_rate=1", ["'learning_rate' is no key of section 'agent'", "belongs in section 'trainer'"]),
+        ("trainer.learning_rat=1", ["unknown key 'learning_rat' in section 'trainer'", "'learning_rate'"]),
+        ("trainer=3", ["section 'trainer' must hold"]),
         ("extra_litellm_params={api_key: hidden}", ["extra_litellm_params", "api_key", ".env"]),
     ],
 )
@@ -114,6 +127,70 @@ def test_invalid_configuration_files(tmp_path: Path) -> None:
             load_config(file, [])
     with pytest.raises(ConfigError, match="does not exist"):
         load_config(tmp_path / "absent.yaml", [])
+
+
+SECTIONED = """\
+data: {emails: somewhere, train_questions: there}
+agent:
+  max_tokens: 64
+  verifiable_weights: {few_turns: 0.5}
+trainer:
+  max_steps: 9
+  torch: {threads: 2, max_running: 7}
+evaluation: {eval_limit: 5, judge: exact}
+outreach:
+"""
+FLAT = """\
+emails: somewhere
+train_questions: there
+max_tokens: 64
+verifiable_weights: {few_turns: 0.5}
+max_steps: 9
+torch: {threads: 2, max_running: 7}
+eval_limit: 5
+judge: exact
+"""
+
+
+def test_sections_and_flat_keys_are_the_same_settings(tmp_path: Path) -> None:
+    sectioned, flat = tmp_path / "sectioned.yaml", tmp_path / "flat.yaml"
+    sectioned.write_text(SECTIONED)
+    flat.write_text(FLAT)
+    assert explicit_values(sectioned, []) == explicit_values(flat, [])
+    mixed = ["max_steps=3", "trainer.torch.threads=3", "agent={max_turns: 4}", "evaluation.eval_limit=6"]
+    plain = ["max_steps=3", "torch.threads=3", "max_turns=4", "eval_limit=6"]
+    config = load_config(sectioned, mixed)
+    assert config == load_config(flat, plain) == load_config(sectioned, plain)
+    assert (config.max_steps, config.max_turns, config.torch.threads, config.torch.max_running) == (3, 4, 3, 7)
+    hashed = [section(load_config(file, []), TrainingConfig).model_dump(mode="json") for file in (sectioned, flat)]
+    assert hashed[0] == hashed[1], "the key of a run is a hash of these"
+
+
+def test_every_key_has_a_section_and_no_section_is_named_like_a_key() -> None:
+    assert Config.model_fields.keys() - set().union(*SECTIONS.values()) == {"task", "settings", "step_settings"}
+    assert not SECTIONS.keys() & Config.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("trainr: {max_steps: 3}", ["unknown section or key 'trainr'", "'trainer'"]),
+        ("agent: {learning_rate: 1}", ["'learning_rate' is no key of section 'agent'", "belongs in section 'trainer'"]),
+        ("trainer: {task: coding}", ["'task' is no key of section 'trainer'", "belongs at the top"]),
+        ("trainer: {learning_rat: 1}", ["unknown key 'learning_rat' in section 'trainer'", "'learning_rate'"]),
+        ("trainer: 3", ["section 'trainer' must hold `key: value` lines, not 3"]),
+        ("max_steps: 3\ntrainer: {max_steps: 4}", ["'max_steps' is set at the top and in section 'trainer'"]),
+        ("trainer: {torch: {threads: 0}}", ["torch.threads=0", "greater than or equal to 1"]),
+    ],
+)
+def test_a_mistake_in_a_section_is_named_in_one_line(text: str, words: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, [])
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
 
 
 def test_a_section_holds_only_its_own_settings() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from environment.errors import BadInput
 from environment.models import Email, Scenario
 from environment.scenarios import check_scenarios, load_scenarios
 
-ALL = {"train_limit": None, "test_limit": None}
+load = partial(load_scenarios, max_messages=1, held_out_fraction=0.2, seed=42)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_every_reason_to_drop_a_question_is_counted(tmp_path: Path, database: Ma
         ],
     )
     test = write(tmp_path / "test.parquet", [question(100), question(101, message_ids=["<101@example.com>"])])
-    report = load_scenarios(train, test, database, min_realism=0.5)
+    report = load(train, test, database, min_realism=0.5, excluded_ids=(49, 101))
     assert report.read == 15 == len(report.scenarios) + sum(map(len, report.dropped_ids.values()))
     assert report.dropped_ids["excluded_id"] == ["49", "101"] and report.dropped_ids["unrealistic"] == ["5"]
     assert report.dropped == {
@@ -90,29 +91,29 @@ def test_unlabelled_questions_are_kept_when_asked_for(tmp_path: Path, database: 
     bare = [{k: v for k, v in question(n).items() if k not in ("answer", "message_ids")} for n in (1, 2)]
     bare.append(bare[0] | {"id": 3, "inbox_address": "nobody@example.com"})
     train = write(tmp_path / "train.parquet", bare)
-    report = load_scenarios(train, train, database, unlabelled=True)
+    report = load(train, train, database, unlabelled=True)
     assert report.dropped == {"unknown_inbox": 2}
     assert [(s.answer, s.message_ids, s.labelled) for s in report.scenarios] == [("", (), False)] * 4
     with pytest.raises(BadInput, match="lacks the columns answer, message_ids"):
-        load_scenarios(train, train, database)
+        load(train, train, database)
     half = write(tmp_path / "half.parquet", [question(1, answer=None), question(2, message_ids=[]), question(3)])
-    kept = load_scenarios(half, half, database, unlabelled=True).scenarios
+    kept = load(half, half, database, unlabelled=True).scenarios
     assert [s.labelled for s in sorted(kept, key=lambda s: s.id)] == [False, False, False, False, True]
 
 
 def test_the_held_out_set_depends_only_on_the_ids(tmp_path: Path, database: MailDatabase) -> None:
     rows = [question(n) for n in range(1, 301)]
-    some = load_scenarios(write(tmp_path / "a.parquet", rows), None, database, **ALL)
+    some = load(write(tmp_path / "a.parquet", rows), None, database)
     held_out = {s.id for s in some.scenarios if s.split == "test"}
     assert 40 <= len(held_out) <= 80
     other = write(tmp_path / "b.parquet", rows[::-2])
-    again = load_scenarios(other, None, database, **ALL, seed=7)
+    again = load(other, None, database, seed=7)
     assert {s.id for s in again.scenarios if s.split == "test"} == held_out & {s.id for s in again.scenarios}
 
 
 def test_training_questions_share_no_mail_with_test_questions(tmp_path: Path, database: MailDatabase) -> None:
     rows = [question(n, message_ids=[f"<{n % 40 + 1}@example.com>"]) for n in range(1, 201)]
-    report = load_scenarios(write(tmp_path / "train.parquet", rows), None, database, **ALL)
+    report = load(write(tmp_path / "train.parquet", rows), None, database)
     mails = {
         split: {m for s in report.scenarios if s.split == split for m in s.message_ids} for split in ("train", "test")
     }
@@ -126,23 +127,23 @@ def test_limits_draw_by_seed_and_a_smaller_draw_is_the_start_of_a_larger(
     path = write(tmp_path / "train.parquet", [question(n) for n in range(1, 301)])
 
     def drawn(**options: Any) -> list[str]:
-        return [s.id for s in load_scenarios(path, None, database, **options).scenarios if s.split == "train"]
+        return [s.id for s in load(path, None, database, **options).scenarios if s.split == "train"]
 
-    assert len(drawn()) == 50 and drawn() == drawn()
+    assert len(drawn(train_limit=50)) == 50 and drawn() == drawn()
     assert drawn(train_limit=10) == drawn()[:10] != drawn(seed=1)[:10]
 
 
 def test_a_test_split_next_to_the_train_split_is_used(tmp_path: Path, database: MailDatabase) -> None:
     write(tmp_path / "train-0.parquet", [question(n) for n in range(1, 20)])
     write(tmp_path / "test-0.parquet", [question(n) for n in range(20, 25)])
-    report = load_scenarios(tmp_path, None, database)
+    report = load(tmp_path, None, database)
     assert sorted(s.id for s in report.scenarios if s.split == "test") == ["20", "21", "22", "23", "24"]
 
 
 def test_questions_about_other_mails_are_one_clear_line(tmp_path: Path, database: MailDatabase) -> None:
     path = write(tmp_path / "train.parquet", [question(n, message_ids=["<x@y>"]) for n in range(1, 4)])
     with pytest.raises(BadInput, match=r"none of 3 questions .*gold_mail_not_in_database 3"):
-        load_scenarios(path, None, database)
+        load(path, None, database)
 
 
 def test_scenarios_are_checked_and_kept_in_order(database: MailDatabase) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 from scripted_service import GOOD, HOSTILE, ScriptedPolicy
 from service_client import asked, events, waited
 
+import serving.answering
+import serving.service
+from environment.email_db import MailDatabase
 from serving.app import ServiceApp
 from serving.recording import Record
 
@@ -63,6 +68,32 @@ def test_giving_up_is_an_honest_answer(client: TestClient, policy: ScriptedPolic
 
 def test_mail_after_the_query_date_is_not_there(client: TestClient) -> None:
     assert "<review@kestrel.example>" not in asked(client, parameters=GOOD | {"query_date": "2024-02-01"}).text
+
+
+@pytest.mark.parametrize("path", ["/invoke", "/stream", "/submit"])
+def test_a_question_is_parsed_and_its_inbox_looked_up_once(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    parsed: list[str] = []
+    looked_up: list[str] = []
+    for owner, name, calls in (
+        (serving.answering, "parse_query_date", parsed),
+        (serving.service, "parse_query_date", parsed),
+        (MailDatabase, "_address_id", looked_up),
+    ):
+        original = getattr(owner, name)
+
+        def noted(*arguments: Any, original: Any = original, calls: list[str] = calls) -> Any:
+            calls.append(arguments[-1])
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+    response = client.post(path, json={"parameters": GOOD})
+    if path == "/submit":
+        url = response.json()["urls"][0]
+        waited(lambda: client.get(url).json()["status"] == "done")
+    assert "room 4B" in (client.get(url).text if path == "/submit" else response.text)
+    assert (parsed, looked_up) == ([GOOD["query_date"]], [GOOD["inbox_address"]])
 
 
 def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: ScriptedPolicy) -> None:

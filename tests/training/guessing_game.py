@@ -98,9 +98,12 @@ class GuessingGame:
                     }
                     turns.append(told)
                     sent += [choice.message.model_dump(exclude_none=True), told]
+        # A win is worth 1, less 0.1 per guess; a well-formed guess 0.1 anyway.
+        reward = 1.1 - 0.1 * len(guesses) if scenario in guesses else 0.1 * min(len(guesses), 1)
         return art.Trajectory(
             messages_and_choices=turns,
             tools=TOOLS,
+            reward=reward,
             metrics={
                 "correct": scenario in guesses,
                 "turns": len(guesses),
@@ -109,13 +112,6 @@ class GuessingGame:
             },
             metadata={"scenario_id": str(scenario), "question": f"the number {scenario}"},
         )
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        """A win is worth 1, less 0.1 per guess; a well-formed guess 0.1 anyway."""
-        for trajectory in group.trajectories:
-            turns = int(trajectory.metrics["turns"])
-            trajectory.reward = 1.1 - 0.1 * turns if trajectory.metrics["correct"] else 0.1 * min(turns, 1)
-        return group
 
 
 def opening() -> list[Any]:

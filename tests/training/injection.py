@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import art
 from guessing_game import GuessingGame
 
 import training.trainer
@@ -20,6 +22,7 @@ from training.backends.torch.network import PolicyNetwork
 from training.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings
+from training.task import Policy
 from training.trainer import TrainingRun
 
 SETTINGS = TrainerSettings(
@@ -83,10 +86,15 @@ POINTS: dict[str, Callable[[], None]] = {
 class Varied(GuessingGame):
     """Rewards that differ within every group, so that every step trains: the tiny model knows nothing yet."""
 
-    async def score(self, group: Any) -> Any:
-        for number, trajectory in enumerate(group.trajectories):
-            trajectory.reward = float(number)
-        return group
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = itertools.cycle(range(SETTINGS.rollouts_per_group))
+
+    async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+        number = next(self.numbers) if policy.temperature else 0
+        trajectory = await super().rollout(policy, scenario)
+        trajectory.reward = float(number)
+        return trajectory
 
 
 def train(

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import art
 from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
 
+import training.trainer
+from training.judge import JudgeUse
 from training.settings import TrainerSettings
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
@@ -50,12 +53,13 @@ class Scripted(ToyTask):
             await self.play(policy, scenario)
         return await super().rollout(policy, scenario)
 
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
+    async def score(self, group: art.TrajectoryGroup) -> tuple[art.TrajectoryGroup, JudgeUse]:
+        """Stand in for the run's scorer."""
         question = int(group.trajectories[0].metadata["scenario_id"])
-        if self.judge and len(group.trajectories) > 1:
+        if self.judge:
             await self.judge(question)
         self.events.append(f"score {question}")
-        return await super().score(group)
+        return group, JudgeUse()
 
 
 class ScriptedBackend(CountingBackend):
@@ -86,7 +90,8 @@ def run(
 
     async def whole() -> TrainingRun:
         try:
-            return await Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()
+            with patch.object(training.trainer, "Scorer", lambda *_: SimpleNamespace(score=task.score)):
+                return await Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()
         finally:
             coroutines = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
             assert not [name for name in coroutines if name.startswith("Gatherer")], "nothing goes on after the run"

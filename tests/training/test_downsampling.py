@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from toy_run import CountingBackend, CountingModel, ToyTask, run_with, settings
 
 from training.downsampling import max_variance_subset
+from training.task import Policy
 
 
 @given(st.lists(st.integers(-4, 4), min_size=2, max_size=8), st.integers(2, 8))
@@ -33,10 +34,10 @@ def test_the_rare_reward_is_always_learnt_from_and_ties_are_even() -> None:
 
 
 class Graded(ToyTask):
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        for number, trajectory in enumerate(group.trajectories):
-            trajectory.reward = [0.0, 0.2, 0.5, 1.0][number]
-        return group
+    async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+        trajectory = await super().rollout(policy, scenario)
+        trajectory.reward = [0.0, 0.2, 0.5, 1.0][self.number_in_group(policy, scenario)]
+        return trajectory
 
 
 class Keeping(CountingBackend):
@@ -62,10 +63,11 @@ def test_a_step_plays_all_rollouts_and_is_updated_on_the_chosen_ones(tmp_path: P
 
 def test_rollouts_beyond_max_context_are_not_chosen(tmp_path: Path) -> None:
     class Long(Graded):
-        async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-            group = await super().score(group)
-            group.trajectories[3].metrics["context_tokens"] = 129
-            return group
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            if trajectory.reward == 1.0:
+                trajectory.metrics["context_tokens"] = 129
+            return trajectory
 
     rules = settings(max_steps=1, train_rollouts_per_group=2, max_context=128)
     _, backend = run_with(Keeping, tmp_path, rules, Long())

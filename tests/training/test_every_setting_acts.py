@@ -126,7 +126,7 @@ class Habitual(ToyTask):
         trajectory = await super().rollout(policy, scenario)
         trajectory.metrics["suspect_repeated_calls"] = len(self.asked) % 2 == 0
         if policy.temperature and scenario % 4 == 0:
-            trajectory.metrics["correct"] = True
+            trajectory.reward, trajectory.metrics["correct"] = 1.0, True
         self.running -= 1
         return trajectory
 

@@ -22,7 +22,6 @@ from scripted_gathering import (
 )
 from toy_run import Told
 
-import training.trainer
 from training.gathering import Slots
 from training.judge import JudgeUse
 from training.task import Policy
@@ -132,26 +131,18 @@ def test_a_validation_does_not_wait_for_what_is_gathered_ahead(tmp_path: Path) -
     assert [row.validation_errors for row in told.rows] == [0, 0, 0] and told.rows[2].off_policy_steps == 1
 
 
-def test_the_judges_cost_is_in_the_row_of_the_step_that_it_was_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Judged:
-        def __init__(self, task: Scripted, *_: Any) -> None:
-            self.task = task
-
+def test_the_judges_cost_is_in_the_row_of_the_step_that_it_was_for(tmp_path: Path) -> None:
+    class Judged(Scripted):
         async def score(self, group: art.TrajectoryGroup) -> tuple[art.TrajectoryGroup, JudgeUse]:
-            scored = await self.task.score(group)
             price = float(group.trajectories[0].metadata["scenario_id"])
-            return scored, JudgeUse(requests=1, seconds=1.0, cost=price)
-
-    monkeypatch.setattr(training.trainer, "Scorer", Judged)
+            return group, JudgeUse(requests=1, seconds=1.0, cost=price)
 
     async def slowly(_: int) -> None:
         for _ in range(200):
             await asyncio.sleep(0)
 
     told = Told()
-    finished, backend = run(tmp_path, ahead(2, stop_tokens=300), Scripted(), slowly, told)
+    finished, backend = run(tmp_path, ahead(2, stop_tokens=300), Judged(), slowly, told)
     for row, asked in zip(finished.history[1:], backend.trained, strict=True):
         assert (row.judge_requests, row.judge_cost) == (3, sum(asked))
     assert len(told.warnings) == 1 and "6 requests to the judge" in told.warnings[0]

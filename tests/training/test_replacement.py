@@ -22,12 +22,10 @@ def replacing(extra: int, **changes: Any) -> TrainerSettings:
 class Uneven(Scripted):
     """All rollouts of an even question are right; those of an odd one differ."""
 
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        group = await super().score(group)
-        for number, trajectory in enumerate(group.trajectories):
-            question = int(str(trajectory.metadata["scenario_id"]))
-            trajectory.reward = float(question % 2 == 0 or number == 0)
-        return group
+    async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+        trajectory = await super().rollout(policy, scenario)
+        trajectory.reward = float(scenario % 2 == 0 or self.number_in_group(policy, scenario) == 0)
+        return trajectory
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -21,22 +21,13 @@ from training.scoring import Scorer, require_scoring, scoring_sources
 from training.settings import TrainerSettings
 
 
-class Verified:
-    """A task whose verifiable reward is the number of the rollout."""
-
-    name = "verified"
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        for trajectory in group.trajectories:
-            trajectory.reward = float(trajectory.metadata["number"])
-        return group
-
-
 def group(rollouts: int = 8, question: str = "who?") -> art.TrajectoryGroup:
+    """Rollouts whose verifiable reward is their number."""
     asked = [{"role": "system", "content": "search"}, {"role": "user", "content": question}]
     return art.TrajectoryGroup(
         art.Trajectory(
             messages_and_choices=[*asked, {"role": "assistant", "content": f"answer {number}"}],
+            reward=float(number),
             metadata={"number": number},
         )
         for number in range(rollouts)
@@ -63,7 +54,7 @@ def settings(model: JudgeModel | None = None, **changes: Any) -> TrainerSettings
 
 def score(rules: TrainerSettings, folder: Path, *groups: art.TrajectoryGroup) -> list[tuple[Any, JudgeUse]]:
     async def run() -> list[tuple[Any, JudgeUse]]:
-        scorer = Scorer(Verified(), rules, folder)
+        scorer = Scorer(rules, folder)
         return list(await asyncio.gather(*(scorer.score(one) for one in groups)))
 
     return asyncio.run(run())

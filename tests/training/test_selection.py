@@ -33,7 +33,8 @@ class Mixed(ToyTask):
         trajectory = await super().rollout(policy, scenario)
         rate = RATES[self.kind(scenario)]
         every_second = self.times[policy.model, scenario] % 2 == 0
-        trajectory.metrics["correct"] = every_second if rate == 0.5 else rate == 1.0
+        correct = every_second if rate == 0.5 else rate == 1.0
+        trajectory.reward, trajectory.metrics["correct"] = float(correct), correct
         return trajectory
 
 
@@ -124,11 +125,10 @@ def test_beliefs_are_the_kinds_rate_and_then_the_questions_own() -> None:
 
 def test_without_verdicts_learnability_is_refused(tmp_path: Path) -> None:
     class Silent(Mixed):
-        async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-            group = await super().score(group)
-            for trajectory in group.trajectories:
-                del trajectory.metrics["correct"]
-            return group
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            del trajectory.metrics["correct"]
+            return trajectory
 
     with pytest.raises(BadInput, match=r"this task does not say: use question_selection=shuffled$"):
         train(tmp_path, learnability(), Silent())

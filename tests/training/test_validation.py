@@ -310,13 +310,8 @@ def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:
     class Unjudged(ToyTask):
         async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
             trajectory = await super().rollout(policy, scenario)
-            trajectory.metadata["hidden"] = trajectory.metrics.pop("correct")
+            del trajectory.metrics["correct"]
             return trajectory
-
-        async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-            for trajectory in group.trajectories:
-                trajectory.reward = float(trajectory.metadata["hidden"])
-            return group
 
     with pytest.raises(BadInput, match="use validation_metric=reward"):
         train(tmp_path / "a", settings(validate_every=2), Unjudged())

@@ -35,11 +35,9 @@ class Unlabelled(ToyTask):
                 "content": f"worth={int(good)} take {random.Random(f'{policy.model}{scenario}').random()}",
             },
         ]
+        trajectory.reward = 0.0
         trajectory.metadata[UNLABELLED] = True
         return trajectory
-
-    async def score(self, group: art.TrajectoryGroup) -> art.TrajectoryGroup:
-        return group
 
 
 def by_worth(ids: list[str], asked: str) -> str:

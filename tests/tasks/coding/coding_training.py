@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import art
 import injection
 
 from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask
+from training.task import Policy
 from training.trainer import TrainingRun
 
 POINTS = {**injection.POINTS, "rollout": lambda: injection.on_call(5, VariedCoding, "rollout", injection.die_before)}
@@ -23,10 +27,13 @@ class VariedCoding(CodingTask):
         scenarios = built_in_scenarios(train=12, test=3, seed=1)
         super().__init__(scenarios, settings, sandbox_url, max_tokens=injection.MAX_TOKENS)
 
-    async def score(self, group: Any) -> Any:
-        for number, trajectory in enumerate(group.trajectories):
-            trajectory.reward = float(number)
-        return group
+        self.numbers = itertools.cycle(range(injection.SETTINGS.rollouts_per_group))
+
+    async def rollout(self, policy: Policy, scenario: CodingScenario) -> art.Trajectory:
+        number = next(self.numbers) if policy.temperature else 0
+        trajectory = await super().rollout(policy, scenario)
+        trajectory.reward = float(number)
+        return trajectory
 
 
 def train(folder: Path, base: Path, sandbox_url: str, progress: Any = None, **settings: object) -> TrainingRun:

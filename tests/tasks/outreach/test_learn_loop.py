@@ -116,7 +116,7 @@ def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel) -> None:
     [fact] = json.loads(rollout.metadata["facts"])
     expected = task.feedback.reply_probability(SCENARIOS[0].prospect, [fact], 1.0)
     assert rollout.metrics["expected_reply_rate"] == pytest.approx(expected)
-    assert rollout.metrics["task_reward"] == 1.0 and rollout.metrics["turns"] == 3
+    assert rollout.reward == 1.0 and rollout.metrics["turns"] == 3
     assert rollout.metadata["first_fact"] in json.loads(rollout.metadata["options"])
     assert f"Hi {SCENARIOS[0].prospect.first_name}" in rollout.metadata["body"]
 
@@ -132,7 +132,7 @@ def test_a_rollout_without_an_email_gets_no_reply(model: OutreachModel, reply: d
     model.answer = lambda request: reply  # type: ignore[method-assign]
     rollout = asyncio.run(open_task().rollout(model.policy, SCENARIOS[0]))
     assert rollout.metadata["outcome"] == outcome and rollout.metadata["body"] is None
-    assert (rollout.metrics["reply_rate"], rollout.metrics["expected_reply_rate"], rollout.metrics["task_reward"]) == (
+    assert (rollout.metrics["reply_rate"], rollout.metrics["expected_reply_rate"], rollout.reward) == (
         0,
         0,
         0,

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from training.errors import BadInput
+from training.files import sha256_of_file
 
 MODEL_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS_SUFFIX = ".safetensors"
@@ -100,5 +101,4 @@ def file_sha256(file: Path) -> str:
     # The Hub's cache names large files by their sha256 and links to them: no need to read 15 GB again on every run.
     if file.is_symlink() and re.fullmatch(r"[0-9a-f]{64}", blob := Path(os.readlink(file)).name):
         return blob
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return sha256_of_file(file)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from training.backends.model_sources.folder import BaseModelFiles, file_sha256, weights_checksum
 from training.errors import BadInput
+from training.files import is_disk_full
 
 MANIFEST = "manifest.json"
 
@@ -112,7 +113,7 @@ def build_once(
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise BadInput(_no_space(models_dir, disk_bytes)) from error
         if error.errno in (errno.EACCES, errno.EROFS):
             raise BadInput(f"models folder {models_dir} cannot be written: {error.strerror}") from error
