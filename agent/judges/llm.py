@@ -94,7 +94,7 @@ def _sum(known: float | None, more: float | None) -> float | None:
 
 
 def _parse(text: str) -> _Reply:
-    """The first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
+    """Return the first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
     try:
         return _Reply.model_validate(json_object(text))
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Writes one inbox of the synthetic company: mails that state facts, mails that distract, and questions."""
+"""Write one inbox of the synthetic company: mails that state facts, mails that distract, and questions."""
 
 from __future__ import annotations
 

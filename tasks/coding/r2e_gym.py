@@ -1,7 +1,7 @@
 """R2E-Gym (https://huggingface.co/datasets/R2E-Gym/R2E-Gym-Lite) in its own columns, from the Hub or from parquet files.
 
-Each row is a commit of a public repository: an image with the repository before the commit and with tests, a description of
-what is wrong, and the outcome of every test after the commit.
+Each row is a commit of a public repository: an image of the repository before the commit with the tests, a description
+of the bug, and the outcome of every test after the commit.
 """
 
 from __future__ import annotations

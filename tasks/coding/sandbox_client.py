@@ -1,4 +1,4 @@
-"""The sandbox service as the task uses it."""
+"""Client of the sandbox service."""
 
 from __future__ import annotations
 

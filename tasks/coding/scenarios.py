@@ -1,4 +1,4 @@
-"""What there is to repair: a bug, what a workspace begins with, hidden tests, and the cells that repair it."""
+"""Scenarios of the coding task: a bug, the initial workspace, hidden tests, and the cells that repair it."""
 
 from __future__ import annotations
 

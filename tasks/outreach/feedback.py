@@ -8,8 +8,8 @@ size, and replies with probability
 
 * `base(size)`: published reply rates fall with the size of the company. They are scaled so that an e-mail of quality 1 which states
   one random fact gets 3.4% on average, the published mean. The best 10% of campaigns get 10.7%.
-* Interest is hidden: every fact has an appeal of its own, evenly spread over the facts of a product, and every role a taste.
-  It is a mean, so that padding a strong fact with weak ones weakens it.
+* Interest is hidden. It consists of an appeal of each fact, evenly spread over the facts of a product, and a taste of
+each role. The mean over facts makes weak facts dilute a strong one.
 * An e-mail that states no fact has `NO_FACT` in place of an interest. No e-mail gets no reply.
 
 Opens do not depend on the e-mail: mail clients prefetch, so an open says little.
