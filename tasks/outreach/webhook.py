@@ -39,7 +39,7 @@ def require_webhook(url: str, *, private: bool) -> None:
         )
     if not private and (address := _private_address(parts.hostname)):
         raise BadInput(
-            f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is meant"
+            f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is intended"
         )
 
 
