@@ -73,7 +73,7 @@ def main() -> int:
 
 
 def recorded_groups(run: Path, limit: int) -> list[art.TrajectoryGroup]:
-    """The first `limit` groups of the run that have at least four rollouts and two different rewards.
+    """Return the first `limit` groups of the run that have at least four rollouts and two different rewards.
 
     Raises BadInput when there is none.
     """

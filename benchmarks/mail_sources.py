@@ -156,7 +156,7 @@ def write_folder(path: Path, count: int) -> tuple[int, Counter[str]]:
 
 
 def write_mbox(path: Path, size: int) -> tuple[int, Counter[str]]:
-    """An mbox of at least `size` bytes; returns the number of its mails and the planted defects."""
+    """Write an mbox of at least `size` bytes. Return the number of its mails and the planted defects."""
     planted: Counter[str] = Counter()
     with path.open("wb") as file:
         for raw, defect in mails(in_mbox=True):

@@ -557,7 +557,7 @@ def _cpu_of(pid: int) -> float:
 
 
 def _is_runnable(pid: int) -> bool:
-    """Whether a thread of the process runs or waits for a processor, instead of sleeping."""
+    """Return whether a thread of the process runs or waits for a processor, instead of sleeping."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat") as file:

@@ -58,7 +58,7 @@ class PolicyProcess:
         return self._process.pid
 
     def healthy(self) -> bool:
-        """Whether the server runs and has answered lately. Does not wait for it."""
+        """Return whether the server runs and has answered lately. Does not wait for it."""
         return self._up and self._process.poll() is None
 
     def close(self) -> None:

@@ -39,5 +39,5 @@ class Judge(Protocol):
     """Decides whether `answer` is a correct reply to `question`, given the `reference` answer."""
 
     async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-        """Raises `JudgeError` when no verdict can be reached."""
+        """Return the verdict. Raises `JudgeError` when none can be reached."""
         ...

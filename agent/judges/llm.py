@@ -45,7 +45,7 @@ class LLMJudge:
         self.api_key = api_key
 
     async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-        """Raises `JudgeError` when no attempt gives a usable reply; an empty answer is wrong without asking."""
+        """Return the verdict; an empty answer is wrong without asking. Raises `JudgeError` if no reply is usable."""
         if not answer.strip():
             return Verdict(correct=False, reason="the answer is empty")
         from openai import OpenAIError  # what LiteLLM's errors derive from; imported late like LiteLLM itself

@@ -59,7 +59,7 @@ class SyntheticCompany:
             yield from (mail.email() for mail in self._inbox(split, index).mails)
 
     def scenarios(self) -> list[Scenario]:
-        """The questions of all inboxes, in random order within each."""
+        """Return the questions of all inboxes, in random order within each."""
         return [scenario for place in self._inbox_indices() for scenario in self._inbox(*place).scenarios()]
 
     def owner(self, split: Split, index: int) -> str:
@@ -104,7 +104,7 @@ def synthetic_company(
     mails_per_inbox: int = 180,
     questions_per_inbox: int = 64,
 ) -> SyntheticCompany:
-    """A company whose mails and questions follow from these numbers alone, on every Python version.
+    """Return a company whose mails and questions follow from these numbers alone, on every Python version.
 
     Raises `BadInput` when a number is out of range or the mails cannot hold the facts that the questions need.
     """

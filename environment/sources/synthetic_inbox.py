@@ -50,11 +50,11 @@ class Mail:
     message_id: str = ""
 
     def number(self, place: str) -> None:
-        """Sets the Message-ID; `place` must differ for mails of the same day."""
+        """Set the Message-ID; `place` must differ for mails of the same day."""
         self.message_id = f"<{self.sent:%Y%m%d}.{place}@{DOMAIN}>"
 
     def email(self) -> Email:
-        """The mail as a source delivers it."""
+        """Return the mail as a source delivers it."""
         return Email(
             message_id=self.message_id,
             subject=self.subject,
@@ -116,7 +116,7 @@ class Inbox:
         self.rng.shuffle(self._questions)
 
     def scenarios(self) -> list[Scenario]:
-        """The questions in random order, so that any first part of them is a fair sample."""
+        """Return the questions in random order, so that any first part of them is a fair sample."""
         return [
             Scenario(
                 id=f"{self.split}-{self.index:04d}-{n:03d}",
@@ -149,7 +149,7 @@ class Inbox:
     def _letter(
         self, sent: datetime, subject: str, sentence: str, author: str = "", below: str = "", padded: bool = True
     ) -> Mail:
-        """Adds a mail with the sentence inside, to the owner or, now and then, from the owner to a colleague.
+        """Add a mail with the sentence inside, to the owner or, now and then, from the owner to a colleague.
 
         `below` comes after the signature: a postscript, a quoted mail.
 
@@ -321,7 +321,7 @@ class Inbox:
     # Mails without answers
 
     def _write_filler(self, end: int) -> None:
-        """Adds mails without facts until there are `end`."""
+        """Add mails without facts until there are `end`."""
         fact_mails = list(self.mails)
         writers = (
             self._mention, lambda: self._acknowledge(fact_mails), self._chat, self._mention_contact, self._repeat,
@@ -387,7 +387,7 @@ class Inbox:
 
 
 def newsletter(rng: Random, readers: list[str], agenda: str = "") -> Mail:
-    """A long mail of company news, with a line on the readers' own projects if there is one."""
+    """Return a long mail of company news, with a line on the readers' own projects if there is one."""
     filler = text()["filler"]
     sentences = rng.sample(filler["newsletter"], rng.randrange(7, 14))
     sentences.insert(rng.randrange(len(sentences)), agenda)

@@ -59,7 +59,7 @@ def repository_bugs(
 
 
 def _rows(source: str) -> Any:
-    """The dataset's train split, memory-mapped."""
+    """Return the dataset's train split, memory-mapped."""
     place = Path(source).expanduser()
     files: list[str] = []
     if place.exists():
@@ -137,6 +137,6 @@ def _repair(commit: dict[str, Any]) -> tuple[list[Edit], list[str]]:
 
 
 def is_test(path: str) -> bool:
-    """Whether the dataset counts a file as a test."""
+    """Return whether the dataset counts a file as a test."""
     *folders, name = path.split("/")
     return name.startswith("test_") or name.endswith("_test.py") or any(f.lower() in ("test", "tests") for f in folders)

@@ -44,19 +44,19 @@ class CodingScenario(BaseModel, ABC):
 
     @abstractmethod
     def prelude(self) -> str:
-        """The functions that the agent finds in its REPL."""
+        """Return the functions that the agent finds in its REPL."""
 
     @abstractmethod
     def oracle_cells(self) -> list[str]:
-        """The repair as cells."""
+        """Return the repair as cells."""
 
     def reference_patch(self) -> dict[str, Any] | None:
-        """The repair as a patch, where it is known without playing its cells."""
+        """Return the repair as a patch, where it is known without playing its cells."""
         return None
 
     @abstractmethod
     def expects_change(self, path: str) -> bool:
-        """Whether a repair may well change this file."""
+        """Return whether a repair may well change this file."""
 
 
 class HiddenCheck(BaseModel):

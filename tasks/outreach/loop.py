@@ -180,12 +180,12 @@ class LearnLoop(Progress):
         )
 
     def metrics(self) -> list[IterationMetrics]:
-        """The figures of every finished iteration."""
+        """Return the figures of every finished iteration."""
         files = sorted((self.folder / "iterations").glob(f"*/{METRICS}"))
         return [IterationMetrics.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
 
     def scores_after(self, iteration: int) -> NodeScores:
-        """The graph's scores after an iteration; before the first one all are 1.0."""
+        """Return the graph's scores after an iteration; before the first one all are 1.0."""
         file = self._of(iteration) / SCORES
         return (
             read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph, self._task.settings.node_decay)
