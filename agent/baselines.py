@@ -1,4 +1,4 @@
-"""Baselines: policies that do not learn, which a trained agent must beat."""
+"""Baselines that do not learn. A trained agent must beat them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The oracle: an episode played with knowledge of the gold mails, through the same tools as the agent.
+"""The oracle plays an episode through the agent's tools, but knows the gold mails.
 
-Its episodes are the warm start's demonstrations, and its score in the evaluation is the environment's own test: what the oracle cannot
-reach through the tools, no agent can.
+Its episodes are the demonstrations of the warm start. Its score in the evaluation tests the environment: what the
+oracle cannot reach through the tools, no agent can.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from environment.words import content_words
 
 MAX_KEYWORDS = 8
 NAME_QUERIES = 0.35
-"""Share of the demonstrated questions that are searched for by the names in them alone, where they have names."""
+"""Of the demonstrated questions that contain names, the share whose search uses the names alone."""
 MIN_QUOTE_F1 = 0.5
-"""Token-F1 to the reference from which on words of a mail count as a statement of it."""
+"""Minimum token-F1 with the reference at which words of a mail count as stating it."""
 
 _WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
@@ -39,7 +39,7 @@ def _text(mail: EmailView) -> str:
 
 
 def _as_written(words: list[str], texts: list[str]) -> str:
-    """The words as one query, each spelled as in the texts: copying a word is easier to learn than lower-casing it."""
+    """Return the words as one query, spelled as in the texts, because copying is easier to learn than lower-casing."""
     spelled = {match.lower(): match for text in reversed(texts) for match in _WORD.findall(text)}
     return " ".join(spelled.get(word, word) for word in words[:MAX_KEYWORDS])
 
@@ -63,8 +63,8 @@ def first_query(scenario: Scenario) -> list[str]:
     """Return the words that a demonstration searches for first.
 
     Most demonstrations search for all content words of the question, some for its names alone. Which of the two finds more
-    depends on the mail: names in the synthetic company, all words in real mail. Demonstrations therefore show both, drawn by
-    the scenario's id, and reinforcement finds out what pays.
+    depends on the mail: names in the synthetic company, all words in real mail. Demonstrations therefore show both,
+    drawn by the scenario's id, and GRPO finds out which pays.
     """
     named = named_words(scenario.question)
     by_name = random.Random(f"query-{scenario.id}").random() < NAME_QUERIES
@@ -72,7 +72,7 @@ def first_query(scenario: Scenario) -> list[str]:
 
 
 def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str]:
-    """The words of the longest name that a mail read so far shares with `target` and the question does not contain."""
+    """Return the words of the longest name that `target` shares with a mail read so far and not with the question."""
     asked, in_target = content_words(question), set(content_words(_text(target)))
     for mail in reversed(read):
         names = set(_NAME.findall(_text(mail)))
@@ -84,10 +84,10 @@ def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str
 
 
 def _queries(scenario: Scenario, target: EmailView, read: list[EmailView], hindsight: bool) -> list[str]:
-    """Queries that may lead to `target`, best first, for an agent that has read the mails `read`.
+    """Return queries that may lead to `target`, best first, for an agent that has read the mails `read`.
 
-    The first query follows from what such an agent has seen: words of the question or, after a mail, a name in it. The others
-    need to know the target and are there with `hindsight` only.
+    The first query uses only what such an agent has seen: words of the question or, after a mail, a name in that mail.
+    With `hindsight` there are more queries, which use words of the target.
     """
     question = scenario.question
     asked = content_words(question)
@@ -106,10 +106,10 @@ def _queries(scenario: Scenario, target: EmailView, read: list[EmailView], hinds
 
 
 def quoted(reference: str, passage: str) -> str | None:
-    """Return the words in a row of `passage` with the highest token-F1 to `reference`; of equally good runs the first, shortest one.
+    """Return the consecutive words of `passage` with the highest token-F1 with `reference`.
 
-    `reference` itself where the passage says it; None where no run reaches `MIN_QUOTE_F1`: whoever reads the passage could not
-    know the answer.
+    Ties go to the first, shortest run of words. A passage that contains `reference` yields `reference`. If no run
+    reaches `MIN_QUOTE_F1`, return None: a reader of the passage could not know the answer.
     """
     if reference in passage:
         return reference
@@ -131,12 +131,14 @@ def quoted(reference: str, passage: str) -> str | None:
 def play_oracle(
     scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings, *, hindsight: bool = True
 ) -> AgentRun:
-    """Search for each gold mail in order, read it, answer with the reference. `gold_ids` are the short ids of the gold mails.
+    """Search for each gold mail in order, read it, and answer with the reference.
 
-    A gold mail that no query finds is left out; without any, the episode ends without an answer. Without `hindsight` the
-    episode is one that an agent could play that knows the question and what it has read. It writes its queries from these
-    and always opens the first hit. Its answer is a quotation (`quoted`). Where that does not lead to the reference, the
+    `gold_ids` are the short ids of the gold mails. A gold mail that no query finds is left out. If none is found, the
     episode ends without an answer.
+
+    Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, always
+    opens the first hit and quotes its answer (`quoted`). If that does not lead to the reference, the episode ends
+    without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -193,7 +195,7 @@ def play_oracle(
 
 
 def demonstration(run: AgentRun, scenario: Scenario, settings: AgentSettings) -> art.Trajectory:
-    """An oracle episode as a trajectory for supervised fine-tuning."""
+    """Return an oracle episode as a trajectory for supervised fine-tuning."""
     return art.Trajectory(
         messages_and_choices=run.record,
         tools=tool_schemas(settings.optional_arguments),

@@ -25,7 +25,7 @@ MOST_ATTEMPTS = 3
 """Maximum attempts of a question that fails with an error."""
 
 WARM_START, START = "warm_start", "start"
-"""Names of the policy before the first GRPO step: after demonstrations, or that of the run which this one continued from."""
+"""Names of the policy before the first GRPO step: after a warm start, or in a run that continued from an adapter."""
 BASELINES = ("search_and_quote", "oracle", "do_nothing")
 
 
@@ -81,7 +81,7 @@ class Evaluation:
         return predictions
 
     async def baseline(self, name: str, scenarios: Sequence[Scenario]) -> list[Prediction]:
-        """Predictions of a non-learning row (one of `BASELINES`)."""
+        """Return the predictions of a non-learning row (one of `BASELINES`)."""
 
         async def act(scenario: Scenario) -> AgentRun:
             mailbox, gold_ids = open_scenario(scenario, self.database)

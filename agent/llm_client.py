@@ -1,4 +1,4 @@
-"""What every use of a LiteLLM model needs: preflight check, key, price, and JSON from its reply.
+"""Shared by all uses of LiteLLM models: preflight checks, keys, prices, and JSON from replies.
 
 LiteLLM takes seconds to import, so it is imported when a model is used.
 """
@@ -12,7 +12,7 @@ from environment.errors import BadInput
 
 EXAMPLE = "openai/gpt-4.1"
 _SECONDS = 30.0
-"""Maximum wait for the word with which a model shows that it is there."""
+"""Maximum seconds to wait for the reply to the test request."""
 
 
 def require_model(model: str, api_base: str | None, *, setting: str, needed_by: str = "", hint: str = "") -> None:
@@ -38,7 +38,8 @@ def require_model(model: str, api_base: str | None, *, setting: str, needed_by: 
 
 
 def require_reply(model: str, api_base: str | None, *, setting: str) -> None:
-    """Ask the model for a word, before anything is spent. Raise BadInput when it cannot be asked, for example for its key."""
+    """Send a one-word test request, before anything is spent. Raise BadInput if it fails, for example for lack of a
+    key."""
     import litellm
     from openai import OpenAIError
 

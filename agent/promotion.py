@@ -28,10 +28,10 @@ def decide_promotion(
 ) -> Promotion:
     """Decide whether to promote the trained version.
 
-    Promote when few questions ended in errors, no `alerts` are unresolved, and accuracy (0 to 1) is above `floor`, above
-    the base's by `min_gain`, and not significantly worse than production's: worse means more questions that only
-    production answered correctly than the reverse, at p <= `significance` (exact two-sided McNemar test on shared
-    questions). `production` is None when nothing is in production yet, or when the evaluated version is.
+    Promote if few questions ended in errors, no `alerts` are unresolved, and accuracy (0 to 1) is above `floor`, above
+    the base's by `min_gain`, and not significantly worse than production's. Significantly worse: production alone
+    answered more questions correctly than this version alone, with p <= `significance` (exact two-sided McNemar test on
+    shared questions). `production` is None when nothing is in production yet, or when the evaluated version is.
     """
     accuracy, of_base = compute_metrics(trained).accuracy, compute_metrics(base).accuracy
     for whose, predictions in (("", trained), ("base: ", base), ("production: ", production or [])):

@@ -1,9 +1,9 @@
 """The verifiable reward: what an episode is worth when the reference answer and its mails are known.
 
-The structure is the one published for ART-E, the e-mail agent whose recipe we follow, generalised to questions that need several
-mails. Two things differ. A wrong answer there earns -1 and silence 0, which teaches a weak policy silence before it teaches reading:
-here silence never pays more than an answer. And answers are graded by their overlap with the reference, because on real mail a strict
-verdict alone is nearly always the same for all rollouts of a group.
+The structure is the one published for ART-E, generalised to questions that need several mails. Two things differ. In
+ART-E a wrong answer earns -1 and silence 0, which teaches a weak policy to be silent before it learns to read. Here
+silence never pays more than an answer. And answers are graded by their overlap with the reference, because on real mail
+a strict verdict is nearly always the same for all rollouts of a group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Rubric(BaseModel):
 
 
 def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool) -> Rubric:
-    """Counts one episode. `gold_ids` are the short ids of `scenario.message_ids`; `correct` is the judge's word."""
+    """Count what one episode did. `gold_ids` are the short ids of `scenario.message_ids`; `correct` is the judge's
+    verdict."""
     gold = set(gold_ids)
     shown = {id for call in run.calls if call.name == "search_inbox_tool" for id in call.email_ids}
     read = {id for call in run.calls if call.name == "read_email_tool" for id in call.email_ids}
@@ -60,10 +61,11 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
 def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) -> float:
     """Return the reward of one counted episode.
 
-    Every answer earns up to `overlap` for the words that it shares with the reference. A correct one adds `correct`, up to
-    `all_sources` for its sources, `few_sources` if it cites no more mails than needed and up to `few_turns` for brevity.
-    Everything else adds its base (`wrong`, `no_answer`, `malformed`) and partial credit for having found, read and cited the
-    gold mails without an invalid call. Partial credit never depends on the number of turns: that teaches an agent to pad.
+    Every answer earns up to `overlap` for the words that it shares with the reference. A correct one adds `correct`, up
+    to `all_sources` for citing the gold mails, up to `few_sources` for citing few others, and up to `few_turns` for
+    brevity. Anything else adds its base (`wrong`, `no_answer`, `malformed`) and partial credit: up to `partial` each
+    for gold mails found, read and cited, and `partial` for no invalid call. Partial credit never depends on the number
+    of turns, because that teaches an agent to pad.
     """
     graded = weights.overlap * counts.overlap
     if counts.correct:

@@ -15,28 +15,38 @@ class RewardWeights(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    correct: float = Field(default=1.0, gt=0, allow_inf_nan=False, description="base of a correct answer")
-    wrong: float = Field(default=-0.4, allow_inf_nan=False, description="base of a wrong answer")
-    no_answer: float = Field(default=-0.7, allow_inf_nan=False, description="base of an episode without an answer")
-    malformed: float = Field(
-        default=-1.0, allow_inf_nan=False, description="base of an episode that ends in a malformed reply"
+    correct: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="reward of a correct answer before bonuses"
     )
-    overlap: float = Field(default=0.2, ge=0, le=10, description="times the token-F1 of the answer and the reference")
+    wrong: float = Field(
+        default=-0.4, allow_inf_nan=False, description="reward of a wrong answer before partial credit"
+    )
+    no_answer: float = Field(
+        default=-0.7, allow_inf_nan=False, description="reward of an episode without an answer before partial credit"
+    )
+    malformed: float = Field(
+        default=-1.0,
+        allow_inf_nan=False,
+        description="reward of an episode that ends in a malformed reply before partial credit",
+    )
+    overlap: float = Field(
+        default=0.2, ge=0, le=10, description="weight of the token-F1 of any answer with the reference"
+    )
     all_sources: float = Field(
-        default=0.3, ge=0, le=10, description="times the share of gold mails that a correct answer cites"
+        default=0.3, ge=0, le=10, description="weight of the share of gold mails that a correct answer cites"
     )
     few_sources: float = Field(
-        default=0.1, ge=0, le=10, description="for a correct answer that cites no superfluous mail"
+        default=0.1, ge=0, le=10, description="weight of gold mails / cited mails (at most 1) of a correct answer"
     )
     few_turns: float = Field(
-        default=0.1, ge=0, le=10, description="times the share of turns that a correct answer leaves unused"
+        default=0.1, ge=0, le=10, description="weight of the share of turns that a correct answer leaves unused"
     )
     partial: float = Field(
         default=0.3,
         ge=0,
         le=10,
-        description="partial credit without a correct answer, for each of: gold mails found, read, cited; no invalid "
-        "call",
+        description="without a correct answer: weight of each of the shares of gold mails found, read and cited, and "
+        "of having made no invalid call",
     )
 
     @model_validator(mode="after")

@@ -52,16 +52,16 @@ class EmailSearchTask:
         return scenario.kind
 
     def oracle(self, scenario: Scenario, *, hindsight: bool = True) -> AgentRun:
-        """The episode of an agent that knows the gold mails; see `play_oracle` for `hindsight`."""
+        """Play the episode of an agent that knows the gold mails; see `play_oracle` for `hindsight`."""
         return play_oracle(scenario, *open_scenario(scenario, self.database), self.settings, hindsight=hindsight)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
         """Return oracle episodes without hindsight for randomly selected scenarios, alternating one-mail and multi-mail
         questions while both last.
 
-        Episodes that the oracle fails are left out. The policy learns last whether to answer or to search again.
-        Batches that contain both kinds contrast the two decisions; batches of one kind would pull the policy back and
-        forth.
+        Episodes that the oracle fails are left out. Whether to answer or to search again is the hardest decision to
+        learn. Batches that contain both kinds contrast the two decisions; batches of one kind would pull the policy
+        back and forth.
         """
         scenarios = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
@@ -74,7 +74,7 @@ class EmailSearchTask:
         return list(islice(filter(None, chain.from_iterable(in_turn)), limit))
 
     def _examples(self, scenarios: Sequence[Scenario]) -> Iterator[art.Trajectory]:
-        """Demonstrations of those scenarios that the oracle without hindsight answers from the right mails."""
+        """Yield demonstrations of the scenarios that the oracle without hindsight answers from the right mails."""
         for scenario in scenarios:
             run = self.oracle(scenario, hindsight=False)
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):

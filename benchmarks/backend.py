@@ -246,7 +246,7 @@ def compared(name: str, side: Any) -> dict[str, Any] | str:
 
 
 def run_llama(python: str | None, job_file: Path, job: Job, scratch: Path) -> dict[str, Any]:
-    """Raises `SideFailed`, also when there is no such side."""
+    """Return the figures of llama.cpp. Raises `SideFailed`, also when there is no such side."""
     if python is None:
         raise SideFailed("--llama-python was not given")
     try:
@@ -257,7 +257,7 @@ def run_llama(python: str | None, job_file: Path, job: Job, scratch: Path) -> di
 
 
 def run_trl(python: str | None, job_file: Path, job: Job) -> dict[str, Any]:
-    """Raises `SideFailed`, also when there is no such side."""
+    """Return the figures of TRL. Raises `SideFailed`, also when there is no such side."""
     if python is None:
         raise SideFailed("--trl-python was not given")
     return run_side("trl_step", job_file, job, python)

@@ -37,7 +37,7 @@ PARTS = ("rollouts", "update")
 
 
 def main() -> int:
-    """Measures all points; returns the exit code: 0 done, 2 it could not be done."""
+    """Measure all points. Return the exit code: 0 done, 2 it could not be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add(

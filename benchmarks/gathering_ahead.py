@@ -67,7 +67,7 @@ class Chatter:
 
 
 def save_model(folder: Path) -> Path:
-    """A tokenizer of little more than bytes, and random weights of a four-layer Llama."""
+    """Save a tokenizer of little more than bytes, and random weights of a four-layer Llama."""
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -2,9 +2,10 @@
 
   python -m benchmarks.judge_agreement RUN --judge openai/NAME --api-base http://127.0.0.1:8080/v1 [--groups 16]
 
-RUN is the folder of a training run (`outputs/.../models/NAME`), whose recorded rollouts are judged. Groups are those whose
-rollouts earned different verifiable rewards; of each, four rollouts that differ most. A group's figure is Spearman's rank
-correlation, 0 where the judge gives all the same; the interval is a bootstrap over groups. The last line is JSON.
+RUN is the folder of a training run (`outputs/.../models/NAME`), whose recorded rollouts are judged. Only groups whose
+rollouts earned different verifiable rewards count, each with the four rollouts that differ most. The figure of a group
+is Spearman's rank correlation, 0 if the judge scores all rollouts alike. The interval is a bootstrap over groups. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main() -> int:
 
 
 def recorded_groups(run: Path, limit: int) -> list[art.TrajectoryGroup]:
-    """The first `limit` groups of the run that have at least four rollouts and two different rewards.
+    """Return the first `limit` groups of the run that have at least four rollouts and two different rewards.
 
     Raises BadInput when there is none.
     """

@@ -19,7 +19,7 @@ MAX_RECIPIENTS = 30
 
 @dataclass(frozen=True)
 class Corpus:
-    """`mails` mails, no two of them alike. `message_ids` are those of the distinct real ones that are used."""
+    """`mails` mails, all different. `message_ids` are those of the real mails among them."""
 
     source: str
     message_ids: frozenset[str]
@@ -27,7 +27,7 @@ class Corpus:
 
     @classmethod
     def of(cls, source: str, questions: str, mails: int) -> Corpus:
-        """Of several copies of a mail, the one that a question is about is used, else the first."""
+        """Choose one copy of each mail: the one that a question is about, else the first."""
         gold = {message_id for question in parquet_questions(questions) for message_id in question.message_ids}
         chosen: dict[bytes, str] = {}
         for email in filter(_is_kept, parquet_emails(source)):

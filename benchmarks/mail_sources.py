@@ -3,9 +3,9 @@
   python -m benchmarks.mail_sources                                   100,000 files and an mbox of 1 GB
   python -m benchmarks.mail_sources --files 2000 --megabytes 20       a quick look
 
-The mails are generated first from invented words; one in a hundred has a defect that a report must name. Both readers feed
-the same database builder. The standard library reads only --alternative of the mails, since it is slow. Figures go to
-stdout, the last line is JSON; the exit code is 1 when a defect was missed or another one reported.
+The mails are generated first from invented words; one in a hundred has a defect that a report must name. Both readers
+feed the same database builder. The standard library is slow, so it reads only --alternative of the mails. Figures go to
+stdout, the last line is JSON. The exit code is 1 if a defect was missed or misreported.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def write_folder(path: Path, count: int) -> tuple[int, Counter[str]]:
 
 
 def write_mbox(path: Path, size: int) -> tuple[int, Counter[str]]:
-    """An mbox of at least `size` bytes; returns the number of its mails and the planted defects."""
+    """Write an mbox of at least `size` bytes. Return the number of its mails and the planted defects."""
     planted: Counter[str] = Counter()
     with path.open("wb") as file:
         for raw, defect in mails(in_mbox=True):

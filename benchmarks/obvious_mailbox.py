@@ -53,7 +53,7 @@ class Hit:
 
 
 def build(emails: Iterable[Email], path: Path) -> int:
-    """Writes the database `path`; returns how many mails it kept."""
+    """Write the database `path`. Return how many mails it kept."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript(_SCHEMA)
     connection.execute("PRAGMA synchronous = OFF")
@@ -100,13 +100,13 @@ class ObviousMailbox:
         self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
 
     def search(self, inbox: str, before: datetime, keywords: list[str]) -> list[Hit]:
-        """The newest mails of `inbox` before a moment that hold all keywords, at most ten."""
+        """Return the newest mails of `inbox` before a moment that hold all keywords, at most ten."""
         match = " ".join('"' + word.replace('"', '""') + '"' for word in keywords)
         values = (match, before.isoformat(" "), inbox, inbox, MAX_RESULTS)
         return [Hit(*row) for row in self._connection.execute(_SEARCH, values)]
 
     def read(self, message_id: str) -> str:
-        """A mail as its tool shows it: every field, as JSON."""
+        """Return a mail as its tool shows it: every field, as JSON."""
         columns = "id, message_id, date, subject, from_address, body, file_name"
         row = self._connection.execute(f"SELECT {columns} FROM emails WHERE message_id = ?", (message_id,)).fetchone()
         mail = dict(zip(columns.split(", "), row, strict=True))
@@ -118,7 +118,7 @@ class ObviousMailbox:
 
     @staticmethod
     def show(hits: list[Hit]) -> str:
-        """The observation of a search."""
+        """Return the observation of a search."""
         return json.dumps([asdict(hit) for hit in hits], ensure_ascii=False)
 
     def close(self) -> None:

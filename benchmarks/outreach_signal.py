@@ -1,8 +1,8 @@
-"""Run the learn loop with a softmax policy instead of a language model: are that few e-mails enough to learn which
-facts get replies?
+"""Run the learn loop with a softmax policy instead of a language model: do its few e-mails show which facts get
+replies?
 
 The policy has a weight per fact, per role and fact, and per place in the list; a policy gradient with group-normalised advantages
-updates them. It knows the format, so its rates are an upper bound of what to expect from a model that still has to learn that.
+updates them. It knows the format, so its rates are an upper bound for a model that still has to learn the format.
 
     python -m benchmarks.outreach_signal [--seeds 8] [--iterations 8] [--prospects 4] [--emails 6] [--sends 200] [--rate 2]
 """

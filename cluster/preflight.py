@@ -89,7 +89,7 @@ def _zenml_server() -> Check:
     store = Client().zen_store
     if store.type != StoreType.REST:
         return Check(
-            "ZenML server", False, "this client uses a database of its own, which pods cannot reach", "zenml login URL"
+            "ZenML server", False, "this client uses a local database, which pods cannot reach", "zenml login URL"
         )
     return Check("ZenML server", True, store.url)
 

@@ -76,7 +76,7 @@ def require_scheduler() -> None:
     orchestrator = Client().active_stack.orchestrator
     if not orchestrator.config.is_schedulable:
         raise BadInput(
-            f"--schedule: orchestrator {orchestrator.name} of stack {stack.name} cannot schedule; "
+            f"--schedule: orchestrator {orchestrator.name} of stack {stack.name} cannot run schedules; "
             "`zenml stack set NAME` (`run.py --pipeline stack` registers one that can)"
         )
 

@@ -36,7 +36,7 @@ class StackSettings(BaseModel):
 
     container_registry: str | None = Field(default=None, description="registry for images, as HOST or HOST/PATH")
     container_registry_secret: str | None = Field(
-        default=None, description="ZenML secret with username and password; null: what docker is logged in with"
+        default=None, description="ZenML secret with username and password; null: the login of docker on this machine"
     )
 
     service_type: Literal["LoadBalancer", "NodePort", "ClusterIP"] = Field(

@@ -21,8 +21,8 @@ OWN_FLAVORS = {
     StackComponentType.STEP_OPERATOR: flavors.ResilientStepOperatorFlavor,
 }
 START_WITHIN_SECONDS = 300
-"""Maximum delay of a scheduled run in seconds. Without a limit, Kubernetes makes up for the last run that a pause or a
-long run prevented, and stops the schedule after more than 100 of them.
+"""Maximum delay of a scheduled run in seconds. Without a limit, Kubernetes later starts a run that a pause or a long
+run prevented, and stops the schedule after more than 100 prevented runs.
 """
 NEEDED = ("kubernetes_context", "artifact_store", "container_registry")
 

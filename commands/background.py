@@ -1,4 +1,4 @@
-"""Call a function at intervals next to a blocking call."""
+"""Call a function at intervals while another call blocks."""
 
 from __future__ import annotations
 

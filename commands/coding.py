@@ -68,7 +68,7 @@ def run_coding(
 
 
 def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None, checkpoint: str | None) -> None:
-    """Raises BadInput for what only the e-mail agent has."""
+    """Raise BadInput for what only the e-mail agent has."""
     if pipeline_name == "deploy":
         raise BadInput("--pipeline deploy: the coding agent has no service; task=coding is for train, eval and all")
     if pipeline_name not in ("train", "eval", "all"):
@@ -101,7 +101,7 @@ def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
 
 
 def _require_sandbox_setting(coding: CodingConfig) -> None:
-    """Raises BadInput when bugs need images and the sandbox is the one that this machine starts, which has none."""
+    """Raise BadInput when bugs need images and the sandbox is the one that this machine starts, which has none."""
     if coding.bugs != BUILT_IN and coding.sandbox_url is None:
         raise BadInput(
             f"bugs={coding.bugs}: these bugs come as container images; start a sandbox with `python -m sandbox --set "

@@ -36,8 +36,8 @@ MEASURED = {
         source="two CPU cores without bfloat16 instructions (README.md)",
     ),
 }
-"""Pace before the first training: base model, backend, and whether the processor multiplies bfloat16 -> measured
-pace."""
+"""Measured pace for the first training in a checkout, by base model, backend, and whether the processor multiplies
+bfloat16."""
 
 
 def run_plan(config: Config) -> None:

@@ -44,7 +44,7 @@ class Resumable:
         if files.checksum != began_on:
             raise BadInput(
                 f"run {self.experiment.run} began on other weights of {files.id} (sha256 {began_on[:12]}..., here "
-                f"{files.checksum[:12]}...): bring those back, or start a new run: {_new_run(self.experiment, {})}"
+                f"{files.checksum[:12]}...): restore those, or start a new run: {_new_run(self.experiment, {})}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Reads a configuration from a YAML file and `key=value` overrides."""
+"""Read a configuration from a YAML file and `key=value` overrides."""
 
 from __future__ import annotations
 

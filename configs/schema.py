@@ -57,7 +57,9 @@ class DataConfig(BaseModel):
     test_limit: int | None = Field(
         default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all"
     )
-    held_out_fraction: float = Field(default=0.2, gt=0, lt=1, description="share held out when there is no test split")
+    held_out_fraction: float = Field(
+        default=0.2, gt=0, lt=1, description="share of the questions held out when there is no test split"
+    )
     unlabelled_questions: bool = Field(
         default=False,
         description="keep questions without reference answer or source mails, for scoring=ruler or custom",

@@ -58,7 +58,7 @@ class BuildReport(BaseModel):
     duplicates: int
     """Further copies of a kept mail; their Message-IDs are kept as aliases."""
     renamed: int
-    """Kept mails and copies with the Message-ID of an earlier mail of another text; they are cited by a name of their own."""
+    """Kept mails and copies with the Message-ID of an earlier, different mail; cited as `MESSAGE-ID#DIGEST`."""
     dropped: dict[str, int]
     """Reason to number of mails."""
     listed: list[DroppedMail]
@@ -80,8 +80,8 @@ def build_database(
     """Write the mail database `path` from `emails` and report which mails were kept and why others were dropped.
 
     The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
-    Message-ID. Of a copy that repeats date and recipients of another, only the Message-ID is kept, as an alias. A mail with
-    the Message-ID of an earlier mail of another text is kept, since the other one may be somebody else's, and is cited as
+    Message-ID. A copy that repeats date and recipients of another leaves only its Message-ID, as an alias. A different
+    mail with an earlier mail's Message-ID is kept, since the two may be in different inboxes, and cited as
     `MESSAGE-ID#DIGEST`.
 
     Dropped, counted and listed are mails without Message-ID, body or any address, without a plausible date (1980-01-02 to

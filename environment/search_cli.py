@@ -96,7 +96,7 @@ def _show(arguments: argparse.Namespace, database: MailDatabase, console: Consol
 
 
 def _table(hits: list[SearchResult], mailbox: Mailbox) -> Table:
-    caption = Text(f"{len(hits)} of the mail of {mailbox.address}, best first; --read ID shows one")
+    caption = Text(f"{len(hits)} of the mails of {mailbox.address}, best first; --read ID shows one")
     table = Table(box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("id", justify="right")
     table.add_column("date", no_wrap=True)

@@ -36,7 +36,7 @@ class PodTemplate(BaseModel):
 
     @classmethod
     def load(cls, file: Path | None) -> PodTemplate:
-        """Raises ValueError when the file cannot be used."""
+        """Return the fields in `file`. Raises ValueError when it cannot be used."""
         if file is None:
             return cls()
         try:

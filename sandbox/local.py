@@ -53,7 +53,7 @@ class LocalRunner:
     def open(
         self, files: dict[str, str] | None = None, image: Image | None = None, *, seconds: float | None = None
     ) -> Workspace:
-        """A new workspace that holds `files`.
+        """Open a new workspace that holds `files`.
 
         Raises:
             NoIsolation: nothing confines it.

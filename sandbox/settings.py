@@ -37,7 +37,7 @@ class SandboxSettings(BaseModel):
         description="docker, kubernetes: maximum time to start a workspace, including the download of its image",
     )
     test_seconds: float = Field(
-        default=600.0, gt=0, le=7200, description="wall and CPU time of the tests that a repository's image brings"
+        default=600.0, gt=0, le=7200, description="maximum wall and CPU time of a repository's own tests"
     )
     namespace: str = Field(default="default", min_length=1, description="kubernetes: namespace of the pods")
     pod_template: Path | None = Field(

@@ -1,4 +1,4 @@
-"""Access: which key may ask about which inboxes, and under which names and from which web pages the service is used."""
+"""Access control: keys and their inboxes, and the host names and web pages from which the service may be used."""
 
 from __future__ import annotations
 

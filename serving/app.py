@@ -1,4 +1,4 @@
-"""The service as an ASGI application. It knows nothing of how it is deployed."""
+"""The service as an ASGI application, independent of its deployment."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable

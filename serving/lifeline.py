@@ -1,4 +1,4 @@
-"""Run a command, and end it with SIGTERM when standard input closes, which means that the parent process is gone.
+"""Run a command, and end it with SIGTERM when standard input closes, because then the parent process is gone.
 
 Start this program in a session of its own; the command joins that session. It needs only the standard library.
 """

@@ -40,5 +40,5 @@ class Metrics:
         self.policy_restarts = gauge("policy_restarts", "how often the model's server was started again")
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

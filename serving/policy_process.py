@@ -1,8 +1,8 @@
 """The policy server in a separate process, started again when it dies or hangs.
 
-The HTTP service so stays responsive while the model computes, and outlives the model. The started program prints one
-line of JSON, `{"base_url": ..., "capacity": ...}` or `{"error": ...}`. It ends at the end of its standard input, which
-is when this process is gone.
+The HTTP service thus stays responsive while the model computes, and survives a crash of the model. The policy server
+prints one line of JSON, `{"base_url": ..., "capacity": ...}` or `{"error": ...}`. It ends when its standard input is
+closed, that is, when this process is gone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PolicyProcess:
         return self._process.pid
 
     def healthy(self) -> bool:
-        """Whether the server runs and has answered lately. Does not wait for it."""
+        """Return whether the server runs and has answered lately. Does not wait for it."""
         return self._up and self._process.poll() is None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Pipeline runs of answers, recorded after the answers are sent.
+"""Record a pipeline run for each answer, after the answer is sent.
 
 ZenML needs a few tenths of a second of database writes to record a run. No client waits for that: the pipeline runs
 after the response, and its step returns the answer that was given.

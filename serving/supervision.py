@@ -1,12 +1,12 @@
 """The local service and its supervisor. When one of the two dies, the other one starts it again.
 
-ZenML starts the supervisor and knows its process id. The supervisor starts the same program once more, and that process
-serves. If it dies after it has served, the supervisor starts it again, after a pause that doubles while it keeps dying.
-If it never served, the supervisor ends too, so that the deployment fails with the cause in its log.
+ZenML starts the supervisor and knows its process id. The supervisor starts the same program once more as the service.
+If the service dies after it has served, the supervisor starts it again, after a pause that doubles while it keeps
+dying. If the service never served, the supervisor ends too, so that the deployment fails with the cause in its log.
 
 If the supervisor dies, the service starts a new supervisor, which takes the old one's place in ZenML's records, and
-ends. On SIGTERM, which `zenml deployment deprovision` sends, the supervisor tells the service that it will stop, so
-that the service does not replace it.
+ends. `zenml deployment deprovision` sends SIGTERM to the supervisor. The supervisor then tells the service that it
+stops on purpose, so that the service does not replace it.
 
 On a cluster the kubelet does all this.
 """

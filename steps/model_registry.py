@@ -69,7 +69,7 @@ def describe_version(version: ModelVersionResponse) -> str:
 
 
 def production_version(model: str = MODEL_NAME) -> ModelVersionResponse | None:
-    """The version of a model in stage production, if there is one and it has a checkpoint."""
+    """Return the version of a model in stage production, if there is one and it has a checkpoint."""
     with contextlib.suppress(KeyError):  # nothing was promoted yet
         version = Client().get_model_version(model, ModelStages.PRODUCTION)
         if version.get_artifact(CHECKPOINT) is not None:

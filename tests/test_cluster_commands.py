@@ -76,7 +76,7 @@ def test_what_is_missing_is_one_line(found: list[Check], capsys: pytest.CaptureF
         ([*STACK, "--set", "artifact_store=/data"], "s3://BUCKET/PATH"),
         (["--pipeline", "train", "--schedule", "0 2 * *"], "five fields"),
         (["--pipeline", "train", "--schedule", ""], "five fields"),
-        (["--pipeline", "train", "--schedule", "@daily"], "cannot schedule"),
+        (["--pipeline", "train", "--schedule", "@daily"], "cannot run schedules"),
         (["--pipeline", "train", "--config", CONFIG.replace("stack", "training")], "wants a step operator"),
         (["--schedule-pause", "absent"], "there is no schedule absent"),
         (["--schedule-resume", "absent"], "there is no schedule absent"),

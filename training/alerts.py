@@ -106,8 +106,8 @@ def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], l
 def _perfect_reward(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> Alert | None:
     """Alert when nearly all rollouts of the last steps got the highest reward of the run.
 
-    Either earlier ones got less, or the accuracy does not explain it: then the exploit may be as old as the run. A reward
-    of nothing to everybody is no success.
+    In addition, either earlier steps earned less, or accuracy does not explain the reward. In the second case the
+    exploit may be as old as the run. A run in which nobody earns anything raises no alert.
     """
     recent, earlier = rows[-RECENT:], rows[:-RECENT]
     best = [row.reward_highest for row in rows if row.reward_highest is not None]
@@ -165,7 +165,7 @@ def _reward_without_accuracy(
 ) -> Alert | None:
     """Alert when answers of the same verdict earn more than before, which accuracy cannot explain.
 
-    Needs right and wrong rollouts among the first steps, from which the worth of an answer follows.
+    Needs right and wrong rollouts in the first steps, to know the difference in reward between the two.
     """
     right, wrong, accuracy = (_mean(baseline, column) for column in ("reward_right", "reward_wrong", "accuracy"))
     now = _mean(recent, "accuracy")

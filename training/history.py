@@ -1,4 +1,4 @@
-"""The history of a run: one row per finished step. Its file is the state of the run.
+"""The history of a run: one row per finished step. The history file is the state of the run.
 
 A step is finished when its row is on disk. Resuming removes whatever a killed run left after its last complete row,
 such as a checkpoint or a torn line, and repeats the step. Rows whose checkpoint was damaged later are removed too.

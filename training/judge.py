@@ -88,13 +88,13 @@ def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
     except litellm.exceptions.BadRequestError as error:
         raise BadInput(
             f"ruler_model={settings.ruler_model} names no provider that LiteLLM knows; write provider/model, for example "
-            "openai/o4-mini, or openai/NAME and ruler_api_base for a server of your own"
+            "openai/o4-mini, or openai/NAME and ruler_api_base for a self-hosted server"
         ) from error
     if keys and settings.ruler_api_base is None and (missing := _missing_keys(settings)):
         asking = f"scoring={settings.scoring}" if "ruler" in settings.reward_weights else "validation_metric=win_rate"
         raise BadInput(
             f"{asking} asks {settings.ruler_model}, which needs {' and '.join(missing)} in the environment or "
-            "in .env; scoring=verifiable needs no judge, ruler_api_base names one of your own"
+            "in .env; scoring=verifiable needs no judge, ruler_api_base names a self-hosted one"
         )
     if settings.stop_cost is not None and request_price(settings, 1000, 1000) is None:
         raise BadInput(

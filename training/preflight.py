@@ -75,7 +75,7 @@ def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs:
 
 
 def require_ready(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> None:
-    """Raises BadInput with the first check that fails."""
+    """Raise BadInput for the first failed check."""
     for check in preflight(settings, base_model, models=models, runs=runs):
         if not check.ok:
             raise BadInput(check.found)
@@ -106,7 +106,7 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
 
 
 def _passed(name: str, found: str, require: Callable[[], None]) -> Check:
-    """A check that says `found` unless `require` raises BadInput."""
+    """Return a check that says `found` unless `require` raises BadInput."""
 
     def look() -> str:
         require()

@@ -32,7 +32,9 @@ class HealthLimits(BaseModel):
         default=2e9, ge=0, description="warn below this number of free bytes, twice what a run needs to start"
     )
     stale_seconds: float = Field(
-        default=3600.0, gt=0, description="warn when a half-written file is this old; no checkpoint takes as long"
+        default=3600.0,
+        gt=0,
+        description="warn when a half-written file has not changed for this long; no checkpoint takes as long",
     )
     server_seconds: float = Field(
         default=10.0,
@@ -68,7 +70,7 @@ class TrainerSettings(BaseModel):
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=8, ge=1, le=1024, description="scenarios per step")
+    groups_per_step: int = Field(default=8, ge=1, le=1024, description="scenarios (questions) per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
     train_rollouts_per_group: int | None = Field(
         default=None,
@@ -233,7 +235,7 @@ class TrainerSettings(BaseModel):
         description="steps between validations on held-out train questions; 0 never validates",
     )
     validation_questions: int = Field(
-        default=48, ge=1, le=100_000, description="train questions held out to validate on, when validate_every is set"
+        default=48, ge=1, le=100_000, description="train questions held out for validation, if validate_every is not 0"
     )
     validation_metric: Literal["accuracy", "reward", "win_rate"] = Field(
         default="accuracy",

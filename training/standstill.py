@@ -1,9 +1,9 @@
 """End an episode when its policy server has stopped making progress, but not when it is merely slow.
 
 Turns and tokens bound an episode. A limit on its wall time would make evaluation results depend on the machine and its
-load. The limit here is on the time in which the server makes no progress on any of the episodes that share it.
+load. So this module limits only the time without progress of the server on any of the episodes that share it.
 
-Every task's requests go through it, so it belongs to the trainer's protocol like `training.task`.
+All tasks use it for their requests. It is therefore part of the trainer's protocol, like `training.task`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Judges: is this answer correct? `exact` is deterministic, `llm` asks a language model.
+"""Judges decide whether an answer is correct. `exact` is deterministic, `llm` asks a language model.
 
-Evaluation and the verifiable reward use the same ones.
+Evaluation, validation and the verifiable reward of a run use the same judge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Verdict(BaseModel):
     correct: bool
     reason: str
     prompt_tokens: int = 0
-    """That a language model read to reach it."""
+    """Prompt tokens of the language model, if one was asked."""
     cost: float | None = None
     """US dollars; None without a language model, or where its price is unknown."""
 
@@ -39,5 +39,5 @@ class Judge(Protocol):
     """Decides whether `answer` is a correct reply to `question`, given the `reference` answer."""
 
     async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-        """Raises `JudgeError` when no verdict can be reached."""
+        """Return the verdict. Raises `JudgeError` when none can be reached."""
         ...

@@ -1,8 +1,9 @@
 """The checkable facts in a short answer: times, dates, weekdays, figures, addresses; and the words around them.
 
 Dates with slashes are read month first (3/14), unless only the other reading exists (14/3). A time without am or pm is
-read on the 24-hour clock, and agrees with "2:30 pm" too when it could mean that. Figures are amounts, phone numbers,
-extensions, room codes and plain numbers in one family, so that "Room 4B or 12" is seen as two candidates.
+read on the 24-hour clock. It also agrees with a pm time that it could mean: "2:30" with "2:30 pm". Amounts, phone
+numbers, extensions, room codes and plain numbers are one kind, figures, so that "Room 4B or 12" counts as two
+candidates.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class LLMJudge:
         self.api_key = api_key
 
     async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-        """Raises `JudgeError` when no attempt gives a usable reply; an empty answer is wrong without asking."""
+        """Return the verdict; an empty answer is wrong without asking. Raises `JudgeError` if no reply is usable."""
         if not answer.strip():
             return Verdict(correct=False, reason="the answer is empty")
         from openai import OpenAIError  # what LiteLLM's errors derive from; imported late like LiteLLM itself
@@ -94,7 +94,7 @@ def _sum(known: float | None, more: float | None) -> float | None:
 
 
 def _parse(text: str) -> _Reply:
-    """The first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
+    """Return the first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
     try:
         return _Reply.model_validate(json_object(text))
     except ValidationError as error:

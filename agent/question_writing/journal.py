@@ -81,7 +81,7 @@ class Journal:
                 line = _Line.model_validate(json.loads(text))
             except (ValueError, ValidationError):
                 raise BadInput(
-                    f"{self.path}: line {number} is damaged; remove that line, or the file to start anew"
+                    f"{self.path}: line {number} is damaged; remove that line, or the whole file to start over"
                 ) from None
             self._remember(line.request, Reply(questions=line.questions, problem=line.problem, spent=line.spent))
 

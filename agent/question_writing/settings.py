@@ -30,10 +30,10 @@ class QuestionSettings(BaseModel):
     largest_inboxes: int = Field(
         default=1, ge=1, le=10_000, description="number of largest inboxes, if question_inboxes names none"
     )
-    questions_per_inbox: int = Field(default=100, ge=1, le=100_000, description="questions to keep of an inbox")
+    questions_per_inbox: int = Field(default=100, ge=1, le=100_000, description="questions to keep per inbox")
     mails_per_batch: int = Field(default=10, ge=1, le=200, description="mails that the LLM sees at once")
     questions_per_batch: int = Field(
-        default=4, ge=1, le=50, description="questions that the LLM is to write about a batch"
+        default=4, ge=1, le=50, description="questions that the LLM is asked for per batch"
     )
     question_min_realism: float = Field(default=0.5, ge=0, le=1, description="minimum how_realistic of a kept question")
 
@@ -41,7 +41,9 @@ class QuestionSettings(BaseModel):
         default=None, ge=1, description="maximum number of questions in all; null: no limit beyond questions_per_inbox"
     )
     max_cost: float | None = Field(
-        default=None, gt=0, description="US dollars; stop before the next batches would exceed it; null: no limit"
+        default=None,
+        gt=0,
+        description="stop before the next batches would exceed this cost in US dollars; null: no limit",
     )
 
     question_concurrency: int = Field(default=4, ge=1, le=64, description="batches asked about at the same time")

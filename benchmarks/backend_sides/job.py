@@ -89,7 +89,7 @@ def _conversation(values: dict[str, Any]) -> Conversation:
 
 
 def job_of_command() -> Job:
-    """The job that this process was started with."""
+    """Return the job that this process was started with."""
     return Job.read(sys.argv[1])
 
 

@@ -1,7 +1,7 @@
 """Replacements for packages that a bare GPU machine lacks: the parts of pydantic and ART that the torch backend uses.
 
-pydantic's steps in where the real one is absent, ART's unless it is imported already, which takes longer than the check. A test
-holds the loss to ART's.
+The replacement of pydantic is used where pydantic is absent. That of ART is used unless ART is imported already,
+because importing ART takes longer than the check. A test compares the loss with ART's.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class ParquetEmails(Iterable[Email]):
 
 
 def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
-    """The mails of a Hub dataset id, a local folder of parquet files, or one parquet file.
+    """Return the mails of a Hub dataset id, a local folder of parquet files, or one parquet file.
 
     Raises BadInput if the source is missing, unreadable, has no parquet file or lacks a column: for local files at
     once, for the Hub when iteration starts.

@@ -2,12 +2,18 @@
 
 Everything is made up from the word lists in `synthetic_text.toml` and follows from the seed alone. Each inbox is
 generated separately. Some mails state facts about projects, people and firms that no other inbox contains. Others
-mislead an agent that opens the first hit of a search. A colleague asks the same question, often in the same words; a
-later mail corrects a fact, sometimes under a subject that does not name it; a mail calls it off before the new value is
-known; a mail of the year before says something else; replies quote without answering. So the first hit of a search for
-all content words is right for three questions in four, and the first five hits hold the right mail for nearly all, as
-in real mail. Train and test inboxes have the same traps. Their names come from disjoint parts of the word lists, test
-questions use wordings of their own, and some kinds of question occur in test only.
+mislead an agent that opens the first hit of a search:
+
+* A colleague asks the same question, often in the same words.
+* A later mail corrects a fact, sometimes under a subject that does not name it.
+* A mail says that a value no longer holds, before the new value is known.
+* A mail of the year before says something else.
+* Replies quote without answering.
+
+So the first hit of a search for all content words is right for three questions in four, and the first five hits hold
+the right mail for nearly all, as in real mail. Train and test inboxes have the same traps. Their names come from
+disjoint parts of the word lists, test questions use wordings of their own, and some kinds of question occur in test
+only.
 """
 
 from __future__ import annotations
@@ -52,7 +58,7 @@ class SyntheticCompany:
             yield from (mail.email() for mail in self._inbox(split, index).mails)
 
     def scenarios(self) -> list[Scenario]:
-        """The questions of all inboxes, in random order within each."""
+        """Return the questions of all inboxes, in random order within each."""
         return [scenario for place in self._inbox_indices() for scenario in self._inbox(*place).scenarios()]
 
     def owner(self, split: Split, index: int) -> str:
@@ -97,7 +103,7 @@ def synthetic_company(
     mails_per_inbox: int = 180,
     questions_per_inbox: int = 64,
 ) -> SyntheticCompany:
-    """A company whose mails and questions follow from these numbers alone, on every Python version.
+    """Return a company whose mails and questions follow from these numbers alone, on every Python version.
 
     Raises `BadInput` when a number is out of range or the mails cannot hold the facts that the questions need.
     """

@@ -1,4 +1,4 @@
-"""Writes one inbox of the synthetic company: mails that state facts, mails that distract, and questions."""
+"""Write one inbox of the synthetic company: mails that state facts, mails that distract, and questions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Inbox:
         self.rng.shuffle(self._questions)
 
     def scenarios(self) -> list[Scenario]:
-        """The questions in random order, so that any first part of them is a fair sample."""
+        """Return the questions in random order, so that any first part of them is a fair sample."""
         return [
             Scenario(
                 id=f"{self.split}-{self.index:04d}-{n:03d}",

@@ -42,7 +42,7 @@ class Mail:
         return f"On {day_month(self.sent.date())}, {self.author} wrote:\n> {line}"
 
     def email(self) -> Email:
-        """The mail as a source delivers it."""
+        """Return the mail as a source delivers it."""
         return Email(
             message_id=self.message_id,
             subject=self.subject,
@@ -102,7 +102,7 @@ class Letters:
 
 
 def newsletter(rng: Random, readers: list[str], agenda: str = "") -> Mail:
-    """A long mail of company news, with a line on the readers' own projects if there is one."""
+    """Return a long mail of company news, with a line on the readers' own projects if there is one."""
     filler = text()["filler"]
     sentences = rng.sample(filler["newsletter"], rng.randrange(7, 14))
     sentences.insert(rng.randrange(len(sentences)), agenda)

@@ -22,13 +22,13 @@ SIBLING_NAME = 0.25  # share of names that repeat part of an earlier one: a firs
 
 @cache
 def text() -> dict[str, Any]:
-    """The company's templates and word lists, parsed once."""
+    """Return the company's templates and word lists, parsed once."""
     return tomllib.loads(Path(__file__).with_name("synthetic_text.toml").read_text(encoding="utf-8"))
 
 
 @cache
 def split_names(split: Split) -> dict[str, list[str]]:
-    """The words that names in inboxes of `split` are made of; no two-word name can occur in both splits."""
+    """Return the words that names in inboxes of `split` are made of; no two-word name can occur in both splits."""
     names, test = text()["names"], split == "test"
 
     def share(words: Sequence[str]) -> list[str]:
@@ -89,7 +89,7 @@ class Names:
         return self._unused(lambda: f"{self.rng.choice(pool)} {self.rng.choice(text()['names'][kinds])}")
 
     def value(self, sort: str, day: date, avoid: Sequence[str] = ()) -> str:
-        """A value as mails write it, none of those in `avoid`; dates come one to ten weeks after `day`."""
+        """Return a value as mails write it, none of those in `avoid`; dates come one to ten weeks after `day`."""
         value = self._any_value(sort, day)
         while value in avoid:
             value = self._any_value(sort, day)

@@ -23,7 +23,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def is_runnable(pid: int) -> bool:
-    """Whether a thread of the process runs or waits for a processor, instead of sleeping."""
+    """Return whether a thread of the process runs or waits for a processor, instead of sleeping."""
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/stat") as file:

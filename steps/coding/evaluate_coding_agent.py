@@ -54,7 +54,7 @@ def evaluate_coding_agent(
         for name in ("base", *adapters):
             predictions += await held_out.asked(name, base_url)
         if "trained" not in adapters:
-            say("trained is the warm start, the best checkpoint of its run: asked once")
+            say("the best checkpoint of the run is the warm start: asked once, as both")
             warm = [prediction for prediction in predictions if prediction.policy == "warm_start"]
             predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in warm]
         return predictions

@@ -90,7 +90,7 @@ def run_inference(
                 predictions += await evaluation.policy(prompted.model, prompted, questions, advance=advance.one)
         if "trained" not in adapters:
             [before] = adapters
-            say(f"trained is the {before.replace('_', ' ')}, the best checkpoint of its run: asked once")
+            say(f"the best checkpoint of the run is the {before.replace('_', ' ')}: asked once, as both")
             asked = [prediction for prediction in predictions if prediction.policy == before]
             predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in asked]
         if config.base_grammar:

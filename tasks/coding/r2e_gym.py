@@ -1,7 +1,7 @@
 """R2E-Gym (https://huggingface.co/datasets/R2E-Gym/R2E-Gym-Lite) in its own columns, from the Hub or from parquet files.
 
-Each row is a commit of a public repository: an image with the repository before the commit and with tests, a description of
-what is wrong, and the outcome of every test after the commit.
+Each row is a commit of a public repository: an image of the repository before the commit with the tests, a description
+of the bug, and the outcome of every test after the commit.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def repository_bugs(
 
 
 def _rows(source: str) -> Any:
-    """The dataset's train split, memory-mapped."""
+    """Return the dataset's train split, memory-mapped."""
     place = Path(source).expanduser()
     files: list[str] = []
     if place.exists():
@@ -137,6 +137,6 @@ def _repair(commit: dict[str, Any]) -> tuple[list[Edit], list[str]]:
 
 
 def is_test(path: str) -> bool:
-    """Whether the dataset counts a file as a test."""
+    """Return whether the dataset counts a file as a test."""
     *folders, name = path.split("/")
     return name.startswith("test_") or name.endswith("_test.py") or any(f.lower() in ("test", "tests") for f in folders)

@@ -74,7 +74,7 @@ class Actor(Protocol):
     """Writes cells."""
 
     async def reply(self, messages: list[dict[str, Any]]) -> Reply | None:
-        """The next cell; `None` ends the episode."""
+        """Return the next cell; `None` ends the episode."""
         ...
 
 
@@ -132,7 +132,7 @@ def cell_of(reply: str) -> str:
 
 
 def finishes(cell: str) -> bool:
-    """Whether the cell calls `finish()` at its top level."""
+    """Return whether the cell calls `finish()` at its top level."""
     try:
         body = ast.parse(cell).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""The sandbox service as the task uses it."""
+"""Client of the sandbox service."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SandboxClient:
         await self._http.aclose()
 
     async def open(self, scenario: CodingScenario) -> str:
-        """A new workspace with the scenario's code; returns its id."""
+        """Open a new workspace with the scenario's code. Return its id."""
         begun = await self._beginning(scenario)
         return str((await self._ask("POST", "/workspaces", begun, retry=True))["id"])
 

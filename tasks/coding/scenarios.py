@@ -1,4 +1,4 @@
-"""What there is to repair: a bug, what a workspace begins with, hidden tests, and the cells that repair it."""
+"""Scenarios of the coding task: a bug, the initial workspace, hidden tests, and the cells that repair it."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class CodingScenario(BaseModel, ABC):
 
     @abstractmethod
     def prelude(self) -> str:
-        """The functions that the agent finds in its REPL."""
+        """Return the functions that the agent finds in its REPL."""
 
     @abstractmethod
     def oracle_cells(self) -> list[str]:
-        """The repair as cells."""
+        """Return the repair as cells."""
 
     def reference_patch(self) -> dict[str, Any] | None:
-        """The repair as a patch, where it is known without playing its cells."""
+        """Return the repair as a patch, where it is known without playing its cells."""
         return None
 
     @abstractmethod
     def expects_change(self, path: str) -> bool:
-        """Whether a repair may well change this file."""
+        """Return whether a repair may well change this file."""
 
 
 class HiddenCheck(BaseModel):

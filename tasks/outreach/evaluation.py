@@ -25,11 +25,10 @@ async def write_to_all(
 ) -> list[WrittenEmail]:
     """Write `samples` e-mails to every held-out prospect.
 
-    What failed is written again when all others are done. Of what fails then too, up to the share `MOST_ERRORS` is told
-    by `warn` and left out.
+    Failed e-mails are written once more after all others. Those that fail again are reported to `warn` and left out.
 
     Raises:
-        BadInput: more failed, so that the rest is no fair sample.
+        BadInput: more than the share `MOST_ERRORS` failed, so that the rest is no fair sample.
     """
     slots = asyncio.Semaphore(max_concurrent)
     scenarios = [scenario for scenario in task.scenarios if scenario.split == "test" for _ in range(samples)]
@@ -55,9 +54,9 @@ def compare(emails: Mapping[str, Sequence[WrittenEmail]], seed: int = 0) -> dict
     """Return the reply rate of every row, and its difference and ratio to the baseline with 95% bootstrap intervals
     over prospects.
 
-    A prospect's rate is the mean over its e-mails, of the simulation's probability where it is known. A rollout without an e-mail gets
-    no reply and counts as 0. A prospect to whom no rollout of some row came to an end is in no row. The p-value is that of a
-    paired sign-flip test, one-sided.
+    A prospect's rate is the mean over its e-mails, of the simulation's probability where it is known. A rollout without
+    an e-mail gets no reply and counts as 0. If all rollouts of a row to a prospect failed, the prospect is left out of
+    all rows. The p-value is that of a one-sided paired sign-flip test.
     """
     rates = {row: _by_prospect(written) for row, written in emails.items()}
     prospects = sorted(set.intersection(*map(set, rates.values())))

@@ -8,8 +8,8 @@ size, and replies with probability
 
 * `base(size)`: published reply rates fall with the size of the company. They are scaled so that an e-mail of quality 1 which states
   one random fact gets 3.4% on average, the published mean. The best 10% of campaigns get 10.7%.
-* Interest is hidden: every fact has an appeal of its own, evenly spread over the facts of a product, and every role a taste.
-  It is a mean, so that padding a strong fact with weak ones weakens it.
+* Interest is hidden. It consists of an appeal of each fact, evenly spread over the facts of a product, and a taste of
+each role. The mean over facts makes weak facts dilute a strong one.
 * An e-mail that states no fact has `NO_FACT` in place of an interest. No e-mail gets no reply.
 
 Opens do not depend on the e-mail: mail clients prefetch, so an open says little.
@@ -92,7 +92,7 @@ class SimulatedProspects:
         self._shift = self._calibrated(scenarios)
 
     def _calibrated(self, scenarios: Sequence[Scenario]) -> float:
-        """The logit to add so that one random fact in a good e-mail gets the published mean reply rate."""
+        """Return the logit to add so that one random fact in a good e-mail gets the published mean reply rate."""
         low, high = -5.0, 5.0
         for _ in range(50):
             self._shift = (low + high) / 2
@@ -101,16 +101,16 @@ class SimulatedProspects:
         return (low + high) / 2
 
     def interest(self, role: str, fact: str) -> float:
-        """The hidden interest of a role in a fact, in logits."""
+        """Return the hidden interest of a role in a fact, in logits."""
         return self._appeal[fact] + self._taste.get((role, fact), 0.0)
 
     def mean_interest(self, fact: str) -> float:
-        """The hidden interest in a fact, averaged over all roles."""
+        """Return the hidden interest in a fact, averaged over all roles."""
         tastes = [taste for (_, of), taste in self._taste.items() if of == fact]
         return self._appeal[fact] + (fmean(tastes) if tastes else 0.0)
 
     def reply_probability(self, prospect: Prospect, facts: Sequence[str], quality: float) -> float:
-        """The probability of a reply to an e-mail that states `facts`, in closed form."""
+        """Return the probability of a reply to an e-mail that states `facts`, in closed form."""
         interest = fmean(self.interest(prospect.role, fact) for fact in facts) if facts else NO_FACT
         logit = _logit(_rates(prospect.employees)[1]) + self._shift + interest + QUALITY * (quality - 1)
         return 1 / (1 + math.exp(-logit))

@@ -127,15 +127,15 @@ class KnowledgeGraph:
         return self._graph.nodes[node_id]["node"]
 
     def neighbours(self, node_id: str) -> list[Node]:
-        """The nodes that an edge connects with this one, in the order of their ids."""
+        """Return the nodes that an edge connects with this one, in the order of their ids."""
         return [self.node(other) for other in sorted(nx.all_neighbors(self._graph, node_id))]
 
     def facts_of(self, product: str) -> list[Node]:
-        """The facts next to a product."""
+        """Return the facts next to a product."""
         return [node for node in self.neighbours(product) if node.type in FACT_TYPES]
 
     def to_lines(self) -> str:
-        """The graph in the JSON Lines format that `read_graph` reads."""
+        """Return the graph in the JSON Lines format that `read_graph` reads."""
         return "".join(f"{entry.model_dump_json()}\n" for entry in (*self.nodes, *self.edges))
 
 

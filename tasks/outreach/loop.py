@@ -1,15 +1,16 @@
 """The learn loop: an outreach run as a training run with additional files per iteration.
 
-An iteration is a GRPO step of the trainer. The trainer tells this module of its rollouts before the step counts as finished and of the
-finished step afterwards, so that a folder per iteration holds
+An iteration is a GRPO step of the trainer. The trainer passes its rollouts to this module before the step counts as
+finished, and the finished step afterwards. The folder of an iteration holds
 
-* `emails.json`: what the iteration learnt from; `validation.json`: what the updated policy wrote to the same few prospects every time;
-* `node_scores.json`: the graph's scores after the iteration, with which the next one begins; `top_half.json`: those of the
-  specification's rule, to compare with;
+* `emails.json`: the e-mails that the iteration learnt from; `validation.json`: e-mails of the updated policy to the
+same few prospects in every iteration;
+* `node_scores.json`: the graph's scores after the iteration, with which the next one begins; `top_half.json`: those of
+the top-half rule, for comparison;
 * `metrics.json`: figures; it is written last.
 
-An iteration that was cut off runs again from the scores of the one before it and replaces what it left. The trainer's history says
-which iterations are finished: what it has and `metrics.json` lacks is made up for when the run goes on.
+An interrupted iteration runs again from the scores of the one before it and replaces its files. The trainer's history
+says which iterations are finished. If one of these lacks `metrics.json`, a resumed run writes it.
 """
 
 from __future__ import annotations
@@ -179,12 +180,12 @@ class LearnLoop(Progress):
         )
 
     def metrics(self) -> list[IterationMetrics]:
-        """The figures of every finished iteration."""
+        """Return the figures of every finished iteration."""
         files = sorted((self.folder / "iterations").glob(f"*/{METRICS}"))
         return [IterationMetrics.model_validate_json(file.read_text(encoding="utf-8")) for file in files]
 
     def scores_after(self, iteration: int) -> NodeScores:
-        """The graph's scores after an iteration; before the first one all are 1.0."""
+        """Return the graph's scores after an iteration; before the first one all are 1.0."""
         file = self._of(iteration) / SCORES
         return (
             read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph, self._task.settings.node_decay)

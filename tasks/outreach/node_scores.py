@@ -1,13 +1,16 @@
 """Scores of the graph's facts: a decayed Beta posterior per node, updated by the advantages of e-mails.
 
-The score of a node starts at 1 and stays between 0 and 2: it is twice the mean of its posterior. A fact that an e-mail states wins and
-loses parts of a trial according to the e-mail's advantage: its reward less what an e-mail with a neutral fact, of score 1, would have
-got from the same prospect. Equal rewards are half a win and half a loss and leave all scores at 1; so do, on average, rewards that
-do not depend on the fact. The mean reward of the prospect's e-mails would be no baseline for this, since it rises with the policy:
-a good fact that nearly all e-mails state would fall back to 1, and the second best would fall below it.
+The score of a node starts at 1 and stays between 0 and 2: it is twice the mean of its posterior. A fact that an e-mail
+states wins and loses parts of a trial according to the e-mail's advantage. The advantage is the reward minus the reward
+that an e-mail with a neutral fact (score 1) would have got from the same prospect. Equal rewards are half a win and
+half a loss, and leave all scores at 1. So do, on average, rewards that do not depend on the fact.
 
-`TopHalfScores` is the rule of the specification, to compare with: facts that the better half of all e-mails cites rise with the reward,
-all others decay. It moves even when all rewards are equal, and a fact that is cited often rises for being cited often.
+The mean reward of the prospect's e-mails would be the wrong baseline, because it rises with the policy. A good fact
+that nearly all e-mails state would fall back to 1, and the second best would fall below it.
+
+`TopHalfScores` is a simpler rule, for comparison. It raises the facts that the better half of all e-mails cites and
+lets the others decay. Its scores change even if all rewards are equal, and a fact rises merely because it is cited
+often.
 """
 
 from __future__ import annotations
@@ -119,7 +122,7 @@ class NodeScores(BaseModel):
 
 
 class TopHalfScores(BaseModel):
-    """The top-half rule of the specification, for comparison only."""
+    """The top-half rule, for comparison only."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -6,7 +6,7 @@ q(x, a) a model of it:
 * IPS: mean of w r. Unbiased, noisy.
 * SNIPS: sum of w r / sum of w. Less noisy, slightly biased (Swaminathan and Joachims, 2015).
 * doubly robust: mean of q(x, target) + w (r - q(x, a)). Right if either the probabilities or q are (Dudik et al., 2011).
-* effective sample size: (sum of w)^2 / sum of w^2. Few means that hardly any logged choice is one that the target would make.
+* effective sample size: (sum of w)^2 / sum of w^2. It is small if the target would have made few of the logged choices.
 """
 
 from __future__ import annotations

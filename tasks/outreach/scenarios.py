@@ -63,14 +63,14 @@ def read_scenarios(path: Path, graph: KnowledgeGraph) -> list[Scenario]:
 
 
 def require_seeds(scenario: Scenario, graph: KnowledgeGraph, where: str) -> None:
-    """Raises `BadInput` when the graph lacks a node that the scenario starts from."""
+    """Raise `BadInput` when the graph lacks a node that the scenario starts from."""
     for seed in scenario.seeds:
         if seed not in graph:
             raise BadInput(f"{where}: scenario {scenario.id} starts from node {seed!r}, which the graph does not have")
 
 
 def require_disjoint(scenarios: Iterable[Scenario], where: str) -> None:
-    """Raises `BadInput` when a split is empty, or shares a prospect or an industry with the other."""
+    """Raise `BadInput` when a split is empty, or shares a prospect or an industry with the other."""
     train, test = (_of_split(scenarios, split) for split in ("train", "test"))
     for split, found in (("train", train), ("test", test)):
         if not found:

@@ -35,7 +35,7 @@ class OutreachSettings(BaseModel):
         default=600.0,
         gt=0,
         le=3600,
-        description="time without progress of the policy server, in seconds, after which an e-mail is an error",
+        description="fail an e-mail when the policy server has made no progress for this many seconds",
     )
 
     feedback: Literal["simulated", "recorded"] = Field(

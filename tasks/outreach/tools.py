@@ -80,7 +80,7 @@ class OutreachTools:
         return ToolResult("; ".join(missing(email, self._scenario, self.read)) or "Nothing is missing. Finalize it.")
 
     def listed(self, node_id: str) -> list[Node]:
-        """The neighbours that `get_connected_nodes` shows, best scored first."""
+        """Return the neighbours that `get_connected_nodes` shows, best scored first."""
         ids = [node.id for node in self._graph.neighbours(node_id)]
         order = self._scores.drawn if self._explore else self._scores.ranked
         return [self._graph.node(id) for id in order(ids, self._seed)[: self._max_neighbours]]
@@ -126,5 +126,5 @@ def missing(email: Email, scenario: Scenario, read: list[Node]) -> list[str]:
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:
-    """A tool call as the policy writes it."""
+    """Return a tool call as the policy writes it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"

@@ -1,8 +1,8 @@
 """Notify a receiver of every finished iteration: signed, in order, at least once, without ever stopping the loop.
 
-Each notice is a file in the outbox before its iteration is announced, and stays there until the receiver has answered with 2xx. The
-signature is `sha256=` and the HMAC-SHA256 of the body with the secret, in the header `X-Learn-Loop-Signature`. A notice may come twice:
-its `id` is the same then.
+Each notice is a file in the outbox before its iteration is announced, and stays there until the receiver has answered
+with 2xx. The header `X-Learn-Loop-Signature` holds `sha256=` and the HMAC-SHA256 of the body with the secret. A notice
+may arrive twice, with the same `id`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def require_webhook(url: str, *, private: bool) -> None:
         )
     if not private and (address := _private_address(parts.hostname)):
         raise BadInput(
-            f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is meant"
+            f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is intended"
         )
 
 

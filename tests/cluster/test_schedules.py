@@ -190,5 +190,5 @@ def test_unmanageable_schedules_are_one_line_errors(
 
 
 def test_an_orchestrator_that_cannot_schedule() -> None:
-    with pytest.raises(BadInput, match="orchestrator default of stack default cannot schedule"):
+    with pytest.raises(BadInput, match="orchestrator default of stack default cannot run schedules"):
         schedules.require_scheduler()

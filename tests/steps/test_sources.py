@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +13,8 @@ import pytest
 from configs.schema import DataConfig
 from environment.errors import BadInput
 from steps.data import sources
-from steps.data.sources import source_version
-from steps.project import code_of
+from steps.data.sources import company, source_version
+from steps.project import ROOT, code_of
 
 
 def version(emails: Path) -> str:
@@ -81,3 +83,19 @@ def test_sources_on_this_machine(tmp_path: Path) -> None:
     local = str(tmp_path / "mails")
     assert sources.local_sources(DataConfig(emails=local, train_questions="somebody/questions")) == [local]
     assert sources.local_sources(DataConfig()) == []
+
+
+def test_the_examples_in_the_documents_are_of_the_default_company() -> None:
+    [body] = re.findall(r"""-d '(\{"parameters".*\})'""", (ROOT / "README.md").read_text(encoding="utf-8"))
+    asked = json.loads(body)["parameters"]
+    assert asked in [
+        {
+            "question": scenario.question,
+            "inbox_address": scenario.inbox_address,
+            "query_date": f"{scenario.query_date:%Y-%m-%d}",
+        }
+        for scenario in company(DataConfig()).scenarios()
+        if scenario.split == "test"
+    ]
+    searches = (ROOT / "docs" / "own_mail.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"--inbox (\S+)", searches)) == {asked["inbox_address"]}

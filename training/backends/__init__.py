@@ -50,7 +50,7 @@ def require_backend(settings: TrainerSettings) -> str:
         gpu = torch.cuda.get_device_properties(0)
         return f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB"
     if settings.backend == "local":
-        raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch runs without")
+        raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch needs neither")
     return f"CPU, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
 
 

@@ -8,5 +8,5 @@ from pathlib import Path
 
 @cache
 def load(name: str) -> str:
-    """The text of `name`.txt, without the line break at its end."""
+    """Return the text of `name`.txt, without the line break at its end."""
     return (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").rstrip("\n")

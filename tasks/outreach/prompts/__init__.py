@@ -8,7 +8,7 @@ from importlib import resources
 
 @cache
 def load(name: str) -> str:
-    """The prompt `name`, without the line break at its end."""
+    """Return the prompt `name`, without the line break at its end."""
     return (
         resources.files("tasks.outreach.prompts").joinpath(f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
     )

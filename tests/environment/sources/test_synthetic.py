@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import re
 import subprocess
@@ -176,18 +175,3 @@ def test_owners_differ_up_to_the_limit() -> None:
     company = synthetic_company(7, train_inboxes=1000, test_inboxes=1000)
     owners = [company.owner(split, n) for split in ("train", "test") for n in range(1000)]
     assert len(set(owners)) == 2000
-
-
-def test_the_question_in_the_readme_is_one_of_the_default_company() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"""-d '(\{"parameters".*\})'""", readme)
-    asked = json.loads(line)["parameters"]
-    tested = [scenario for scenario in synthetic_company().scenarios() if scenario.split == "test"]
-    assert asked in [
-        {
-            "question": scenario.question,
-            "inbox_address": scenario.inbox_address,
-            "query_date": f"{scenario.query_date:%Y-%m-%d}",
-        }
-        for scenario in tested
-    ]

@@ -160,7 +160,7 @@ def run_conversion(gguf: Path, target: Path, origin: GgufOrigin) -> None:
         raise BadInput(f"base_model: {last_line(result.stderr)}")
     if result.returncode < 0:
         raise BadInput(
-            f"base_model: converting {gguf.name} was stopped by signal {-result.returncode}, most often for want of memory: "
+            f"base_model: converting {gguf.name} was stopped by signal {-result.returncode}, usually for lack of memory: "
             "it takes up to 4 GB; close other programs and try again"
         )
     raise RuntimeError(f"converting {gguf.name} failed: {last_line(result.stderr)}")

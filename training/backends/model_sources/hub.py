@@ -48,7 +48,7 @@ def _files(repo_id: str, path: Path) -> BaseModelFiles:
 
 
 def _snapshot(repo_id: str, **how: bool) -> Any:
-    """The folder with the model's files, by `snapshot_download`; in a dry run the list of files to fetch."""
+    """Return the folder with the model's files, by `snapshot_download`; in a dry run the list of files to fetch."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 

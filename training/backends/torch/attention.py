@@ -1,8 +1,8 @@
 """Attention over ragged batches: many sequences in one row of tokens, without padding.
 
-transformers calls `ragged_attention` for every layer; who attends to what is decided by the `plan` in the keyword
-arguments: `CachedAttention` for serving (keys and values live in a pool), `TreeAttention` for training (keys and
-values of shared prefixes are computed once and differentiated through).
+transformers calls `ragged_attention` for every layer. The `plan` in the keyword arguments decides which tokens attend
+to which. For serving it is `CachedAttention`, with keys and values in a pool. For training it is `TreeAttention`, which
+computes keys and values of shared prefixes once and differentiates through them.
 """
 
 from __future__ import annotations

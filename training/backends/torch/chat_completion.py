@@ -117,7 +117,7 @@ class ChatCompletion:
             future.cancel()
 
     async def response(self) -> dict[str, Any] | None:
-        """The whole response; `None` when it was cancelled."""
+        """Return the whole response; `None` when it was cancelled."""
         outcomes = await asyncio.gather(*map(asyncio.wrap_future, self._futures), return_exceptions=True)
         if any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes):
             return None

@@ -166,7 +166,7 @@ def _open_end(text: str, mark: str) -> int:
 
 
 def template_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """The template arguments that ART passes when it tokenizes (`art.preprocessing.tokenize`)."""
+    """Return the template arguments that ART passes when it tokenizes (`art.preprocessing.tokenize`)."""
     template = tokenizer.chat_template
     options: dict[str, Any] = {}
     if isinstance(template, str) and "enable_thinking" in template:
@@ -177,7 +177,7 @@ def template_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
 
 
 def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool with its keys in ART's `vllm_openai` order, so that serving and training render the same text."""
+    """Return a tool with its keys in ART's `vllm_openai` order, so that serving and training render the same text."""
     if tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
         return dict(tool)
     function = tool["function"]
@@ -241,7 +241,7 @@ def _parse_call(text: str) -> dict[str, Any] | None:
 
 
 def _bytes_to_unicode() -> dict[int, str]:
-    """The printable stand-ins for bytes in byte-level BPE vocabularies (GPT-2's table)."""
+    """Return the printable stand-ins for bytes in byte-level BPE vocabularies (GPT-2's table)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {byte: chr(byte) for byte in printable}
     others = [byte for byte in range(256) if byte not in table]

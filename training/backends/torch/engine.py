@@ -1,7 +1,7 @@
 """Continuous batching on one model: each step computes the next tokens of all running sequences in one ragged row.
 
-The scheduler decides what a step computes. The engine runs the model and samples. Decoding is speculative: likely next
-tokens are computed together with the known one, and kept as far as they are then sampled.
+The scheduler decides what a step computes. The engine runs the model and samples. Decoding is speculative: a step
+computes guessed tokens together with the known one, and keeps the guesses up to the first that sampling rejects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fused linear layers: layers with the same input as one product, with an adapter merged or separate."""
+"""Fused linear layers: compute layers with the same input as one product, with an adapter merged or separate."""
 
 from __future__ import annotations
 

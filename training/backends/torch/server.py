@@ -51,7 +51,7 @@ ResolveModel = Callable[[str], LoraAdapter | None]
 def create_app(
     engine: Engine, chat: ChatFormat, resolve: ResolveModel, model_names: Callable[[], list[str]]
 ) -> FastAPI:
-    """The HTTP application. `model_names` is what `/v1/models` lists."""
+    """Return the HTTP application. `model_names` is what `/v1/models` lists."""
     grammar = ToolGrammar(chat.tokenizer, engine.network.config.vocab_size)
     app = FastAPI(title="policy server", docs_url=None, redoc_url=None, openapi_url=None)
 

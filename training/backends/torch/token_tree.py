@@ -1,7 +1,7 @@
 """Token sequences that share prefixes, laid out so that every shared token is computed once.
 
-Rollouts of a group share their prompt, and often their first calls and the tool's replies; demonstrations share
-system prompt and tools. A compressed trie over the ids finds all of it, whatever grouping the caller had in mind.
+Rollouts of a group share their prompt, and often their first calls and the tool's replies. Demonstrations share system
+prompt and tools. A compressed trie over the ids finds all shared prefixes, across groups too.
 """
 
 from __future__ import annotations
