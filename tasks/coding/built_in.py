@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from tasks.coding.scenarios import HiddenCheck, OneLineBug
+from tasks.coding.scenarios import FailedAttempt, HiddenCheck, OneLineBug
 
 Split = Literal["train", "test"]
 
@@ -332,8 +332,29 @@ def _scenario(chance: random.Random, pattern: Pattern, split: Split, held_out: b
         example_value=example_value,
         line=opening.count("\n") + pattern.line + 1,
         repaired=body[pattern.line],
+        failed_attempt=_failed_attempt(pattern, names, (opening, body), wrong, (example, example_value)),
         checks=tuple(HiddenCheck(code=imported + call, expected=value) for call, value, _ in values),
     )
+
+
+def _failed_attempt(
+    pattern: Pattern, names: dict[str, str], right: tuple[str, list[str]], planted: str, example: tuple[str, str]
+) -> FailedAttempt | None:
+    """Return another wrong line for the planted one. `right` is the module's opening and body, `example` a call and its
+    right value.
+    """
+    opening, body = right
+    call, expected = example
+    others = [wrong for wrong in pattern.wrong if wrong != planted]
+    random.Random(f"attempt-{planted}-{call}").shuffle(others)
+    for other in others:
+        line = other.format(**names)
+        attempt = [*body]
+        attempt[pattern.line] = f"    {line}"
+        value = _value(opening + "\n".join(attempt) + "\n", call)
+        if value != expected:
+            return FailedAttempt(line=line.strip(), output=f"{call} gives {value}, not {expected}")
+    return None
 
 
 def _value(source: str, call: str) -> str:

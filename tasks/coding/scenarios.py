@@ -68,6 +68,15 @@ class HiddenCheck(BaseModel):
     expected: str
 
 
+class FailedAttempt(BaseModel):
+    """A replacement of the wrong line that does not repair it, and what the example prints then."""
+
+    model_config = ConfigDict(frozen=True)
+
+    line: str
+    output: str
+
+
 class OneLineBug(CodingScenario):
     """A module of which one line is wrong. The agent sees it with numbered lines."""
 
@@ -81,6 +90,8 @@ class OneLineBug(CodingScenario):
     """Number of the line that the repair replaces."""
     repaired: str
     """That line, repaired."""
+    failed_attempt: FailedAttempt | None = None
+    """For demonstrations; None where no other wrong line fails the example."""
     checks: tuple[HiddenCheck, ...] = Field(min_length=1)
 
     @property
@@ -106,7 +117,11 @@ class OneLineBug(CodingScenario):
         return load("prelude").format(path=self.path, module=module, example=self.example, expected=self.example_value)
 
     def oracle_cells(self) -> list[str]:
-        return [f"fix({self.line}, {self.repaired.strip()!r})", "finish()"]
+        return [self.fix(self.repaired), "finish()"]
+
+    def fix(self, line: str) -> str:
+        """Return the cell that replaces the wrong line."""
+        return f"fix({self.line}, {line.strip()!r})"
 
     def reference_patch(self) -> dict[str, Any]:
         lines = self.files[self.path].splitlines()

@@ -23,7 +23,7 @@ from tasks.coding.repl import (
 )
 from tasks.coding.rewards import Result, reward_function
 from tasks.coding.sandbox_client import SandboxClient
-from tasks.coding.scenarios import CodingScenario
+from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
 from training.task import CALL_SEQUENCE, Policy
@@ -32,6 +32,10 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
     import art
 
 EXAMPLE_PASSES = "the example passes"
+RETRIES = 1 / 3
+"""Share of the demonstrations whose first repair fails. Without any, a policy finishes whatever the example says, and
+reinforcement never sees that another repair pays.
+"""
 """Text that `fix` (in the prelude) prints when the repair is right."""
 
 
@@ -74,17 +78,27 @@ class CodingTask:
         return scenario.kind
 
     def demonstrations(self, scenarios: Sequence[CodingScenario], limit: int) -> list[art.Trajectory]:
-        """Return reference patches as episodes, for randomly selected scenarios."""
-        chosen = list(scenarios)
-        random.Random(f"demonstrations-{self.seed}").shuffle(chosen)
-        return [self._demonstration(scenario) for scenario in chosen[:limit]]
+        """Return reference patches as episodes, for randomly selected scenarios.
 
-    def _demonstration(self, scenario: CodingScenario) -> art.Trajectory:
+        In the share `RETRIES` of them the first repair fails and the second one is right. Nobody who has not seen the
+        output of the example knows which; that it is worth another repair is what these demonstrations teach.
+        """
+        chosen = list(scenarios)
+        chance = random.Random(f"demonstrations-{self.seed}")
+        chance.shuffle(chosen)
+        return [self._demonstration(scenario, retry=chance.random() < RETRIES) for scenario in chosen[:limit]]
+
+    def _demonstration(self, scenario: CodingScenario, *, retry: bool) -> art.Trajectory:
         import art
 
         repair, finish = scenario.oracle_cells()
-        turns = [
-            *scenario.opening_messages(self.system_prompt),
+        turns = scenario.opening_messages(self.system_prompt)
+        if retry and isinstance(scenario, OneLineBug) and (failed := scenario.failed_attempt):
+            turns += [
+                {"role": "assistant", "content": scenario.fix(failed.line)},
+                {"role": "user", "content": failed.output},
+            ]
+        turns += [
             {"role": "assistant", "content": repair},
             {"role": "user", "content": EXAMPLE_PASSES},
             {"role": "assistant", "content": finish},

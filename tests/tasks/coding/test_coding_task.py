@@ -55,6 +55,20 @@ def test_the_built_in_bugs_are_the_same_every_time_and_hold_names_and_families_o
     assert len({scenario.files["target.py"] for scenario in SCENARIOS}) == len(SCENARIOS)
 
 
+def test_demonstrations_that_fail_first_show_what_the_agent_would_see(url: str) -> None:
+    task = CodingTask(SCENARIOS, CodingSettings(), "http://127.0.0.1:9", max_tokens=64)
+    known = {scenario.id: scenario for scenario in SCENARIOS}
+    shown = task.demonstrations(task.train_scenarios(), len(SCENARIOS))
+    retried = [example for example in shown if len(example.messages_and_choices) == 7]
+    assert 0.1 < len(retried) / len(shown) < 0.6
+    for example in retried[:3]:
+        turns = [dict(turn) for turn in example.messages_and_choices]
+        cells = [turn["content"] for turn in turns if turn["role"] == "assistant"]
+        played_back = played(url, cells, known[str(example.metadata["scenario_id"])])
+        assert played_back.correct
+        assert [turn["content"] for turn in played_back.record] == [turn["content"] for turn in turns]
+
+
 def test_every_bug_fails_before_and_passes_after_its_reference_patch(url: str) -> None:
     asyncio.run(require_checked(SCENARIOS, url))
     repaired = SCENARIOS[0].model_copy(update={"files": SCENARIOS[0].reference_patch()["changed"]})
@@ -147,6 +161,6 @@ def test_a_context_smaller_than_the_prompt_is_refused() -> None:
 
 def test_demonstrations_are_reference_patches() -> None:
     task = CodingTask(SCENARIOS, CodingSettings(), "http://127.0.0.1:9", max_tokens=64)
-    [example] = task.demonstrations(task.train_scenarios(), 1)
-    said = [turn["content"] for turn in example.messages_and_choices if turn["role"] == "assistant"]
-    assert said[0].startswith("fix(") and said[1] == "finish()"
+    for example in task.demonstrations(task.train_scenarios(), 20):
+        said = [turn["content"] for turn in example.messages_and_choices if turn["role"] == "assistant"]
+        assert all(cell.startswith("fix(") for cell in said[:-1]) and said[-1] == "finish()"
