@@ -41,7 +41,7 @@ def training_code() -> str:
 
 def coding_code() -> str:
     """Return the digest of the code that a training run of the coding agent depends on, a part of its key."""
-    return code_digest("sandbox", "steps/coding", "tasks/coding", "training")
+    return code_digest("sandbox", "steps/coding", "steps/training", "tasks/coding", "training")
 
 
 def learn_loop_code() -> str:

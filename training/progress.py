@@ -39,6 +39,37 @@ class Progress(Protocol):
         """Something went wrong that does not end the run. May be called from another thread."""
 
 
+class ForwardedProgress(Progress):
+    """Passes every event on, for subclasses that do more with some."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def stage(self, description: str, total: int) -> None:
+        self._progress.stage(description, total)
+
+    def extend(self, parts: int) -> None:
+        self._progress.extend(parts)
+
+    def advance(self) -> None:
+        self._progress.advance()
+
+    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
+        self._progress.rollouts(groups, split=split, step=step)
+
+    def step(self, row: StepRecord) -> None:
+        self._progress.step(row)
+
+    def note(self, sentence: str) -> None:
+        self._progress.note(sentence)
+
+    def stopped(self, reason: str) -> None:
+        self._progress.stopped(reason)
+
+    def warning(self, sentence: str) -> None:
+        self._progress.warning(sentence)
+
+
 class NoProgress(Progress):
     """Ignores every event."""
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from training.errors import BadInput
 from training.experiment import Experiment
-from training.history import StepRecord
-from training.progress import Progress
+from training.progress import ForwardedProgress, Progress
 from training.rollout_samples import JUDGED
 
 if TYPE_CHECKING:
@@ -52,21 +51,12 @@ def traced(progress: Progress, experiment: Experiment) -> Iterator[Progress]:
             weave.finish()
 
 
-class _Traced(Progress):
+class _Traced(ForwardedProgress):
     def __init__(self, progress: Progress, client: Any, experiment: Experiment) -> None:
-        self._progress = progress
+        super().__init__(progress)
         self._client = client
         self._failed = False
         self._about = {"run": experiment.run, "experiment": experiment.name, "config_hash": experiment.config_hash}
-
-    def stage(self, description: str, total: int) -> None:
-        self._progress.stage(description, total)
-
-    def extend(self, parts: int) -> None:
-        self._progress.extend(parts)
-
-    def advance(self) -> None:
-        self._progress.advance()
 
     def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
         self._progress.rollouts(groups, split=split, step=step)
@@ -75,18 +65,6 @@ class _Traced(Progress):
             for number, group in enumerate(groups):
                 for trajectory in group.trajectories:
                     self._trace(trajectory, {"split": split, "step": step, "group": number})
-
-    def step(self, row: StepRecord) -> None:
-        self._progress.step(row)
-
-    def note(self, sentence: str) -> None:
-        self._progress.note(sentence)
-
-    def stopped(self, reason: str) -> None:
-        self._progress.stopped(reason)
-
-    def warning(self, sentence: str) -> None:
-        self._progress.warning(sentence)
 
     @contextmanager
     def warned(self) -> Iterator[None]:

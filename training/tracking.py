@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from training.experiment import Experiment
 from training.history import StepRecord
-from training.progress import Progress
-
-if TYPE_CHECKING:
-    import art
+from training.progress import ForwardedProgress, Progress
 
 
 def is_tracked() -> bool:
@@ -58,34 +55,16 @@ def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterato
         run.finish()
 
 
-class _Tracked(Progress):
+class _Tracked(ForwardedProgress):
     def __init__(self, progress: Progress, run: Any) -> None:
-        self._progress = progress
+        super().__init__(progress)
         self._run = run
-
-    def stage(self, description: str, total: int) -> None:
-        self._progress.stage(description, total)
-
-    def extend(self, parts: int) -> None:
-        self._progress.extend(parts)
-
-    def advance(self) -> None:
-        self._progress.advance()
-
-    def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
-        self._progress.rollouts(groups, split=split, step=step)
 
     def step(self, row: StepRecord) -> None:
         self._progress.step(row)
         values = {name: value for name, value in row.model_dump().items() if isinstance(value, int | float)}
         self._run.log({**values, "alert_count": len(row.alerts)})
 
-    def note(self, sentence: str) -> None:
-        self._progress.note(sentence)
-
     def stopped(self, reason: str) -> None:
         self._progress.stopped(reason)
         self._run.summary["stopped"] = reason
-
-    def warning(self, sentence: str) -> None:
-        self._progress.warning(sentence)

@@ -5,26 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from zenml import log_metadata, step
+from zenml import step
 from zenml.types import HTMLString
 
 from configs.schema import CodingConfig, TrainingConfig
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
-from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, CODING_SCENARIOS, HISTORY, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.interruption import run_cancellable
 from steps.project import MODELS, RUNS, coding_code, git_revision
-from steps.published_model import base_model_files, manifest_fields
-from steps.training.train_agent import identity_of, nothing_learnt, outcome_of
+from steps.published_model import base_model_files
+from steps.training.outputs import outputs_of
 from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios, require_checked
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
-from training.errors import BadInput
 from training.experiment import Experiment
 from training.preflight import require_ready
-from training.rollout_samples import sample_rollouts
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -91,25 +88,5 @@ def train_coding_agent(
                         progress=progress,
                     )
                 )
-    if run.checkpoint is None:
-        raise BadInput(nothing_learnt(run))
-    experiment = experiment.model_copy(update={"stopped": run.stopped})
-    experiment.save(run_folder)
-    described = manifest_fields(files, base["source"], experiment)
-    alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
-    trained = Checkpoint.from_adapter(
-        run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
-    )
-    warm_start = trained
-    if run.warm_start:
-        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_key}-warm-start", step=0, **described)
-    log_metadata({"training": outcome_of(run), "experiment": identity_of(experiment)}, infer_model=True)
-    history = [row.model_dump() for row in run.history]
-    page = training_html(
-        history,
-        title=f"Training run {experiment.name}",
-        subtitle=f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}",
-        rollouts=[rollout.model_dump() for rollout in sample_rollouts(run.folder, run.history, run.checkpoint_of)],
-        best_step=run.checkpoint_of,
-    )
-    return trained, warm_start, history, HTMLString(page)
+    trained, warm_start, history, page = outputs_of(run, experiment, run_folder, files, base["source"])
+    return trained, warm_start, history, page  # ZenML wants to see a tuple

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from zenml import get_step_context, log_metadata, step
+from zenml import get_step_context, step
 from zenml.client import Client
 from zenml.types import HTMLString
 
@@ -18,13 +18,13 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import TrainingConsole, say
-from reports.training import training_html
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
 from steps.project import MODELS, RUNS, git_revision, training_code
-from steps.published_model import base_model_files, manifest_fields
+from steps.published_model import base_model_files
 from steps.training.labels import require_labels
+from steps.training.outputs import outputs_of
 from steps.training.published_run import PublishedRun
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.serverless import remote_base_model
@@ -33,13 +33,11 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.preflight import require_ready
-from training.rollout_samples import sample_rollouts
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
 from training.tracking import tracked
-from training.trainer import TrainingRun
 
 
 class PublishingConsole(TrainingConsole):
@@ -124,32 +122,10 @@ def train_agent(
                     start=continued.path if continued else None,
                 )
             )
-    if run.checkpoint is None:
-        raise BadInput(nothing_learnt(run))
-    experiment = experiment.model_copy(update={"stopped": run.stopped})
-    experiment.save(run_folder)
-    described = manifest_fields(files, base["source"], experiment)
-    alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
-    if continued:  # alerts stay unresolved in a run that continues from a suspicious policy
-        alerts |= set(continued.manifest.alerts)
-    trained = Checkpoint.from_adapter(
-        run.checkpoint, name=run_key, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
-    )
-    warm_start = trained
-    if run.warm_start:
-        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{run_key}-warm-start", step=0, **described)
-    log_metadata({"training": outcome_of(run), "experiment": identity_of(experiment)}, infer_model=True)
-    history = [row.model_dump() for row in run.history]
-    ended = f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}"
-    rollouts = sample_rollouts(run.folder, run.history, run.checkpoint_of)
-    page = training_html(
-        history,
-        title=f"Training run {experiment.name}",
-        subtitle=ended,
-        rollouts=[rollout.model_dump() for rollout in rollouts],
-        best_step=run.checkpoint_of,
-    )
-    return trained, warm_start, history, HTMLString(page)
+    # Alerts stay unresolved in a run that continues from a suspicious policy.
+    inherited = continued.manifest.alerts if continued else ()
+    trained, warm_start, history, page = outputs_of(run, experiment, run_folder, files, base["source"], inherited)
+    return trained, warm_start, history, page  # ZenML wants to see a tuple
 
 
 def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> Experiment:
@@ -169,45 +145,3 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
         base_model_checksum=files.checksum,
         created=datetime.now(UTC),
     )
-
-
-def nothing_learnt(run: TrainingRun) -> str:
-    """Return why a finished run has no checkpoint."""
-    steps = [row for row in run.history if row.phase == "grpo"]
-    if not steps:
-        return f"nothing was trained ({run.stopped}): set demonstrations or max_steps above 0"
-    if trained := sum(row.groups_trained for row in steps):
-        return f"{trained} groups were trained on in {len(steps)} steps, and the backend left no checkpoint"
-    rewards = ", ".join(f"{row.reward:.2f}" for row in steps[:5] if row.reward is not None)
-    return (
-        f"nothing was learnt in {len(steps)} steps: in every group all rollouts earned the same reward (step means {rewards}). "
-        "Raise rollouts_per_group or temperature, choose easier questions, or begin with demonstrations"
-    )
-
-
-def identity_of(experiment: Experiment) -> dict[str, Any]:
-    return {
-        "name": experiment.name,
-        "config_hash": experiment.config_hash,
-        "git_revision": experiment.git_revision or "unknown",
-        "data": experiment.data,
-        "seeds": experiment.seeds,
-    }
-
-
-def outcome_of(run: TrainingRun) -> dict[str, Any]:
-    last = run.history[-1]
-    return {
-        "steps": last.step,
-        "resumed_from": run.resumed_from if run.resumed_from is not None else -1,
-        "seconds": sum(row.seconds for row in run.history),
-        "last_reward": last.reward if last.reward is not None else 0.0,
-        **({"last_accuracy": last.accuracy} if last.accuracy is not None else {}),
-        "stopped": run.stopped,
-        "checkpoint_of_step": run.checkpoint_of,
-        "alerts": sorted({alert.name for row in run.history for alert in row.alerts}),
-        "warnings": sum(len(row.warnings) for row in run.history),
-        **({"gpu_hours": sum(row.gpu_hours or 0.0 for row in run.history)} if last.gpu_hours is not None else {}),
-        **({"gpu_cost": sum(row.gpu_cost or 0.0 for row in run.history)} if last.gpu_cost is not None else {}),
-        "judge_cost": sum(row.judge_cost or 0.0 for row in run.history),
-    }

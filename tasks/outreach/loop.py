@@ -42,7 +42,7 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
 from training.files import write_text
 from training.history import HISTORY_FILE, StepRecord, read_history
-from training.progress import Progress
+from training.progress import ForwardedProgress, Progress
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.trainer import TrainingRun
@@ -121,17 +121,17 @@ class IterationMetrics(BaseModel):
     alerts: list[str]
 
 
-class LearnLoop(Progress):
+class LearnLoop(ForwardedProgress):
     """Forwards the events of a training run, and stores the node scores, e-mails and figures of every iteration."""
 
     def __init__(
         self, folder: Path, task: OutreachTask, store: EventStore, outbox: Outbox, progress: Progress, iterations: int
     ) -> None:
+        super().__init__(progress)
         self.folder = folder
         self._task = task
         self._store = store
         self._outbox = outbox
-        self._progress = progress
         self._iterations = iterations
 
     async def run(self, *, base_model: str, settings: TrainerSettings, max_tokens: int) -> TrainingRun:
@@ -266,24 +266,6 @@ class LearnLoop(Progress):
         """Write the progress of the run for other processes."""
         told = {"state": state, "iteration": iteration, "iterations": self._iterations, "error": error}
         write_json(self.folder / STATE, {**told, "undelivered": self._outbox.undelivered()})
-
-    def stage(self, description: str, total: int) -> None:
-        self._progress.stage(description, total)
-
-    def extend(self, parts: int) -> None:
-        self._progress.extend(parts)
-
-    def advance(self) -> None:
-        self._progress.advance()
-
-    def note(self, sentence: str) -> None:
-        self._progress.note(sentence)
-
-    def stopped(self, reason: str) -> None:
-        self._progress.stopped(reason)
-
-    def warning(self, sentence: str) -> None:
-        self._progress.warning(sentence)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -15,7 +15,7 @@ from agent.judges.llm import LLMJudge
 from agent.reward_weights import RewardWeights
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
-from steps.training.train_agent import nothing_learnt
+from steps.training.outputs import nothing_learnt
 from training.errors import BadInput
 from training.history import StepRecord
 from training.trainer import TrainingRun

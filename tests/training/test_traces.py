@@ -16,9 +16,10 @@ import art
 import pytest
 from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
 
+from tasks.outreach.loop import LearnLoop
 from training.errors import BadInput
 from training.experiment import Experiment
-from training.progress import Progress
+from training.progress import ForwardedProgress, Progress
 from training.traces import _Traced, traced
 from training.tracking import _Tracked
 from training.trainer import Trainer
@@ -203,8 +204,8 @@ def test_the_end_of_weave_ends_no_run(weave_server: TraceServer, monkeypatch: py
     assert told.warnings == ["Weave fails, so traces are missing: the trace server is gone; the run goes on"]
 
 
-@pytest.mark.parametrize("wrapper", [_Traced, _Tracked])
-def test_who_listens_in_keeps_nothing_from_the_console(wrapper: type[Progress]) -> None:
-    """A method that a wrapper lacks is the base class's, which tells nobody."""
+def test_who_listens_in_keeps_nothing_from_the_console() -> None:
+    """A method that the forwarding class lacks is that of `Progress`, which tells nobody."""
     methods = {name for name in vars(Progress) if not name.startswith("_")}
-    assert methods <= vars(wrapper).keys()
+    assert methods <= vars(ForwardedProgress).keys()
+    assert all(issubclass(wrapper, ForwardedProgress) for wrapper in (_Traced, _Tracked, LearnLoop))

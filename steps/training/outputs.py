@@ -1,0 +1,101 @@
+"""What a finished training run leaves: checkpoints, history and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zenml import log_metadata
+from zenml.types import HTMLString
+
+from reports.training import training_html
+from steps.published_model import manifest_fields
+from training.backends.model_sources.folder import BaseModelFiles
+from training.checkpoint import Checkpoint
+from training.errors import BadInput
+from training.experiment import Experiment
+from training.rollout_samples import sample_rollouts
+from training.trainer import TrainingRun
+
+
+def outputs_of(
+    run: TrainingRun,
+    experiment: Experiment,
+    run_folder: Path,
+    files: BaseModelFiles,
+    source: str,
+    inherited_alerts: Sequence[str] = (),
+) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
+    """Return the outputs of a training step, and describe the run in its folder and in the metadata of the step.
+
+    `files` of the base model come from `source`. The checkpoint has the alerts of its run and `inherited_alerts`.
+
+    Raises:
+        BadInput: the run has no checkpoint.
+    """
+    if run.checkpoint is None:
+        raise BadInput(nothing_learnt(run))
+    experiment = experiment.model_copy(update={"stopped": run.stopped})
+    experiment.save(run_folder)
+    described = manifest_fields(files, source, experiment)
+    alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
+    alerts |= set(inherited_alerts)
+    trained = Checkpoint.from_adapter(
+        run.checkpoint, name=experiment.run, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
+    )
+    warm_start = trained
+    if run.warm_start:
+        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{experiment.run}-warm-start", step=0, **described)
+    log_metadata({"training": _outcome_of(run), "experiment": _identity_of(experiment)}, infer_model=True)
+    history = [row.model_dump() for row in run.history]
+    page = training_html(
+        history,
+        title=f"Training run {experiment.name}",
+        subtitle=f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}",
+        rollouts=[rollout.model_dump() for rollout in sample_rollouts(run.folder, run.history, run.checkpoint_of)],
+        best_step=run.checkpoint_of,
+    )
+    return trained, warm_start, history, HTMLString(page)
+
+
+def nothing_learnt(run: TrainingRun) -> str:
+    """Return why a finished run has no checkpoint."""
+    steps = [row for row in run.history if row.phase == "grpo"]
+    if not steps:
+        return f"nothing was trained ({run.stopped}): set demonstrations or max_steps above 0"
+    if trained := sum(row.groups_trained for row in steps):
+        return f"{trained} groups were trained on in {len(steps)} steps, and the backend left no checkpoint"
+    rewards = ", ".join(f"{row.reward:.2f}" for row in steps[:5] if row.reward is not None)
+    return (
+        f"nothing was learnt in {len(steps)} steps: in every group all rollouts earned the same reward (step means {rewards}). "
+        "Raise rollouts_per_group or temperature, choose easier questions, or begin with demonstrations"
+    )
+
+
+def _identity_of(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "name": experiment.name,
+        "config_hash": experiment.config_hash,
+        "git_revision": experiment.git_revision or "unknown",
+        "data": experiment.data,
+        "seeds": experiment.seeds,
+    }
+
+
+def _outcome_of(run: TrainingRun) -> dict[str, Any]:
+    last = run.history[-1]
+    return {
+        "steps": last.step,
+        "resumed_from": run.resumed_from if run.resumed_from is not None else -1,
+        "seconds": sum(row.seconds for row in run.history),
+        "last_reward": last.reward if last.reward is not None else 0.0,
+        **({"last_accuracy": last.accuracy} if last.accuracy is not None else {}),
+        "stopped": run.stopped,
+        "checkpoint_of_step": run.checkpoint_of,
+        "alerts": sorted({alert.name for row in run.history for alert in row.alerts}),
+        "warnings": sum(len(row.warnings) for row in run.history),
+        **({"gpu_hours": sum(row.gpu_hours or 0.0 for row in run.history)} if last.gpu_hours is not None else {}),
+        **({"gpu_cost": sum(row.gpu_cost or 0.0 for row in run.history)} if last.gpu_cost is not None else {}),
+        "judge_cost": sum(row.judge_cost or 0.0 for row in run.history),
+    }
