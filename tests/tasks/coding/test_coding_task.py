@@ -9,8 +9,9 @@ import pytest
 from scripted_policy import ScriptedPolicy
 
 from steps.coding.sandbox_service import sandbox_service
-from tasks.coding.built_in import HELD_OUT, NAMES, PATTERNS, built_in_scenarios
+from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.errors import SandboxUnavailable
+from tasks.coding.patterns import HELD_OUT, NAMES, PATTERNS
 from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, play
 from tasks.coding.rewards import Result, all_tests, partial_tests, reward_function
 from tasks.coding.sandbox_client import SandboxClient
