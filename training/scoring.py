@@ -96,6 +96,16 @@ class Scorer:
             )
         return group, use
 
+    async def score_alone(self, trajectory: art.Trajectory) -> float:
+        """Return the reward of a rollout without its group: that of all sources but RULER, which only compares.
+
+        With RULER alone it is the verifiable reward.
+        """
+        if self._function is None:
+            return trajectory.reward
+        rewards = {"verifiable": trajectory.reward, "custom": await _call(self._function, trajectory)}
+        return sum(weight * rewards[source] for source, weight in self._weights.items() if source in rewards)
+
 
 async def _call(function: RewardFunction, trajectory: art.Trajectory) -> float:
     try:

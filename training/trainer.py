@@ -159,7 +159,14 @@ class Trainer:
         selection = select_questions(self.task, scenarios, self.settings)
         reporting: dict[str, Any] = {"watch": self._watch, "progress": self.progress, "warn": self._warn}
         validator = Validator(
-            self.task, held_out, self.model, self.settings, max_tokens=self.max_tokens, wins=self._wins, **reporting
+            self.task,
+            held_out,
+            self.model,
+            self.settings,
+            scorer=scorer,
+            max_tokens=self.max_tokens,
+            wins=self._wins,
+            **reporting,
         )
         with self._watch.call("start of the backend"):
             await self.model.register(self.backend)

@@ -17,6 +17,7 @@ from training.history import StepRecord
 from training.judge import judge_name
 from training.policy import current_policy
 from training.progress import Progress
+from training.scoring import Scorer
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import UNLABELLED, Task
@@ -33,6 +34,7 @@ class Validator:
         model: art.TrainableModel,
         settings: TrainerSettings,
         *,
+        scorer: Scorer,
         max_tokens: int,
         wins: WinRate | None,
         watch: CallWatch,
@@ -44,6 +46,7 @@ class Validator:
         self._scenarios = scenarios
         self._model = model
         self._settings = settings
+        self._scorer = scorer
         self._max_tokens = max_tokens
         self._wins = wins
         self._watch = watch
@@ -72,7 +75,9 @@ class Validator:
             try:
                 async with deadline.limit(), slots:
                     with self._watch.call(f"validation on question {number + 1} after step {row.step}", turn=row.step):
-                        return art.TrajectoryGroup([await self._task.rollout(policy, self._scenarios[number])])
+                        trajectory = await self._task.rollout(policy, self._scenarios[number])
+                        trajectory.reward = await self._scorer.score_alone(trajectory)
+                        return art.TrajectoryGroup([trajectory])
             finally:
                 deadline.move()
 
