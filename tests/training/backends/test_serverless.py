@@ -23,9 +23,11 @@ class Alternating(ToyTask):
 
     async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
         self.asked.append((policy.model, policy.temperature, scenario))
+        right = len(self.asked) % 2 == 0
         return art.Trajectory(
             messages_and_choices=[{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}],
-            metrics={"correct": len(self.asked) % 2 == 0, "turns": 1, "sampled_tokens": 10},
+            reward=float(right),
+            metrics={"correct": right, "turns": 1, "sampled_tokens": 10},
         )
 
 
