@@ -61,6 +61,9 @@ class Scripted(ToyTask):
         self.events.append(f"score {question}")
         return group, JudgeUse()
 
+    async def score_alone(self, trajectory: art.Trajectory) -> float:
+        return trajectory.reward
+
 
 class ScriptedBackend(CountingBackend):
     """`update` is awaited within each update, with its number and its questions."""
@@ -90,7 +93,8 @@ def run(
 
     async def whole() -> TrainingRun:
         try:
-            with patch.object(training.trainer, "Scorer", lambda *_: SimpleNamespace(score=task.score)):
+            scorer = SimpleNamespace(score=task.score, score_alone=task.score_alone)
+            with patch.object(training.trainer, "Scorer", lambda *_: scorer):
                 return await Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()
         finally:
             coroutines = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
