@@ -8,8 +8,6 @@ from typing import Any
 from tasks.coding.patterns import HEADS, HELD_OUT, NAMES, PATTERNS, Pattern, Split
 from tasks.coding.scenarios import FailedAttempt, HiddenCheck, OneLineBug
 
-"""Code that may precede the function, so that the line number of the bug varies."""
-
 
 def built_in_scenarios(*, train: int, test: int, seed: int) -> list[OneLineBug]:
     """Return distinct bugs. About a fifth of the test set belongs to families that training has not seen.

@@ -278,3 +278,4 @@ NAMES: dict[Split, dict[str, tuple[str, ...]]] = {
 """Split -> placeholder -> names; no name is in both."""
 
 HEADS = ("", '"""Small things."""\n\n', "VERSION = 3\n\n", "def unused():\n    return None\n\n\n")
+"""Code that may precede the function, so that the line number of the bug varies."""

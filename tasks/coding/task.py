@@ -32,11 +32,11 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
     import art
 
 EXAMPLE_PASSES = "the example passes"
+"""Text that `fix` (in the prelude) prints when the repair is right."""
 RETRIES = 1 / 3
 """Share of the demonstrations whose first repair fails. Without any, a policy finishes whatever the example says, and
 reinforcement never sees that another repair pays.
 """
-"""Text that `fix` (in the prelude) prints when the repair is right."""
 
 
 class CodingTask:
@@ -80,8 +80,8 @@ class CodingTask:
     def demonstrations(self, scenarios: Sequence[CodingScenario], limit: int) -> list[art.Trajectory]:
         """Return reference patches as episodes, for randomly selected scenarios.
 
-        In the share `RETRIES` of them the first repair fails and the second one is right. Nobody who has not seen the
-        output of the example knows which; that it is worth another repair is what these demonstrations teach.
+        In the share `RETRIES` of them the first repair fails and the second one is right. They show that the agent may
+        repair again after the example has failed.
         """
         chosen = list(scenarios)
         chance = random.Random(f"demonstrations-{self.seed}")

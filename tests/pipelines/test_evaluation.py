@@ -1,4 +1,4 @@
-"""The evaluation pipeline with real servers of a tiny model: beside a version in production, and with a judge that fails."""
+"""The evaluation pipeline with real servers of a tiny model: comparison with production, and a judge that fails."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> 
         "feedback_folder": str(tmp_path),
     }
     deployment = {"deployment_app_runner_kwargs": {"serving": serving}}
-    # Of their own: ZenML takes the first port that nobody listens on yet, as it may for a deployment beside this one.
+    # ZenML takes the first free port, and a deployment that starts at the same time may take the same one.
     ports = {"by-command": free_port(), "by-code": free_port()}
     deployers = {name: {"auth_key": OWNER_KEY, "port": port} for name, port in ports.items()}
     by_zenml.write_text(json.dumps({"settings": {"deployer": deployers["by-command"], "deployment": deployment}}))

@@ -78,7 +78,7 @@ def test_namesakes_are_told_apart_by_department(company: Company) -> None:
 
 
 def test_quoting_the_sentence_with_the_answer_is_too_long(company: Company) -> None:
-    """A judge allows twice the words of the reference and five more: whoever quotes has not extracted."""
+    """A quoted sentence is longer than a judge allows: twice the words of the reference and five more."""
     quotable = 0
     for scenario in company.scenarios:
         body = company.gold(scenario)[-1].body
