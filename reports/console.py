@@ -186,5 +186,5 @@ class TrainingConsole:
     def warning(self, sentence: str) -> None:
         say(f"  warning      {sentence}", alarm=True)
 
-    def stopped(self, reason: str) -> None:
-        say(f"stopped: {reason}")
+    def stopped(self, reason: str, best: str = "") -> None:
+        say(f"stopped: {'; '.join(filter(None, (reason, best)))}")

@@ -32,8 +32,8 @@ class Progress(Protocol):
     def note(self, sentence: str) -> None:
         """A sentence about the run that deserves a line."""
 
-    def stopped(self, reason: str) -> None:
-        """There will be no further step."""
+    def stopped(self, reason: str, best: str = "") -> None:
+        """There will be no further step. `best` names the checkpoint with the best validation, if there was one."""
 
     def warning(self, sentence: str) -> None:
         """Something went wrong that does not end the run. May be called from another thread."""
@@ -63,8 +63,8 @@ class ForwardedProgress(Progress):
     def note(self, sentence: str) -> None:
         self._progress.note(sentence)
 
-    def stopped(self, reason: str) -> None:
-        self._progress.stopped(reason)
+    def stopped(self, reason: str, best: str = "") -> None:
+        self._progress.stopped(reason, best)
 
     def warning(self, sentence: str) -> None:
         self._progress.warning(sentence)
@@ -91,7 +91,7 @@ class NoProgress(Progress):
     def note(self, sentence: str) -> None:
         pass
 
-    def stopped(self, reason: str) -> None:
+    def stopped(self, reason: str, best: str = "") -> None:
         pass
 
     def warning(self, sentence: str) -> None:

@@ -65,6 +65,6 @@ class _Tracked(ForwardedProgress):
         values = {name: value for name, value in row.model_dump().items() if isinstance(value, int | float)}
         self._run.log({**values, "alert_count": len(row.alerts)})
 
-    def stopped(self, reason: str) -> None:
-        self._progress.stopped(reason)
-        self._run.summary["stopped"] = reason
+    def stopped(self, reason: str, best: str = "") -> None:
+        self._progress.stopped(reason, best)
+        self._run.summary["stopped"] = "; ".join(filter(None, (reason, best)))

@@ -208,7 +208,7 @@ class Trainer:
             self._warn(f"the checkpoint of step {planned.step}, the best one, is damaged: taking the best intact one")
         if best is not None:
             value = f"{self.settings.validation_metric} {shown(best, self.settings)}"
-            self.progress.stopped(f"{stopped}; best checkpoint: step {best.step}, validation {value}")
+            self.progress.stopped(stopped, f"best checkpoint: step {best.step}, validation {value}")
         elif rows and rows[-1].step < self.settings.max_steps:
             self.progress.stopped(stopped)
         chosen = best or (rows[-1] if rows else None)

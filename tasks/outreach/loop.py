@@ -221,6 +221,10 @@ class LearnLoop(ForwardedProgress):
             self._task.feedback.refresh()
         self._progress.step(row)
 
+    def stopped(self, reason: str, best: str = "") -> None:
+        # The loop continues from its last policy, so the best one in validation does not matter.
+        self._progress.stopped(f"{reason}; the policy of the last iteration is kept")
+
     def _finish(self, row: StepRecord) -> None:
         """Write the results of a finished iteration. Idempotent."""
         emails, validation = self.emails(row.step), self.emails(row.step, VALIDATION)

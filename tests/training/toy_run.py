@@ -125,8 +125,8 @@ class Told(Progress):
     def step(self, row: StepRecord) -> None:
         self.rows.append(row)
 
-    def stopped(self, reason: str) -> None:
-        self.reasons.append(reason)
+    def stopped(self, reason: str, best: str = "") -> None:
+        self.reasons.append("; ".join(filter(None, (reason, best))))
 
     def warning(self, sentence: str) -> None:
         self.warnings.append(sentence)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from outreach_model import OutreachModel, called, without_backend
 from scripted_policy import ScriptedPolicy
-from toy_run import CountingBackend, Killed
+from toy_run import CountingBackend, Killed, Told
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.evaluation import write_to_all
@@ -166,8 +166,10 @@ def test_a_run_leaves_a_folder_per_iteration(
     model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
-    loop = open_loop(tmp_path)
+    console = Told()
+    loop = open_loop(tmp_path, progress=console)
     run(loop)
+    assert console.reasons == ["max_steps=3 reached; the policy of the last iteration is kept"]
     assert [metrics.iteration for metrics in loop.metrics()] == [0, 1, 2, 3]
     assert [len(loop.emails(iteration, EMAILS)) for iteration in range(4)] == [0, 8, 8, 8]
     before = NodeScores.fresh(GRAPH, 0.97)
