@@ -136,7 +136,7 @@ def test_in_bfloat16_products_serving_and_training_see_nearly_the_same_policy(
 def test_a_matrix_is_kept_once_and_to_the_nearest_number(
     kept: str, bytes_each: int, largest_error: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact_weight, "_FORWARD_BLOCK", 1000)  # several blocks, the last one smaller
+    monkeypatch.setattr(compact_weight, "_BLOCK", 1000)  # several blocks, the last one smaller
     monkeypatch.setattr(compact_weight, "_BACKWARD_BLOCK", 1500)
     weight = torch.randn(40, 60)
     weight[3] = 0
