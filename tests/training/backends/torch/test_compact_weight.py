@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from training.backends.torch import TorchSettings, compact_weight
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
-from training.backends.torch.compact_weight import CompactWeight
+from training.backends.torch.compact_weight import CompactLinear, CompactWeight
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.lora import LoraAdapter
 from training.backends.torch.network import PolicyNetwork, load_network
@@ -148,6 +148,50 @@ def test_a_matrix_is_kept_once_and_to_the_nearest_number(
     x, back = torch.randn(5, 60), torch.randn(5, 40)
     torch.testing.assert_close(compact.product(x), x @ compact.dense().T)
     torch.testing.assert_close(compact.transposed_product(back), back @ compact.dense())
+
+
+@pytest.mark.parametrize("kept", ["int8", "bfloat16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("out", [40, 200])  # sums of the gradient over few rows of the matrix, and over many
+def test_adapters_are_columns_of_the_product(
+    kept: str, dtype: torch.dtype, out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_weight, "_BLOCK", 3000)
+    monkeypatch.setattr(compact_weight, "_BACKWARD_BLOCK", 4000)
+    linears = [torch.nn.Linear(64, size) for size in (24, out - 24)]
+    joint = CompactLinear(linears, kept, dtype)
+    matrices = {1: (torch.randn(4, 64) / 8, torch.randn(out - 24, 4))}
+    for matrix in matrices[1]:
+        matrix.requires_grad_(True)
+    dense = joint.weight
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        a, b = matrices[1]
+        return x @ dense[24:].T + (x @ a.T) @ b.T * 2.0 + linears[1].bias.detach()
+
+    tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.06, "rtol": 0.03}
+    joint.merge(matrices, 2.0)
+    for rows in (1, 4, 5, 90):  # torch's own product up to four
+        x = torch.randn(rows, 64).to(dtype)
+        with torch.no_grad():
+            torch.testing.assert_close(joint.output(x, 1).float(), expected(x.float()), **tolerance)
+    x = torch.randn(90, 64, requires_grad=True)
+    weights = torch.randn(90, out - 24)
+    joint.use(matrices, 2.0)
+    inputs = [x, *matrices[1]]
+    ours = torch.autograd.grad((joint.output(x, 1).float() * weights).sum(), inputs)
+    exact = torch.autograd.grad((expected(x) * weights).sum(), inputs)
+    for mine, other in zip(ours, exact, strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine - other).norm() < (1e-5 if dtype == torch.float32 else 0.02) * other.norm()
+
+
+def test_few_rows_give_what_many_rows_give() -> None:
+    """Replies are decoded in steps of few rows, and trained on in passes of many."""
+    compact = CompactWeight([torch.randn(96, 128)], "int8", torch.bfloat16)
+    x = torch.randn(16, 128)
+    few = torch.cat([compact.product(x[row : row + 2]) for row in range(0, 16, 2)])
+    torch.testing.assert_close(few, compact.product(x), atol=0.05, rtol=2**-7)
 
 
 def test_tied_embeddings_are_kept_once(llama_dir: Path, settings: TorchSettings, tmp_path: Path) -> None:
