@@ -2,7 +2,7 @@
 
   python -m benchmarks.packaged_model --model models/qwen2.5-coder-1.5b-instruct --gguf FILE --llama-python PYTHON
 
-Both sides read a prompt of random ids and continue 1 and 6 of them, greedily, with one thread, each in a process of its own,
+Both sides read prompts of random ids and continue 1 and 6 of them, greedily, with one thread, each in a process of its own,
 one after the other. Prefill is the time of a prompt with one token of reply. Decoding is the additional time of a longer
 reply. Times are processor time, which other programs on the machine hardly change. The last line is JSON.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SLOTS = (1, 6)
 
 
 def main() -> int:
@@ -31,6 +30,7 @@ def main() -> int:
     add("--llama-python", help="a Python that has xllamacpp")
     add("--prompt", type=int, default=256, help="tokens of each prompt (default 256)")
     add("--reply", type=int, default=32, help="tokens of each reply (default 32)")
+    add("--slots", type=int, nargs="+", default=(1, 6), help="conversations continued at once (default 1 6)")
     add("--side", choices=("ours", "llama.cpp"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
@@ -50,7 +50,7 @@ def main() -> int:
 def _prompts(options: argparse.Namespace) -> list[list[int]]:
     chance = random.Random(0)
     # The first ids are bytes and common words, in both architectures' vocabularies.
-    return [[chance.randrange(300, 30_000) for _ in range(options.prompt)] for _ in range(max(SLOTS) + 1)]
+    return [[chance.randrange(300, 30_000) for _ in range(options.prompt)] for _ in range(max(options.slots) + 1)]
 
 
 def _rates(options: argparse.Namespace, complete: Any) -> dict[str, float]:
@@ -58,7 +58,7 @@ def _rates(options: argparse.Namespace, complete: Any) -> dict[str, float]:
     prompts = _prompts(options)
     complete([prompts[-1][:32]], 2)  # warm-up
     found: dict[str, float] = {}
-    for slots in SLOTS:
+    for slots in options.slots:
         started = time.process_time()
         complete(prompts[:slots], 1)
         prefill = time.process_time() - started
@@ -67,8 +67,7 @@ def _rates(options: argparse.Namespace, complete: Any) -> dict[str, float]:
         sampled = complete(fresh, 1 + options.reply)
         decode = time.process_time() - started - prefill
         assert sampled == slots * (1 + options.reply), f"{sampled} tokens came"
-        if slots == 1:
-            found["prefill tokens/s"] = options.prompt / prefill
+        found[f"prefill tokens/s, {slots} at once"] = slots * options.prompt / prefill
         found[f"decode tokens/s, {slots} at once"] = slots * options.reply / decode
     return found
 
@@ -100,8 +99,8 @@ def _llama_cpp(options: argparse.Namespace) -> dict[str, float]:
 
     parameters = xllamacpp.CommonParams()
     parameters.model.path = str(options.gguf)
-    parameters.n_parallel = max(SLOTS)
-    parameters.n_ctx = max(SLOTS) * (options.prompt + options.reply + 64)
+    parameters.n_parallel = max(options.slots)
+    parameters.n_ctx = max(options.slots) * (options.prompt + options.reply + 64)
     parameters.n_batch = parameters.n_ubatch = 512
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(parameters)
