@@ -78,7 +78,7 @@ def compare(
     """Return the largest difference per prompt length for the base, an adapter, and a second turn that reuses the first."""
     save_random_model(folder / "model", architecture)
     settings = TorchSettings(
-        device="cpu", matmul_dtype="float32", base_weights=kept, kv_cache_tokens=2 * max(lengths) + 1024
+        device="cpu", matmul_dtype="float32", base_weights=kept, kv_cache_tokens=4 * max(lengths) + 4096
     )
     network = PolicyNetwork(folder / "model", settings)
     network.end_ids = frozenset()  # replies have a fixed length
