@@ -53,7 +53,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="tokens of the prompts")
     lengths = parser.parse_args().lengths
-    figures: dict[str, dict[str, list[float]]] = {}
+    figures: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for architecture in ("llama", "qwen2"):
             for kept in KEPT:
