@@ -11,6 +11,14 @@ import pytest
 from benchmarks import exactness
 
 
+@pytest.fixture(autouse=True)
+def unpatched_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo ART's patch of transformers, which other tests of the same process may have imported."""
+    from art.transformers.patches import _preprocess_mask_arguments
+
+    monkeypatch.setattr("transformers.masking_utils._preprocess_mask_arguments", _preprocess_mask_arguments)
+
+
 def test_every_case_is_within_the_tolerance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

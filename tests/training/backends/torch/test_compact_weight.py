@@ -158,6 +158,7 @@ def test_adapters_are_columns_of_the_product(
 ) -> None:
     monkeypatch.setattr(compact_weight, "_BLOCK", 3000)
     monkeypatch.setattr(compact_weight, "_BACKWARD_BLOCK", 4000)
+    torch.manual_seed(0)
     linears = [torch.nn.Linear(64, size) for size in (24, out - 24)]
     joint = CompactLinear(linears, kept, dtype)
     matrices = {1: (torch.randn(4, 64) / 8, torch.randn(out - 24, 4))}
@@ -169,12 +170,14 @@ def test_adapters_are_columns_of_the_product(
         a, b = matrices[1]
         return x @ dense[24:].T + (x @ a.T) @ b.T * 2.0 + linears[1].bias.detach()
 
-    tolerance = {"atol": 1e-4, "rtol": 1e-4} if dtype == torch.float32 else {"atol": 0.06, "rtol": 0.03}
+    def check(ours: torch.Tensor, exact: torch.Tensor) -> None:
+        assert (ours - exact).norm() < (1e-5 if dtype == torch.float32 else 0.01) * exact.norm()
+
     joint.merge(matrices, 2.0)
     for rows in (1, 4, 5, 90):  # torch's own product up to four
         x = torch.randn(rows, 64).to(dtype)
         with torch.no_grad():
-            torch.testing.assert_close(joint.output(x, 1).float(), expected(x.float()), **tolerance)
+            check(joint.output(x, 1).float(), expected(x.float()))
     x = torch.randn(90, 64, requires_grad=True)
     weights = torch.randn(90, out - 24)
     joint.use(matrices, 2.0)
@@ -183,7 +186,7 @@ def test_adapters_are_columns_of_the_product(
     exact = torch.autograd.grad((expected(x) * weights).sum(), inputs)
     for mine, other in zip(ours, exact, strict=True):
         assert mine.dtype == torch.float32
-        assert (mine - other).norm() < (1e-5 if dtype == torch.float32 else 0.02) * other.norm()
+        check(mine, other)
 
 
 def test_few_rows_give_what_many_rows_give() -> None:
