@@ -190,6 +190,12 @@ class TrainerSettings(BaseModel):
 
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="sample rollouts only from the most likely tokens that together have this probability; 1: from all",
+    )
     max_concurrent: int = Field(
         default=24,
         ge=1,

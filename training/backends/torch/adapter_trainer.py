@@ -6,6 +6,7 @@ first adapted one run without recording; the LM head sees only positions whose p
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -112,7 +113,12 @@ class AdapterTrainer:
             self.adapter = network.load_adapter(checkpoint)
         for matrix in self.adapter.parameters():
             matrix.requires_grad_(True)
-        self._optimizer = torch.optim.AdamW(self.adapter.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=0.0)
+        ratio = math.sqrt(settings.lora_plus_ratio)
+        groups = [
+            {"params": matrices, "share": share}
+            for matrices, share in zip(self.adapter.factors(), (1 / ratio, ratio), strict=True)
+        ]
+        self._optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.99), weight_decay=0.0)
         self._mode: Mode | None = None
         state_file = checkpoint / OPTIMIZER_FILE if checkpoint else None
         if state_file and state_file.is_file():
@@ -225,7 +231,7 @@ class AdapterTrainer:
         parameters = self.adapter.parameters()
         grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["share"]
             group["weight_decay"] = _WEIGHT_DECAY[mode]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

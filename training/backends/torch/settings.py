@@ -40,6 +40,9 @@ class TorchEngineSettings(BaseModel):
     """Tokens whose activations a backward pass keeps, which bounds its memory. Larger passes recompute their lower layers.
     `None` means 896 with products in float32 and 2,048 in bfloat16, where each token needs half the memory."""
 
+    lora_plus_ratio: float = Field(default=1.0, ge=1, le=64)
+    """Learning rate of the adapter's matrices B divided by that of its matrices A (LoRA+, Hayou et al. 2024). The geometric
+    mean of the two is the configured learning rate."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm before the optimizer's step (AdamW)."""
 
