@@ -45,6 +45,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
         {"verifiable": 1.0, "custom": 0.25},
     ),
     "temperature": ({}, 0.5),
+    "top_p": ({}, 0.5),
     "max_concurrent": ({}, 1),
     "max_steps_off_policy": ({}, 1),
     "validate_every": ({"validate_every": 2}, 3),
@@ -136,7 +137,7 @@ def trace(folder: Path, rules: TrainerSettings) -> Any:
     backend = Tracing(model)
     run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run())
     alerts = [[alert.name for alert in row.alerts] for row in run.history]
-    return backend.updates, task.asked, task.most_running, run.checkpoint_of, run.stopped, told.reasons, alerts
+    return backend.updates, task.asked, task.top_ps, task.most_running, run.checkpoint_of, run.stopped, told.reasons, alerts
 
 
 @pytest.mark.parametrize("setting", ACTS)

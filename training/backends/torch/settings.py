@@ -41,8 +41,8 @@ class TorchEngineSettings(BaseModel):
     `None` means 896 with products in float32 and 2,048 in bfloat16, where each token needs half the memory."""
 
     lora_plus_ratio: float = Field(default=1.0, ge=1, le=64)
-    """Learning rate of the adapter's matrices B divided by that of its matrices A (LoRA+, Hayou et al. 2024). The geometric
-    mean of the two is the configured learning rate."""
+    """Learning rate of the adapter's matrices B as a multiple of the configured one, which the matrices A have (LoRA+,
+    Hayou et al. 2024). B starts at zero and needs larger steps than A."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm before the optimizer's step (AdamW)."""
 
