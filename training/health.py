@@ -21,7 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 import psutil
 
 from training.backends import gpu_memory
-from training.settings import HealthLimits
+from training.health_limits import HealthLimits
 
 _DIRECT = build_opener(ProxyHandler({}))
 _HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::1")

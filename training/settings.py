@@ -7,41 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from training.backends.torch.settings import TorchEngineSettings
-
-
-class HealthLimits(BaseModel):
-    """Limits of the health monitor: it warns when one is exceeded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    child_processes: int = Field(
-        default=200,
-        ge=1,
-        description="warn above this number of child processes; vLLM with its compile workers stays below 200",
-    )
-    memory_share: float = Field(
-        default=0.9, gt=0, le=1, description="warn when the run holds this share of its memory limit"
-    )
-    gpu_share: float = Field(
-        default=0.98, gt=0, le=1, description="warn when this share of the GPU memory is in use; vLLM takes most of it"
-    )
-    free_share: float = Field(
-        default=0.05, ge=0, lt=1, description="warn when less than this share of the machine's memory is free"
-    )
-    disk_bytes: float = Field(
-        default=2e9, ge=0, description="warn below this number of free bytes, twice what a run needs to start"
-    )
-    stale_seconds: float = Field(
-        default=3600.0,
-        gt=0,
-        description="warn when a half-written file has not changed for this long; no checkpoint takes as long",
-    )
-    server_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        description="warn when the policy's server takes longer than this to answer, also during an update",
-    )
-
+from training.health_limits import HealthLimits
 
 RewardSource = Literal["verifiable", "ruler", "custom"]
 
@@ -72,6 +38,12 @@ class TrainerSettings(BaseModel):
     )
     groups_per_step: int = Field(default=8, ge=1, le=1024, description="scenarios (questions) per step")
     rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
+    probe_rollouts: int | None = Field(
+        default=None,
+        ge=2,
+        description="play this number of rollouts of a question first, and the rest of its group only if one of them "
+        "is not correct; null: the whole group at once",
+    )
     train_rollouts_per_group: int | None = Field(
         default=None,
         ge=2,
@@ -322,6 +294,11 @@ class TrainerSettings(BaseModel):
         if subset is not None and subset >= rollouts:
             raise ValueError(
                 f"train_rollouts_per_group={subset} must be less than rollouts_per_group={rollouts}: set it to null to learn from all"
+            )
+        if self.probe_rollouts is not None and self.probe_rollouts >= rollouts:
+            raise ValueError(
+                f"probe_rollouts={self.probe_rollouts} must be less than rollouts_per_group={rollouts}: set it to null to play "
+                "whole groups"
             )
         if self.replay_steps and self.replay_steps >= self.max_steps:
             raise ValueError(

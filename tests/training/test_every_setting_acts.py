@@ -20,6 +20,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "epochs": ({"groups_per_step": 20}, 1),
     "groups_per_step": ({}, 4),
     "rollouts_per_group": ({}, 5),
+    "probe_rollouts": ({}, 2),
     "train_rollouts_per_group": ({}, 2),
     "question_selection": ({}, "learnability"),
     "max_extra_groups": ({}, 2),
@@ -137,7 +138,16 @@ def trace(folder: Path, rules: TrainerSettings) -> Any:
     backend = Tracing(model)
     run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run())
     alerts = [[alert.name for alert in row.alerts] for row in run.history]
-    return backend.updates, task.asked, task.top_ps, task.most_running, run.checkpoint_of, run.stopped, told.reasons, alerts
+    return (
+        backend.updates,
+        task.asked,
+        task.top_ps,
+        task.most_running,
+        run.checkpoint_of,
+        run.stopped,
+        told.reasons,
+        alerts,
+    )
 
 
 @pytest.mark.parametrize("setting", ACTS)

@@ -20,7 +20,7 @@ from toy_run import Told, ToyTask, settings, train
 from training import health
 from training.backends import GpuMemory
 from training.health import HealthMonitor, _cgroup_limits
-from training.settings import HealthLimits
+from training.health_limits import HealthLimits
 
 GIGABYTE = 10**9
 

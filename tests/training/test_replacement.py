@@ -107,3 +107,22 @@ def test_the_progress_of_a_step_grows_with_its_replacements(tmp_path: Path) -> N
     run(tmp_path, replacing(10), Uneven(), told=bars)
     rollouts = [(total, done) for name, total, done in bars.stages if "rollouts" in name]
     assert all(total == done > 12 for total, done in rollouts)
+
+
+def test_a_group_ends_after_its_probes_if_all_of_them_are_correct(tmp_path: Path) -> None:
+    class Solved(Uneven):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metrics["correct"] = bool(trajectory.reward)
+            return trajectory
+
+    task = Solved()
+    finished, backend = run(tmp_path, replacing(10, probe_rollouts=2), task)
+    for row in finished.history[1:]:
+        assert {(question.rollouts, question.right) for question in row.questions} == {(2, 2), (4, 1)}
+        assert [question.rollouts for question in row.questions].count(4) == row.groups_trained == 3
+        assert row.accuracy == pytest.approx((row.groups_replaced + 3 * 0.25) / len(row.questions))
+    assert all(question % 2 for trained in backend.trained for question in trained)
+
+    with pytest.raises(ValueError, match="probe_rollouts=4 must be less than rollouts_per_group=4"):
+        settings(probe_rollouts=4, rollouts_per_group=4)
