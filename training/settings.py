@@ -29,17 +29,17 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=4, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=8, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=8, ge=1, le=1024, description="scenarios (questions) per step")
-    rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
+    groups_per_step: int = Field(default=6, ge=1, le=1024, description="scenarios (questions) per step")
+    rollouts_per_group: int = Field(default=8, ge=2, le=256, description="rollouts per scenario")
     probe_rollouts: int | None = Field(
-        default=None,
+        default=2,
         ge=2,
         description="play this number of rollouts of a question first, and the rest of its group only if one of them "
         "is not correct; null: the whole group at once",
@@ -55,14 +55,14 @@ class TrainerSettings(BaseModel):
         "near one half",
     )
     max_extra_groups: int = Field(
-        default=0,
+        default=10,
         ge=0,
         le=1024,
         description="additional questions that a step may ask to replace groups without reward spread; 0: such "
         "groups are dropped",
     )
     min_reward_std: float = Field(
-        default=0.0, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
+        default=0.1, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
     )
     replay_steps: int = Field(
         default=0,
@@ -73,11 +73,11 @@ class TrainerSettings(BaseModel):
     )
     learning_rate: float = Field(default=1.5e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="constant",
+        default="cosine",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step",
     )
     scale_rewards: Literal["group", "batch"] = Field(
-        default="group",
+        default="batch",
         description="divide advantages by the standard deviation of the rewards of their group (GRPO), or of the "
         "whole batch",
     )
@@ -124,11 +124,11 @@ class TrainerSettings(BaseModel):
 
     # warm start
     demonstrations: int = Field(
-        default=64, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+        default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
-        default=1e-3, gt=0, le=1, description="peak learning rate of the warm start"
+        default=5e-4, gt=0, le=1, description="peak learning rate of the warm start"
     )
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
 
@@ -163,7 +163,7 @@ class TrainerSettings(BaseModel):
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
     top_p: float = Field(
-        default=1.0,
+        default=0.95,
         gt=0,
         le=1,
         description="sample rollouts only from the most likely tokens that together have this probability; 1: from all",

@@ -40,7 +40,7 @@ class TorchEngineSettings(BaseModel):
     """Tokens whose activations a backward pass keeps, which bounds its memory. Larger passes recompute their lower layers.
     `None` means 896 with products in float32 and 2,048 in bfloat16, where each token needs half the memory."""
 
-    lora_plus_ratio: float = Field(default=1.0, ge=1, le=64)
+    lora_plus_ratio: float = Field(default=8.0, ge=1, le=64)
     """Learning rate of the adapter's matrices B as a multiple of the configured one, which the matrices A have (LoRA+,
     Hayou et al. 2024). B starts at zero and needs larger steps than A."""
     max_grad_norm: float = Field(default=1.0, gt=0)
