@@ -280,7 +280,7 @@ class Gatherer:
             return await asyncio.gather(*map(rollout, names), return_exceptions=True)
 
         whole = self._settings.rollouts_per_group
-        first = self._settings.probe_rollouts or whole
+        first = min(self._settings.probe_rollouts or whole, whole)
         try:
             outcomes = await play(range(1, first + 1))
             if first < whole:

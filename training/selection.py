@@ -91,8 +91,9 @@ class ShuffledQuestions:
     def __init__(self, questions: Sequence[Question], settings: TrainerSettings) -> None:
         self._questions = list(questions)
         self._settings = settings
-        per_step = settings.groups_per_step + settings.max_extra_groups
-        _require_enough(len(self._questions), per_step if settings.max_extra_groups else 1, settings)
+        _require_enough(len(self._questions), 1, settings)
+        left = max(0, len(self._questions) - settings.groups_per_step)
+        per_step = settings.groups_per_step + min(settings.max_extra_groups, left)
         steps_per_epoch = max(1, math.ceil(len(self._questions) / per_step))
         self._batches: list[list[Question]] = []
         for epoch in range(math.ceil(settings.max_steps / steps_per_epoch)):
@@ -140,7 +141,7 @@ class LearnableQuestions:
         apart = kept_back <= len(order) / 2
         self._questions = order[kept_back:] if apart else order
         self._demonstrable = [question.scenario for question in (order[:kept_back] if apart else order)]
-        _require_enough(len(self._questions), settings.groups_per_step + settings.max_extra_groups, settings)
+        _require_enough(len(self._questions), settings.groups_per_step, settings)
         self._first_asked: dict[int, set[int]] = {}
 
     def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
@@ -220,6 +221,6 @@ def _require_enough(there: int, needed: int, settings: TrainerSettings) -> None:
     if not settings.max_steps or there >= needed:
         return
     raise BadInput(
-        f"a step may ask groups_per_step={settings.groups_per_step} + max_extra_groups={settings.max_extra_groups} questions, "
-        f"and there are {there} to choose from: lower them, or give more train questions"
+        f"a step asks groups_per_step={settings.groups_per_step} questions, and there are {there} to choose from: lower it, or "
+        "give more train questions"
     )

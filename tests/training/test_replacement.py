@@ -124,5 +124,5 @@ def test_a_group_ends_after_its_probes_if_all_of_them_are_correct(tmp_path: Path
         assert row.accuracy == pytest.approx((row.groups_replaced + 3 * 0.25) / len(row.questions))
     assert all(question % 2 for trained in backend.trained for question in trained)
 
-    with pytest.raises(ValueError, match="probe_rollouts=4 must be less than rollouts_per_group=4"):
-        settings(probe_rollouts=4, rollouts_per_group=4)
+    whole, _ = run(tmp_path / "whole", replacing(0, probe_rollouts=4), Solved())
+    assert all(question.rollouts == 4 for row in whole.history[1:] for question in row.questions)

@@ -134,18 +134,18 @@ def test_without_verdicts_learnability_is_refused(tmp_path: Path) -> None:
         train(tmp_path, learnability(), Silent())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"question_selection": "learnability", "groups_per_step": 41},
-        {"question_selection": "learnability", "groups_per_step": 30, "max_extra_groups": 11},
-        {"groups_per_step": 30, "max_extra_groups": 11},
-    ],
-)
-def test_a_step_that_needs_more_questions_than_there_are_is_refused_before_anything_is_spent(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_step_that_needs_more_questions_than_there_are_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
     task = ToyTask()
-    with pytest.raises(BadInput, match=r"there are 40 to choose from: lower them, or give more train questions$"):
-        train(tmp_path, settings(demonstrations=20 * ("question_selection" in changes), **changes), task)
+    rules = settings(demonstrations=20, question_selection="learnability", groups_per_step=41)
+    with pytest.raises(BadInput, match=r"there are 40 to choose from: lower it, or give more train questions$"):
+        train(tmp_path, rules, task)
     assert not task.asked and not task.demonstrated
+
+
+@pytest.mark.parametrize("selection", ["shuffled", "learnability"])
+def test_replacements_are_limited_to_the_questions_that_there_are(selection: str, tmp_path: Path) -> None:
+    rules = settings(
+        question_selection=selection, groups_per_step=36, max_extra_groups=11, min_reward_std=10, max_steps=1
+    )
+    row = train(tmp_path, rules, ToyTask()).history[-1]
+    assert len({question.index for question in row.questions}) == len(row.questions) == 40

@@ -39,7 +39,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
         ({"validate_every": 5, "stop_target": 0.0}, "above 0"),
         ({"stop_cost": 5}, "scoring=verifiable has none"),
         ({"demonstrations": 0, "max_steps": 0}, "nothing would be trained"),
-        ({"epochs": 2, "max_extra_groups": 1}, "with max_extra_groups there are none: set max_steps"),
+        ({"epochs": 2, "max_extra_groups": 1}, "with max_extra_groups=1 there are none: set max_extra_groups=0"),
         ({"epochs": 2, "question_selection": "learnability"}, "with question_selection=learnability there are none"),
     ],
 )
