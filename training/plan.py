@@ -35,7 +35,8 @@ class Pace(BaseModel):
 class Plan(BaseModel):
     """Estimates for a whole run, from its first step. `None` means unknown.
 
-    With `max_extra_groups` or `epochs`, rollouts, judge requests and all that follows from them are upper bounds.
+    With `max_extra_groups` or `epochs`, rollouts, judge requests and all that follows from them are upper bounds. With
+    `probe_rollouts`, replaced groups are counted as if they ended after their probes, as most do.
     """
 
     demonstrations: int
@@ -64,7 +65,8 @@ class Plan(BaseModel):
 def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
     """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
     groups_per_step = settings.groups_per_step + settings.max_extra_groups
-    per_step = groups_per_step * settings.rollouts_per_group
+    replaced = min(settings.probe_rollouts or settings.rollouts_per_group, settings.rollouts_per_group)
+    per_step = settings.groups_per_step * settings.rollouts_per_group + settings.max_extra_groups * replaced
     rollouts = settings.max_steps * per_step
     validations = 0
     if settings.validates:

@@ -31,6 +31,7 @@ def test_counts_of_a_run() -> None:
         demonstrations=96,
         validate_every=5,
         validation_questions=10,
+        max_extra_groups=0,
     )
     planned = plan(rules, max_turns=6, max_tokens=96, pace=PACE)
     assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (
@@ -50,7 +51,9 @@ def test_counts_of_a_run() -> None:
     assert (planned.judge_requests, planned.most_judge_cost) == (0, 0.0)
     assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
     asking_on = rules.model_copy(update={"max_extra_groups": 2})
-    assert plan(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
+    assert plan(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * (4 * 6 + 2 * 2)
+    whole = asking_on.model_copy(update={"probe_rollouts": None})
+    assert plan(whole, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
     twice = plan(rules.model_copy(update={"epochs": 2}), max_turns=6, max_tokens=96, pace=None)
     assert (twice.epochs, twice.questions_for_fewer_steps) == (2, 22), "44 questions are 11 steps of 4, 46 are 12"
 
@@ -71,6 +74,7 @@ def test_the_judges_price() -> None:
         max_steps=10,
         groups_per_step=4,
         rollouts_per_group=6,
+        max_extra_groups=0,
         max_context=1000,
         ruler_model="openai/gpt-4.1",
     )

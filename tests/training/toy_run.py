@@ -136,7 +136,10 @@ class Told(Progress):
 
 def settings(**changes: Any) -> TrainerSettings:
     values = {"max_steps": 6, "groups_per_step": 3, "rollouts_per_group": 4, "demonstrations": 5}
-    return TrainerSettings(**{**values, "validate_every": 0, "validation_questions": 10, **changes})
+    plain = {"probe_rollouts": None, "max_extra_groups": 0, "min_reward_std": 0.0, "learning_rate_schedule": "constant"}
+    return TrainerSettings(
+        **{**values, **plain, "scale_rewards": "group", "validate_every": 0, "validation_questions": 10, **changes}
+    )
 
 
 def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
