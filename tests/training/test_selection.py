@@ -145,7 +145,12 @@ def test_a_step_that_needs_more_questions_than_there_are_is_refused_before_anyth
 @pytest.mark.parametrize("selection", ["shuffled", "learnability"])
 def test_replacements_are_limited_to_the_questions_that_there_are(selection: str, tmp_path: Path) -> None:
     rules = settings(
-        question_selection=selection, groups_per_step=36, max_extra_groups=11, min_reward_std=10, max_steps=1
+        question_selection=selection,
+        groups_per_step=36,
+        max_extra_groups=11,
+        min_reward_std=10,
+        max_steps=1,
+        demonstrations=0,
     )
     row = train(tmp_path, rules, ToyTask()).history[-1]
     assert len({question.index for question in row.questions}) == len(row.questions) == 40
