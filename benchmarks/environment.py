@@ -37,11 +37,12 @@ from benchmarks.obvious_mailbox import ObviousMailbox
 from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Scenario
 from environment.scenarios import load_scenarios
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools
 from environment.words import content_words
+from training.errors import BadInput
 
 UNANSWERABLE = (49, 101, 129, 171, 208, 266, 327)
 """Questions of `corbt/enron_emails_sample_questions` that cannot be answered."""
@@ -73,7 +74,7 @@ def main() -> int:
             raise BadInput(f"--scratch {arguments.scratch} is not a folder")
         with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
             figures = measure(arguments, Path(scratch))
-    except BadInput as error:
+    except (BadInput, BadMail) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     print(json.dumps(figures))

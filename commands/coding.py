@@ -27,8 +27,8 @@ from tasks.coding.rewards import reward_function
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
 from training.errors import BadInput
-from training.plan import earlier_pace, plan
-from training.preflight import Check, preflight
+from training.plan import earlier_pace, plan_run
+from training.preflight import RunCheck, check_run
 from training.scoring import require_scoring
 from training.stopping import require_stop_rules
 
@@ -124,11 +124,11 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
     checks = []
     for name, look in (("task", task), ("sandbox", sandbox)):
         try:
-            checks.append(Check(name, True, look()))
+            checks.append(RunCheck(name, True, look()))
         except BadInput as error:
-            checks.append(Check(name, False, str(error)))
+            checks.append(RunCheck(name, False, str(error)))
         say(str(checks[-1]))
-    for check in preflight(training, training.base_model, models=MODELS, runs=RUNS):
+    for check in check_run(training, training.base_model, models=MODELS, runs=RUNS):
         say(str(check))
         checks.append(check)
     say("")
@@ -136,7 +136,9 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
     pace = earlier_pace(RUNS, training.base_model, training.backend)
-    for line in plan_lines(plan(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)):
+    for line in plan_lines(
+        plan_run(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)
+    ):
         say(line)
     say("nothing was trained (--dry-run)")
 

@@ -13,7 +13,7 @@ from zenml.client import Client
 
 from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.schema import Config, DataConfig, section
-from environment.errors import BadInput as BadMail
+from environment.errors import BadMail
 from reports.console import say
 from reports.page import write_text
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT, SCENARIOS

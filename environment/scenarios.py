@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from environment.email_db import Mailbox, MailDatabase
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import normalise_address, one_line, parse_query_date, storable
 from environment.models import Scenario
 from environment.sources.parquet import Question, has_split, parquet_questions
@@ -59,7 +59,7 @@ def load_scenarios(
     seed do not move a question to the other side. Train questions about a mail of a test question are dropped. `seed`
     decides which questions the limits keep, and their order. A limit of None keeps all.
 
-    Raise BadInput when a source cannot be read or no question is left.
+    Raise BadMail when a source cannot be read or no question is left.
     """
     rows = _read_questions(train_questions, test_questions, held_out_fraction, labelled=not unlabelled)
     excluded = {str(excluded_id) for excluded_id in excluded_ids}
@@ -125,14 +125,14 @@ class OpenScenario(NamedTuple):
 
 
 def open_scenario(scenario: Scenario, database: MailDatabase) -> OpenScenario:
-    """Look up the inbox and the gold mails of a scenario. Raise BadInput for an unknown inbox."""
+    """Look up the inbox and the gold mails of a scenario. Raise BadMail for an unknown inbox."""
     mailbox = database.mailbox(scenario.inbox_address, scenario.query_date)
     found = [database.resolve(message_id) for message_id in scenario.message_ids]
     return OpenScenario(mailbox, [email_id for email_id in found if email_id is not None])
 
 
 def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:
-    """Return the scenarios whose gold mails can all be found, in order. Raise BadInput when none is left."""
+    """Return the scenarios whose gold mails can all be found, in order. Raise BadMail when none is left."""
     dropped: dict[str, list[str]] = defaultdict(list)
     scenarios, kept = list(scenarios), []
     for scenario in scenarios:
@@ -154,7 +154,7 @@ def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]])
     report = ScenarioReport(read=read, scenarios=scenarios, dropped_ids=dict(sorted(dropped.items())))
     if not scenarios:
         why = ", ".join(f"{name} {count}" for name, count in report.dropped.items()) or "there were none"
-        raise BadInput(
+        raise BadMail(
             f"none of {read} questions can be used with these mails ({why}); do questions and mails belong together?"
         )
     return report
@@ -168,7 +168,7 @@ def _scenario(question: Question, split: Split, unlabelled: bool) -> tuple[Scena
     labelled = bool(question.answer.strip() and question.message_ids)
     try:
         query_date = parse_query_date(question.query_date)
-    except BadInput:
+    except BadMail:
         return None, "malformed_query_date"
     try:
         scenario = Scenario(

@@ -15,7 +15,7 @@ LEARN_LOOPS = OUTPUTS / "learn_loop"
 QUESTION_REPLIES = OUTPUTS / "question_replies"
 
 
-def code_of(*rooms: str) -> list[str]:
+def source_files(*rooms: str) -> list[str]:
     """Return the source files of `rooms`, relative to the checkout, for the cache policy of a step."""
     return [
         str(file.relative_to(ROOT))
@@ -28,7 +28,7 @@ def code_of(*rooms: str) -> list[str]:
 def code_digest(*rooms: str) -> str:
     """Return the SHA-256 of the source files of `rooms`, with their names."""
     digest = hashlib.sha256()
-    for name in code_of(*rooms):
+    for name in source_files(*rooms):
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256((ROOT / name).read_bytes()).digest())
     return digest.hexdigest()

@@ -13,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources.rfc822 import MAX_MAIL_BYTES, parse_mail
 
@@ -47,7 +47,7 @@ class Reading(Iterator[Email | DroppedMail]):
 
 
 class MboxFile(Iterable[Email | DroppedMail]):
-    """Return the mails of an mbox file in order. Raises BadInput when the file cannot be read."""
+    """Return the mails of an mbox file in order. Raises BadMail when the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,14 +57,14 @@ class MboxFile(Iterable[Email | DroppedMail]):
             file = self._path.open("rb")
             return Reading(self._mails(file), file, self._path.stat().st_size)
         except OSError as error:
-            raise BadInput(f"{self._path} cannot be read: {error.strerror}") from error
+            raise BadMail(f"{self._path} cannot be read: {error.strerror}") from error
 
     def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
         with file:
             try:
                 yield from mails_in(file, self._path.name)
             except OSError as error:
-                raise BadInput(f"{self._path} cannot be read to its end: {error.strerror}") from error
+                raise BadMail(f"{self._path} cannot be read to its end: {error.strerror}") from error
 
 
 def mails_in(file: BufferedReader, name: str) -> Iterator[Email | DroppedMail]:

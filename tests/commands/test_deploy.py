@@ -16,7 +16,6 @@ from zenml.deployers.local.local_deployer import LocalDeployerSettings
 from commands import deploy
 from commands.deploy import run_deploy
 from configs.loading import load_config
-from environment.errors import BadInput as BadKeys
 from pipelines.inference import inference_pipeline
 from serving.key_file import read_keys
 from serving.runner import with_keys
@@ -119,7 +118,7 @@ def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) 
 def test_an_invalid_key_file_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(content)
-    with pytest.raises(BadKeys, match="access_keys"):
+    with pytest.raises(BadInput, match="access_keys"):
         read_keys(file)
 
 

@@ -16,7 +16,6 @@ from commands.evaluate import require_evaluation
 from commands.train import require_training
 from configs.loading import load_config
 from configs.schema import Config
-from environment.errors import BadInput as BadQuestion
 from training.errors import BadInput
 
 FILE = Path(__file__).parents[2] / "configs" / "training_k8s.yaml"
@@ -40,7 +39,7 @@ def test_a_key_that_the_pods_have_is_not_needed_here() -> None:
     require_evaluation(config)
     with pytest.raises(BadInput, match="OPENAI_API_KEY"):
         require_training(here(config))
-    with pytest.raises(BadQuestion, match="baseline_model=openai/gpt-4.1 needs OPENAI_API_KEY"):
+    with pytest.raises(BadInput, match="baseline_model=openai/gpt-4.1 needs OPENAI_API_KEY"):
         require_evaluation(here(config.model_copy(update={"judge": "exact"})))
     with pytest.raises(BadInput, match="names no provider"):
         require_training(load_config(FILE, ["ruler_model=nobody"]))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.question_table import write_question_table
 from environment.sources.parquet import Question, has_split, parquet_questions
 
@@ -41,6 +41,6 @@ def test_an_earlier_table_is_replaced(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(BadInput, match="cannot write the questions"):
+    with pytest.raises(BadMail, match="cannot write the questions"):
         write_question_table(ROWS, tmp_path / "file" / "questions")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase, build_database, parse_query_date
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email
 
 LATE = datetime(2030, 1, 1)
@@ -274,7 +274,7 @@ def test_only_ids_of_own_and_past_mail_can_be_read(two_owners: MailDatabase, ema
 @settings(max_examples=200)
 @given(st.text())
 def test_free_text_is_no_known_address_and_no_message_id(two_owners: MailDatabase, text: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadMail) as caught:
         two_owners.mailbox(f"{text}?", LATE)
     assert len(str(caught.value).splitlines()) == 1
     assert two_owners.resolve(text) is None

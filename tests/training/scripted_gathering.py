@@ -14,7 +14,7 @@ import art
 from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
 
 import training.trainer
-from training.judge import JudgeUse
+from training.ruler import JudgeUse
 from training.settings import TrainerSettings
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun

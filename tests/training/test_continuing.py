@@ -11,7 +11,7 @@ import toy_run
 from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, settings
 
 from training.errors import BadInput
-from training.plan import plan
+from training.plan import plan_run
 from training.trainer import Trainer, TrainingRun
 
 WEIGHTS = b"an adapter's weights"
@@ -71,5 +71,5 @@ def test_invalid_starts_are_refused_and_the_plan_has_no_warm_start(tmp_path: Pat
         train(tmp_path / "run", adapter, ToyTask(), max_steps=0)
     with pytest.raises(BadInput, match="backend=serverless begins with the base model"):
         train(tmp_path / "run", adapter, ToyTask(), backend="serverless")
-    planned = plan(settings(continue_from="r1", validate_every=3), max_turns=1, max_tokens=1, pace=None)
+    planned = plan_run(settings(continue_from="r1", validate_every=3), max_turns=1, max_tokens=1, pace=None)
     assert (planned.demonstrations, planned.validation_rollouts) == (0, 30)

@@ -23,7 +23,7 @@ from scripted_gathering import (
 from toy_run import Told
 
 from training.gathering import Slots
-from training.judge import JudgeUse
+from training.ruler import JudgeUse
 from training.task import Policy
 
 

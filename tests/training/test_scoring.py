@@ -16,7 +16,7 @@ import pytest
 from judge_model import JudgeModel, by_id, one_short, prose, scores
 
 from training.errors import BadInput
-from training.judge import JudgeUse, RulerJudge
+from training.ruler import JudgeUse, RulerJudge
 from training.scoring import Scorer, require_scoring, scoring_sources
 from training.settings import TrainerSettings
 

@@ -12,7 +12,7 @@ from toy_run import Killed, ToyTask, settings, train
 
 from training.errors import BadInput
 from training.history import HISTORY_FILE, AskedQuestion, StepRecord, read_history
-from training.selection import Question, select_questions, success_beliefs
+from training.selection import TrainQuestion, select_questions, success_beliefs
 from training.task import Policy
 from training.trainer import TrainingRun
 
@@ -96,8 +96,8 @@ def test_a_resumed_run_asks_what_the_killed_one_would_have_asked(selection: str,
     assert asked(other) != asked(whole)
 
 
-def question(index: int, kind: str | None = None) -> Question:
-    return Question(index, index, kind)
+def question(index: int, kind: str | None = None) -> TrainQuestion:
+    return TrainQuestion(index, index, kind)
 
 
 def row(step: int, *questions: AskedQuestion, **values: Any) -> StepRecord:

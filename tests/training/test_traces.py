@@ -21,8 +21,8 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.progress import ForwardedProgress, Progress
 from training.traces import _Traced, traced
-from training.tracking import _Tracked
 from training.trainer import Trainer
+from training.wandb_log import _WandbLog
 
 EXPERIMENT = Experiment(
     name="first",
@@ -208,4 +208,4 @@ def test_who_listens_in_keeps_nothing_from_the_console() -> None:
     """A method that the forwarding class lacks is that of `Progress`, which tells nobody."""
     methods = {name for name in vars(Progress) if not name.startswith("_")}
     assert methods <= vars(ForwardedProgress).keys()
-    assert all(issubclass(wrapper, ForwardedProgress) for wrapper in (_Traced, _Tracked, LearnLoop))
+    assert all(issubclass(wrapper, ForwardedProgress) for wrapper in (_Traced, _WandbLog, LearnLoop))

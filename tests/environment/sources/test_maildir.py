@@ -14,7 +14,7 @@ import pytest
 from raw_mails import raw_mail
 
 from environment.email_db import build_database
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
 from environment.sources.detection import mail_source, source_files
@@ -154,7 +154,7 @@ def test_members_with_unsafe_names_and_links_are_reported_and_nothing_is_unpacke
 
 
 def one_line_of(source: Path) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadMail) as caught:
         build_database(mail_source(str(source)), source.parent / "built" / "mails.sqlite")
     assert "\n" not in str(caught.value) and str(source) in str(caught.value)
     assert not list(source.parent.glob("built/*"))
@@ -202,7 +202,7 @@ def test_an_invalid_source_is_a_one_line_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         assert words in one_line_of(tmp_path / name), name
     assert "there is no file" in one_line_of(tmp_path / "absent.mbox")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadMail, match="cannot be read"):
         mail_source("x" * 5_000)
 
 

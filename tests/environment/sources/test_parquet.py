@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from environment.email_db import build_database
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email
 from environment.sources.parquet import has_split, parquet_emails, parquet_questions
 
@@ -131,7 +131,7 @@ def test_questions_and_their_splits(tmp_path: Path) -> None:
 
 
 def one_line_of(*arguments: Any) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadMail) as caught:
         list(parquet_questions(*arguments) if arguments[1:] else parquet_emails(*arguments))
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)

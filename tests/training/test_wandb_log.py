@@ -11,7 +11,7 @@ import pytest
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.progress import Progress
-from training.tracking import is_tracked, tracked
+from training.wandb_log import logs_to_wandb, with_wandb
 
 
 class Told(Progress):
@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
 def test_offline_rows_are_in_the_runs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     told = Told()
-    with tracked(told, EXPERIMENT, tmp_path) as progress:
+    with with_wandb(told, EXPERIMENT, tmp_path) as progress:
         for step in (1, 2):
             progress.step(
                 StepRecord(step=step, phase="grpo", checkpoint_step=step, seconds=1.0, reward=0.123456 * step)
@@ -66,8 +66,8 @@ def test_without_a_key_nothing_is_tracked(tmp_path: Path, monkeypatch: pytest.Mo
     told = Told()
     for mode in ("disabled", "online"):
         monkeypatch.setenv("WANDB_MODE", mode)
-        assert not is_tracked()
-        with tracked(told, EXPERIMENT, tmp_path) as progress:
+        assert not logs_to_wandb()
+        with with_wandb(told, EXPERIMENT, tmp_path) as progress:
             assert progress is told
     monkeypatch.setenv("WANDB_API_KEY", "mine")
-    assert is_tracked()
+    assert logs_to_wandb()
