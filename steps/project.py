@@ -13,6 +13,7 @@ OUTPUTS = ROOT / "outputs"
 RUNS = OUTPUTS / "runs"
 LEARN_LOOPS = OUTPUTS / "learn_loop"
 QUESTION_REPLIES = OUTPUTS / "question_replies"
+_SOURCES = frozenset({".css", ".html", ".jinja", ".js", ".json", ".md", ".py", ".sql", ".toml", ".txt", ".yaml"})
 
 
 def source_files(*rooms: str) -> list[str]:
@@ -21,7 +22,7 @@ def source_files(*rooms: str) -> list[str]:
         str(file.relative_to(ROOT))
         for room in rooms
         for file in sorted((ROOT / room).rglob("*"))
-        if file.suffix in (".py", ".sql", ".txt", ".toml", ".jinja", ".yaml", ".json", ".md")
+        if file.suffix in _SOURCES
     ]
 
 

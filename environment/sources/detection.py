@@ -37,7 +37,7 @@ def mail_source(source: str) -> Iterable[Email | DroppedMail]:
         raise BadMail(f"{source[:200]} cannot be read: {error.strerror or error}") from error
 
 
-def source_files(source: str) -> Iterator[str]:
+def files_of(source: str) -> Iterator[str]:
     """Return the paths of the files of a local source, in order; an empty list if it is not local."""
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path):

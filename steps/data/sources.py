@@ -16,7 +16,7 @@ from environment.errors import BadMail
 from environment.feedback import rating_files, with_reviewed
 from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
-from environment.sources.detection import mail_source, source_files
+from environment.sources.detection import files_of, mail_source
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
 from steps.artifact_names import MAIL_DATABASE
 
@@ -71,7 +71,7 @@ def source_version(config: DataConfig) -> str:
     version = hashlib.sha256()
     for source in (config.emails, config.train_questions, config.test_questions):
         version.update(f"{source}\n".encode("utf-8", "surrogateescape"))
-        for path in source_files(source) if source and source != SYNTHETIC else ():
+        for path in files_of(source) if source and source != SYNTHETIC else ():
             version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
     for path in map(str, rating_files(config.reviewed_feedback) if config.reviewed_feedback else ()):
         version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))

@@ -17,7 +17,7 @@ from environment.email_db import build_database
 from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
-from environment.sources.detection import mail_source, source_files
+from environment.sources.detection import files_of, mail_source
 
 FILES = {
     "allen-p/_sent_mail/1.": raw_mail(1),
@@ -208,8 +208,8 @@ def test_an_invalid_source_is_a_one_line_error(tmp_path: Path) -> None:
 
 def test_files_of_a_source(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "maildir", FILES)
-    assert [os.path.relpath(path, root) for path in source_files(str(root))] == list(FILES)
-    assert list(source_files(str(root / "allen-p/inbox/2."))) == [str(root / "allen-p/inbox/2.")]
+    assert [os.path.relpath(path, root) for path in files_of(str(root))] == list(FILES)
+    assert list(files_of(str(root / "allen-p/inbox/2."))) == [str(root / "allen-p/inbox/2.")]
     (root / "train.parquet").touch()
-    assert list(source_files(str(root))) == [str(root / "train.parquet")]
-    assert list(source_files("someone/mails")) == list(source_files("x" * 5_000)) == []
+    assert list(files_of(str(root))) == [str(root / "train.parquet")]
+    assert list(files_of("someone/mails")) == list(files_of("x" * 5_000)) == []
