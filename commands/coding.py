@@ -18,7 +18,6 @@ from commands.pipeline_run import run_pipeline
 from configs.schema import CodingConfig, Config, EvaluationConfig, TrainingConfig, section
 from pipelines.coding import coding_evaluation_pipeline, coding_training_pipeline
 from reports.console import say
-from reports.page import write_text
 from steps.artifact_names import CHECKPOINT, CODING_MODEL_NAME, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.model_registry import production_version
@@ -27,6 +26,7 @@ from tasks.coding.rewards import reward_function
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
 from training.errors import BadInput
+from training.files import write_text
 from training.plan import earlier_pace, plan_run
 from training.preflight import RunCheck, check_run
 from training.scoring import require_scoring

@@ -15,11 +15,11 @@ from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.schema import Config, DataConfig, section
 from environment.errors import BadMail
 from reports.console import say
-from reports.page import write_text
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT, SCENARIOS
 from steps.data.sources import current_source_version, prepared_version, source_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
+from training.files import write_text
 
 
 class DataRun(BaseModel):

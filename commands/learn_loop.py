@@ -19,13 +19,13 @@ from commands.pipeline_run import run_pipeline
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig, section
 from reports.console import console, say
-from reports.page import write_text
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.learn_loop.world import source_version, sources_of, world_of
 from steps.project import LEARN_LOOPS, MODELS, ROOT, RUNS, learn_loop_code
 from tasks.outreach.webhook import require_webhook
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
+from training.files import write_text
 from training.plan import earlier_pace, plan_run
 from training.preflight import check_run
 from training.scoring import require_scoring
