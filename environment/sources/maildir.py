@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Self, cast
 from environment.errors import BadMail
 from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
-from environment.sources.mbox import Reading, mails_in
+from environment.sources.mbox import MailFile, mails_in
 
 COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -86,24 +86,14 @@ def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, lis
         yield folder, sorted(names)
 
 
-class MailArchive(Iterable[Email | DroppedMail]):
+class MailArchive(MailFile):
     """The mails of a tar archive, plain or compressed (gzip, bzip2, xz), in its order.
 
     The archive is read as a stream and nothing is unpacked; members whose name leads out of the archive are reported as
     `unsafe_name`. Raises BadMail during iteration if the file is not an archive, damaged or truncated.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __iter__(self) -> Iterator[Email | DroppedMail]:
-        try:
-            file = self._path.open("rb")
-            return Reading(self._mails(file), file, self._path.stat().st_size)
-        except OSError as error:
-            raise BadMail(f"{self._path} cannot be read: {error.strerror}") from error
-
-    def _mails(self, file: BinaryIO) -> Iterator[Email | DroppedMail]:
+    def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
         with file:
             try:
                 yield from self._members(decompressed(file))

@@ -8,6 +8,7 @@ a file of any size once, with one mail in memory.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -46,8 +47,8 @@ class Reading(Iterator[Email | DroppedMail]):
         return self._count * max(0, self._size - read) // read if read else 0
 
 
-class MboxFile(Iterable[Email | DroppedMail]):
-    """Return the mails of an mbox file in order. Raises BadMail when the file cannot be read."""
+class MailFile(ABC, Iterable[Email | DroppedMail]):
+    """The mails of one file, in its order. Raises BadMail during iteration when the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,6 +59,14 @@ class MboxFile(Iterable[Email | DroppedMail]):
             return Reading(self._mails(file), file, self._path.stat().st_size)
         except OSError as error:
             raise BadMail(f"{self._path} cannot be read: {error.strerror}") from error
+
+    @abstractmethod
+    def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
+        """Yield the mails of the open file, and close it."""
+
+
+class MboxFile(MailFile):
+    """The mails of an mbox file."""
 
     def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
         with file:

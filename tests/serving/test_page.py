@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import BROWSER, Tab, browser
+from browser import Tab, browser
+from chromium import BROWSER
 from scripted_service import ScriptedPolicy, scripted_app, served
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +13,7 @@ from typing import Any
 
 import art
 import pytest
+from local_server import running
 from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
 
 from tasks.outreach.loop import LearnLoop
@@ -88,18 +88,14 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def weave_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceServer]:
     server = TraceServer()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     for name, value in {
         **{"WANDB_BASE_URL": address, "WF_TRACE_SERVER_URL": address, "WANDB_API_KEY": "k" * 40},
         **{"WEAVE_PROJECT": "team/mail", "WEAVE_DISABLED": "false"},
     }.items():
         monkeypatch.setenv(name, value)
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server
 
 
 class Talking(ToyTask):
