@@ -123,9 +123,9 @@ def _rewards(settings: TrainerSettings) -> str:
 def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> str:
     free = free_memory(settings)
     if free is None:
-        return "not told"
+        return "unknown"
     if settings.backend == "torch" and gpu_memory() is None and access.parameters is not None:
-        needed = require_memory(base_model, access.parameters, settings.torch, free=free, beside=_LEAST_MEMORY)
+        needed = require_memory(base_model, access.parameters, settings.torch, free=free, reserved=_LEAST_MEMORY)
     else:
         needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (access.weight_bytes or 0)
         if free < needed:

@@ -32,9 +32,7 @@ def main() -> None:
 
         decode(1)
         seconds, sampled = fastest(lambda: decode(job.decode_tokens), job.repeats)
-    assert sampled == slots * job.decode_tokens, (
-        f"every reply has the length that it was told, but {sampled} tokens came"
-    )
+    assert sampled == slots * job.decode_tokens, f"every reply has the requested length, but {sampled} tokens came"
     print(json.dumps({"seconds": seconds, "sampled_tokens": sampled}))
 
 

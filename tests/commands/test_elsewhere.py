@@ -75,15 +75,19 @@ def test_the_judge_of_an_evaluation_elsewhere_needs_no_key_here() -> None:
 def test_the_judge_of_an_evaluation_here_is_missed_before_the_training(capsys: pytest.CaptureFixture[str]) -> None:
     words = settings(judge="llm", step_settings="{train_agent: {step_operator: pods}}")
     assert run.main(["--pipeline", "all", *words]) == 2
-    told = capsys.readouterr().err
-    assert "judge=llm asks openai/gpt-4.1, which needs OPENAI_API_KEY" in told and told.count("\n") == 1
+    recorded = capsys.readouterr().err
+    assert "judge=llm asks openai/gpt-4.1, which needs OPENAI_API_KEY" in recorded and recorded.count("\n") == 1
 
 
 def test_a_plan_for_a_cluster_says_nothing_of_this_machines_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config(FILE, SYNTHETIC)
     run_plan(config)
-    told = capsys.readouterr().out
-    assert "checked in the pod that trains" in told and "CUDA" not in told and "rollouts       at most 160" in told
+    recorded = capsys.readouterr().out
+    assert (
+        "checked in the pod that trains" in recorded
+        and "CUDA" not in recorded
+        and "rollouts       at most 160" in recorded
+    )
     with pytest.raises(BadInput):
         run_plan(here(config))
     assert "CUDA GPU" in capsys.readouterr().out

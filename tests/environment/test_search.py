@@ -103,8 +103,10 @@ def test_of_equally_good_mails_the_newest_comes_first(database_of: Build) -> Non
 
 def test_of_equally_good_mails_one_that_asks_comes_last(database_of: Build) -> None:
     asked = mail(5, subject="Lunch", body="Does anybody have the lunch list?", from_address="5@x.example")
-    told = [mail(n, subject="Lunch", body="Here is the lunch list.", from_address=f"{n}@x.example") for n in (3, 4)]
-    mailbox = database_of([asked, *told]).mailbox(OWNER, LATE)
+    statements = [
+        mail(n, subject="Lunch", body="Here is the lunch list.", from_address=f"{n}@x.example") for n in (3, 4)
+    ]
+    mailbox = database_of([asked, *statements]).mailbox(OWNER, LATE)
     assert [hit.message_id for hit in mailbox.search(["lunch list"])] == [
         "<4@example.com>",
         "<3@example.com>",

@@ -101,7 +101,7 @@ def test_the_training_page(tmp_path: Path) -> None:
 
 def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> None:
     def prediction(policy: str, correct: bool) -> dict:
-        told = {
+        recorded = {
             "policy": policy,
             "scenario_id": "q1",
             "kind": "date",
@@ -110,7 +110,7 @@ def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> No
             "correct": correct,
         }
         turns = [{"role": "assistant", "content": f"{policy} {HOSTILE}"}]
-        return told | {
+        return recorded | {
             "answer": "5 pm",
             "outcome": "answered",
             "turns": 1,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import toy_run
-from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, settings
+from toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, settings
 
 from training.errors import BadInput
 from training.plan import plan_run
@@ -30,10 +30,12 @@ def adapter(tmp_path: Path) -> Path:
     return folder
 
 
-def train(folder: Path, adapter: Path, task: ToyTask, told: Told | None = None, **changes: Any) -> TrainingRun:
+def train(
+    folder: Path, adapter: Path, task: ToyTask, recorded: RecordedProgress | None = None, **changes: Any
+) -> TrainingRun:
     model = CountingModel(folder)
     rules = settings(continue_from="r1", **changes)
-    trainer = Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=told, start=adapter)
+    trainer = Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=recorded, start=adapter)
     return asyncio.run(trainer.run())
 
 

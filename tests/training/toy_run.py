@@ -116,7 +116,7 @@ class CountingBackend:
 Backend = TypeVar("Backend", bound=CountingBackend)
 
 
-class Told(Progress):
+class RecordedProgress(Progress):
     def __init__(self) -> None:
         self.rows: list[StepRecord] = []
         self.reasons: list[str] = []
@@ -137,14 +137,14 @@ def settings(**changes: Any) -> TrainerSettings:
     return TrainerSettings(**{**values, "validate_every": 0, "validation_questions": 10, **changes})
 
 
-def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
-    return run_with(CountingBackend, folder, rules, task, told)[0]
+def train(folder: Path, rules: TrainerSettings, task: ToyTask, recorded: RecordedProgress | None = None) -> TrainingRun:
+    return run_with(CountingBackend, folder, rules, task, recorded)[0]
 
 
 def run_with(
-    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, told: Told | None = None
+    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, recorded: RecordedProgress | None = None
 ) -> tuple[TrainingRun, Backend]:
     """A run and the backend of this kind that it was trained by."""
     model = CountingModel(folder)
     backend = kind(model)
-    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()), backend
+    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=recorded).run()), backend
