@@ -136,7 +136,7 @@ def measure_build(corpus: Corpus, scratch: Path) -> dict[str, Any]:
 
 
 def _build(design: str, corpus: Corpus, path: Path) -> tuple[int, float, float, int]:
-    """Mails kept, seconds in all, seconds of these in the source, peak memory in bytes."""
+    """Return the mails kept, seconds in all, seconds of these in the source, peak memory in bytes."""
     source = TimedSource(corpus)
     started = time.perf_counter()
     kept = build_database(source, path).kept if design == "ours" else obvious_mailbox.build(source, path)
@@ -151,7 +151,7 @@ def _build(design: str, corpus: Corpus, path: Path) -> tuple[int, float, float, 
 def measure_search(
     corpus: Corpus, database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario], queries: int
 ) -> dict[str, Any]:
-    """Milliseconds per search at p50 and p99, ten results, snippets included.
+    """Return milliseconds per search at p50 and p99, ten results, snippets included.
 
     Medians are over the queries for which the obvious design finds anything, p99 over all of them.
     """
@@ -224,7 +224,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 def measure_quality(
     database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario]
 ) -> dict[str, dict[str, float]]:
-    """Share of the questions whose gold mail is among the first 1, 5 and 10 hits of their content words."""
+    """Return the share of the questions whose gold mail is among the first 1, 5 and 10 hits of their content words."""
     progress("asking the questions")
     ranks: dict[str, list[int | None]] = {"ours": [], "obvious": []}
     for question in questions:

@@ -196,7 +196,7 @@ def _evaluate(
 
 
 def _other_in_production(key: str) -> UUID | None:
-    """Id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+    """Return the id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
     version = production_version(CODING_MODEL_NAME)
     checkpoint = version.get_artifact(CHECKPOINT) if version and version.name != key else None
     return checkpoint.id if checkpoint else None

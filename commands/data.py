@@ -62,9 +62,10 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 
 
 def version_of_source(data: DataConfig) -> str:
-    """Return the present version of the source.
+    """Return the current version of the source.
 
-    If the Hub does not answer, that of the latest data with these settings, if any.
+    If the Hub does not answer, return that of the
+    latest data with these settings, if any.
     """
     try:
         return current_source_version(data)

@@ -1,4 +1,4 @@
-"""The way of a question through the service: checks, queue, agent, reply, record."""
+"""Path of a question through the service: checks, queue, agent, reply, record."""
 
 from __future__ import annotations
 

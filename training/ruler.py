@@ -109,7 +109,7 @@ def read_rubric(settings: TrainerSettings) -> str | None:
 
 
 def litellm_parameters(settings: TrainerSettings) -> dict[str, Any]:
-    """Return the arguments of every request except its messages. LiteLLM must not retry, because this module does."""
+    """Return the arguments of every request except its messages. LiteLLM must not retry, because `repeated` does."""
     parameters: dict[str, Any] = {"drop_params": True, **settings.extra_litellm_params}
     parameters |= {"timeout": settings.ruler_timeout, "num_retries": 0}
     if settings.ruler_api_base is not None:

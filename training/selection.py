@@ -178,7 +178,7 @@ class LearnableQuestions:
 def success_beliefs(
     questions: Sequence[TrainQuestion], rows: Sequence[StepRecord], step: int, validation_questions: int
 ) -> dict[int, tuple[float, float]]:
-    """Question -> parameters of the Beta posterior of its success rate at step `step`.
+    """Map each question to the parameters of the Beta posterior of its success rate at step `step`.
 
     The prior of a question is the rate of its kind, that of a kind is the rate over all questions, validations included; each
     weighs `_PRIOR_ROLLOUTS` rollouts. Outcomes lose weight with age.

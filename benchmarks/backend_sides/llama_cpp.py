@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _complete(server: Any, job: Job, slot: int, tokens: int) -> int:
-    """How many tokens came."""
+    """Return the number of sampled tokens."""
     asked = {
         "prompt": job.decode_prompts[slot],
         "n_predict": tokens,

@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def roll_out(model: Any, job: Job) -> int:
-    """Tokens sampled in all turns of all conversations."""
+    """Return the number of tokens sampled in all turns of all conversations."""
     ids = [list(c.opening) for c in job.conversations]
     sampled = 0
     for turn in range(max(len(c.turns) for c in job.conversations)):
@@ -50,7 +50,7 @@ def roll_out(model: Any, job: Job) -> int:
 
 @torch.inference_mode()
 def generate(model: Any, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
-    """`limits[i]` tokens after `prompts[i]`, sampled at temperature 1."""
+    """Sample `limits[i]` tokens after `prompts[i]` at temperature 1."""
     width = max(map(len, prompts))
     padding = model.config.pad_token_id or 0
     ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts])

@@ -21,7 +21,7 @@ _FILE_ENDINGS = frozenset({".bz2", ".gz", ".mbox", ".parquet", ".tar", ".tgz", "
 
 
 def mail_source(source: str) -> Iterable[Email | DroppedMail]:
-    """The mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
+    """Return the mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
 
     It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadMail if the source is
     missing, unreadable, empty or of an unknown format: for local sources at once, for the Hub when iteration starts.
