@@ -64,8 +64,7 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 def version_of_source(data: DataConfig) -> str:
     """Return the current version of the source.
 
-    If the Hub does not answer, return that of the
-    latest data with these settings, if any.
+    If the Hub does not answer, return that of the latest data with these settings, if any.
     """
     try:
         return current_source_version(data)
