@@ -66,23 +66,18 @@ def load_scenarios(
     dropped: dict[str, list[str]] = defaultdict(list)
     usable: dict[str, dict[str, Scenario]] = {"train": {}, "test": {}}
     for question, split in rows:
-        scenario, reason = None, None
         if question.id in excluded:
-            reason = "excluded_id"
+            found: Scenario | str = "excluded_id"
         elif question.id in usable[split]:
-            reason = "repeated_id"
+            found = "repeated_id"
         elif question.how_realistic < min_realism:
-            reason = "unrealistic"
+            found = "unrealistic"
         else:
-            scenario, reason = _scenario(question, split, unlabelled)
-        if scenario is not None:
-            scenario, reason = _grounded(scenario, database)
-        if scenario is not None and len(scenario.message_ids) > max_messages:
-            reason = "too_many_messages"
-        if scenario is None or reason is not None:
-            dropped[reason or "malformed"].append(question.id)
+            found = _usable(question, split, database, max_messages=max_messages, unlabelled=unlabelled)
+        if isinstance(found, str):
+            dropped[found].append(question.id)
         else:
-            usable[split][question.id] = scenario
+            usable[split][question.id] = found
     for scenario_id in about_tested_mails(usable["train"].values(), usable["test"].values(), database):
         dropped["mail_of_a_test_question"].append(scenario_id)
         del usable["train"][scenario_id]
@@ -144,10 +139,22 @@ def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> Sc
     return _report(len(scenarios), kept, dropped)
 
 
-def scenario_of(question: Question, split: Split, database: MailDatabase) -> tuple[Scenario | None, str | None]:
+def scenario_of(
+    question: Question, split: Split, database: MailDatabase, *, unlabelled: bool = False
+) -> tuple[Scenario | None, str | None]:
     """Return the question as a scenario that the database can answer, or the reason why it cannot."""
-    scenario, reason = _scenario(question, split, unlabelled=False)
+    scenario, reason = _scenario(question, split, unlabelled)
     return (None, reason) if scenario is None else _grounded(scenario, database)
+
+
+def _usable(
+    question: Question, split: Split, database: MailDatabase, *, max_messages: int, unlabelled: bool
+) -> Scenario | str:
+    """Return the question as a scenario, or the reason to drop it."""
+    scenario, reason = scenario_of(question, split, database, unlabelled=unlabelled)
+    if scenario is None:
+        return reason or "malformed"
+    return scenario if len(scenario.message_ids) <= max_messages else "too_many_messages"
 
 
 def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]]) -> ScenarioReport:
