@@ -60,7 +60,7 @@ def test_a_dry_run_registers_nothing(found: list[StackCheck], capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_what_is_missing_is_one_line(
+def test_a_missing_requirement_is_one_line(
     found: list[StackCheck], capsys: pytest.CaptureFixture[str], dry_run: bool
 ) -> None:
     found += [NO_GPU, StackCheck("registry", False, "x does not answer", "check container_registry")]

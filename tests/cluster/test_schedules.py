@@ -51,7 +51,9 @@ def test_rejected_cron_expressions(expression: str, named: str) -> None:
     assert named in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_what_only_the_cluster_refuses_leaves_no_schedule(cluster: ApiServer, kubernetes_stack: Client) -> None:
+def test_expressions_that_only_the_cluster_refuses_leave_no_schedule(
+    cluster: ApiServer, kubernetes_stack: Client
+) -> None:
     for expression in ("0 2 * * 7", "0 2 * * mon-sun", "30-10 2 * * *", "0 2 L * *"):
         schedules.require_cron(expression)
     cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 422

@@ -65,7 +65,7 @@ def test_registering_again_changes_nothing(client: Client) -> None:
     } == identifiers
 
 
-def test_a_change_updates_only_what_it_concerns(client: Client) -> None:
+def test_a_change_updates_only_the_components_it_concerns(client: Client) -> None:
     register("tested", components_of(settings(artifact_store_endpoint="https://minio.example.com")))
     changed = components_of(settings(artifact_store="s3://other", kubernetes_namespace="training"))
     updates = {str(change) for change in planned_changes("tested", changed) if change.action != "keep"}

@@ -79,7 +79,7 @@ def test_the_judge_of_an_evaluation_here_is_missed_before_the_training(capsys: p
     assert "judge=llm asks openai/gpt-4.1, which needs OPENAI_API_KEY" in recorded and recorded.count("\n") == 1
 
 
-def test_a_plan_for_a_cluster_says_nothing_of_this_machines_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_for_a_cluster_ignores_this_machines_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config(FILE, SYNTHETIC)
     run_plan(config)
     recorded = capsys.readouterr().out

@@ -197,7 +197,7 @@ def test_a_full_disk_is_one_clear_line(
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_what_goes_wrong_in_the_indexer_ends_the_build_and_the_indexer(
+def test_an_error_in_the_indexer_ends_the_build_and_the_indexer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(email_db_build, "_MAILS_PER_BATCH", size)

@@ -83,7 +83,7 @@ def test_no_mail_is_trained_on_and_tested_under_another_message_id(
 
 
 @pytest.mark.parametrize("change", [{"review": "yes"}, {"question": 5}, {"message_ids": "x"}])
-def test_a_file_that_is_no_rating_is_named(tmp_path: Path, database: MailDatabase, change: dict[str, Any]) -> None:
+def test_a_file_without_a_rating_is_named(tmp_path: Path, database: MailDatabase, change: dict[str, Any]) -> None:
     rate(tmp_path / "f", "a", "train", **change) if "review" not in change else rate(tmp_path / "f", "a", "yes")
     with pytest.raises(BadMail, match="a.yaml"):
         with_reviewed(report(), tmp_path / "f", database)

@@ -87,7 +87,7 @@ def test_every_line_is_said_or_quoted(parts: list[str]) -> None:
     assert sorted(own + quoted) == sorted(body)
 
 
-def test_a_mail_is_shown_without_what_says_nothing() -> None:
+def test_a_mail_is_shown_without_empty_lines_and_rules() -> None:
     body = """Ann,
 
     Room   4B it is.

@@ -197,7 +197,7 @@ def test_a_snippet_shows_numbers_whole(database_of: Build) -> None:
     assert len(shown) == 3 and all("555-0173" in snippet for snippet in shown)
 
 
-def test_filters_by_person_match_addresses_and_what_is_before_the_at_sign(database_of: Build) -> None:
+def test_filters_by_person_match_addresses_and_local_parts(database_of: Build) -> None:
     mailbox = database_of(
         [
             mail(1, from_address="bob.ray@example.com"),
@@ -275,7 +275,7 @@ def test_only_ids_of_own_and_past_mail_can_be_read(two_owners: MailDatabase, ema
 
 @settings(max_examples=200)
 @given(st.text())
-def test_free_text_is_no_known_address_and_no_message_id(two_owners: MailDatabase, text: str) -> None:
+def test_free_text_is_neither_a_known_address_nor_a_message_id(two_owners: MailDatabase, text: str) -> None:
     with pytest.raises(BadMail) as caught:
         two_owners.mailbox(f"{text}?", LATE)
     assert len(str(caught.value).splitlines()) == 1

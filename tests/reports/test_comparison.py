@@ -36,7 +36,7 @@ def run(label: str, steps: int = 7, gain: float = 0.1, **config: object) -> Comp
     return ComparedRun(label, experiment, [warm, *rows])
 
 
-def test_what_each_run_reached_and_where_they_differ() -> None:
+def test_the_table_has_the_figures_of_each_run_and_the_settings_that_differ() -> None:
     shown = dict(
         facts([run("a", learning_rate=1e-4, lora_rank=8), run("b", gain=0.2, learning_rate=2e-4, lora_rank=8)])
     )

@@ -102,7 +102,7 @@ def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: 
     assert [request["max_completion_tokens"] for request in policy.requests] == [1]
 
 
-def test_events_tell_what_happens(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_events_describe_the_episode_in_order(client: TestClient, policy: ScriptedPolicy) -> None:
     policy.answer = 'room 4B – "näher" 😀'
     recorded = events(client)
     kinds = [kind for kind, _ in recorded if kind != "token"]

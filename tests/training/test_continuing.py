@@ -48,7 +48,7 @@ def test_the_first_rollouts_are_those_of_the_start_and_nothing_is_demonstrated(t
     assert run.history[0].checkpoint_digest is not None
 
 
-def test_the_start_is_validated_and_stays_the_result_when_nothing_beats_it(
+def test_the_start_is_validated_and_is_the_result_if_no_step_improves(
     tmp_path: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(toy_run.SKILL, 0, 1.0)

@@ -111,7 +111,7 @@ def test_few_slots_go_to_the_earlier_step_and_a_group_to_the_policy_that_is_the_
     assert [task.versions[question] for question in backend.trained[1]] == [{1}, {2}, {2}]
 
 
-def test_a_validation_does_not_wait_for_what_is_gathered_ahead(tmp_path: Path) -> None:
+def test_a_validation_does_not_wait_for_rollouts_gathered_ahead(tmp_path: Path) -> None:
     rules = {"max_steps": 2, "max_concurrent": 2, "validate_every": 1, "validation_questions": 5}
     asked = questions(tmp_path / "plain", **rules)
     validated = asyncio.Event()

@@ -25,7 +25,7 @@ from training.task import Policy, RolloutError
 
 
 @pytest.mark.parametrize("bound", [1, 2])
-def test_a_killed_run_asks_again_what_was_only_gathered_ahead(bound: int, tmp_path: Path) -> None:
+def test_a_killed_run_repeats_rollouts_that_were_only_gathered_ahead(bound: int, tmp_path: Path) -> None:
     rules = ahead(bound, max_steps=4, validate_every=2, validation_questions=2)
     whole = questions(tmp_path / "plain", max_steps=4, validate_every=2, validation_questions=2)
     for number in range(1, 4 * 12 + 6, 5):
@@ -50,7 +50,7 @@ def test_a_killed_run_asks_again_what_was_only_gathered_ahead(bound: int, tmp_pa
 @pytest.mark.parametrize(
     "rules", [{"stop_tokens": 300}, {"validate_every": 1, "stop_target": 0.6, "validation_questions": 5}]
 )
-def test_a_stop_rule_cancels_what_was_gathered_ahead(rules: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stop_rule_cancels_rollouts_gathered_ahead(rules: dict[str, Any], tmp_path: Path) -> None:
     expected, plain = run(tmp_path / "plain", ahead(0, **rules), Scripted())
     cancelled = []
     last = set(plain.trained[-1])
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_is_sampled_from_is_not_deleted_until_then(tmp_path: P
     assert sorted(path.name for path in finished.checkpoint.parent.iterdir()) == ["0001", "0007", "0008"]
 
 
-def test_errors_ahead_are_told_when_their_step_comes_and_what_is_finished_stays(tmp_path: Path) -> None:
+def test_errors_of_a_step_gathered_ahead_are_reported_at_their_step_and_finished_work_is_kept(tmp_path: Path) -> None:
     asked = questions(tmp_path / "plain", max_steps=3)
     refused = asyncio.Event()
 

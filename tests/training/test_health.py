@@ -66,7 +66,7 @@ def monitored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Monitored:
     return Monitored(tmp_path, monkeypatch)
 
 
-def test_says_nothing_of_a_healthy_machine(monitored: Monitored) -> None:
+def test_a_healthy_machine_gives_no_warning(monitored: Monitored) -> None:
     assert monitored.looks() == []
 
 
@@ -151,7 +151,7 @@ def test_little_disk_is_said_of_the_run_and_of_temporary_files(monitored: Monito
     assert f"on the disk of the run ({tmp_path})" in of_run and "on the disk of temporary files" in of_temporary
 
 
-def test_a_folder_that_stays_half_written(monitored: Monitored, tmp_path: Path) -> None:
+def test_a_folder_that_remains_half_written(monitored: Monitored, tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / "art" / f".{name}.partial").mkdir(parents=True)
     long_ago = time.time() - 7200
@@ -232,7 +232,7 @@ class Slow(ToyTask):
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.05, 1), (0, 0)])
-def test_a_training_is_looked_after_and_says_it_in_its_history(
+def test_health_warnings_of_a_training_are_in_its_history(
     seconds: float, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(

@@ -128,7 +128,9 @@ def failures(rules: TrainerSettings, base_model: Path | str, folder: Path) -> di
     return {check.name: check.found for check in checks if not check.ok}
 
 
-def test_what_is_missing_is_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_preflight_checks_name_what_is_missing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("OPENAI_API_KEY", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     assert failures(TrainerSettings(), base, tmp_path) == {}

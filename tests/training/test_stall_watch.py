@@ -81,7 +81,7 @@ def test_a_warning_that_fails_is_not_the_last(clock: Clock, recorded: list[str])
         assert watch._thread.is_alive()
 
 
-def test_what_is_done_ahead_of_its_step_is_named_last(clock: Clock, recorded: list[str]) -> None:
+def test_calls_ahead_of_their_step_are_named_last(clock: Clock, recorded: list[str]) -> None:
     with (
         CallWatch(0.2, recorded.append) as watch,
         watch.call("rollout of step 3", turn=3),

@@ -31,7 +31,7 @@ def test_the_warm_start_keeps_the_order_of_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("demonstrations", "apart"), [(22, True), (23, False)])
-def test_what_the_steps_ask_is_not_demonstrated_as_far_as_there_is_enough_else(
+def test_questions_of_the_steps_are_not_demonstrated_if_there_are_enough_others(
     tmp_path: Path, demonstrations: int, apart: bool
 ) -> None:
     task = ToyTask()
@@ -289,7 +289,7 @@ def test_a_share_of_the_transcripts_is_kept(tmp_path: Path, share: float, least:
     assert least <= model.kept <= most
 
 
-def test_what_fails_once_is_asked_again(tmp_path: Path) -> None:
+def test_a_question_that_fails_once_is_asked_again(tmp_path: Path) -> None:
     class FailsOnce(ToyTask):
         def __init__(self) -> None:
             super().__init__()
@@ -333,7 +333,7 @@ def test_a_validation_that_takes_most_of_the_questions_is_a_warning(tmp_path: Pa
         assert [warning[:50] for warning in recorded.warnings] == [warning[:50] for warning in warnings]
 
 
-def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:
+def test_a_task_without_verdicts_cannot_be_validated_by_accuracy(tmp_path: Path) -> None:
     class Unjudged(ToyTask):
         async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
             trajectory = await super().rollout(policy, scenario)

@@ -85,7 +85,7 @@ def test_the_best_checkpoint_is_the_one_that_wins_most_and_accuracy_stays_empty(
     assert train(tmp_path, settings(judge, max_steps=5), Unlabelled()).history == run.history
 
 
-def test_a_judge_that_prefers_a_place_says_nothing(judge: JudgeModel, tmp_path: Path) -> None:
+def test_a_judge_that_prefers_a_position_gives_a_tie(judge: JudgeModel, tmp_path: Path) -> None:
     judge.reply = lambda ids, asked: scores({id: 1.0 - 0.1 * place for place, id in enumerate(ids)})
     run = train(tmp_path, settings(judge, max_steps=2), Unlabelled())
     assert rates(run) == [0.5, 0.5, 0.5]
