@@ -127,7 +127,7 @@ def test_a_validation_does_not_wait_for_rollouts_gathered_ahead(tmp_path: Path) 
                 validated.set()
 
     recorded = Tells()
-    run(tmp_path / "ahead", ahead(1, **rules), Scripted(play=play), recorded=recorded)
+    run(tmp_path / "ahead", ahead(1, **rules), Scripted(play=play), progress=recorded)
     assert [row.validation_errors for row in recorded.rows] == [0, 0, 0] and recorded.rows[2].off_policy_steps == 1
 
 
@@ -150,22 +150,11 @@ def test_the_judges_cost_is_in_the_row_of_the_step_that_it_was_for(tmp_path: Pat
 
 
 def test_each_bar_of_the_progress_is_filled_by_its_own_stage(tmp_path: Path) -> None:
-    class Bars(RecordedProgress):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stages: list[list[Any]] = []
-
-        def stage(self, description: str, total: int) -> None:
-            self.stages.append([description, total, 0])
-
-        def advance(self) -> None:
-            self.stages[-1][2] += 1
-
     async def briefly(*_: Any) -> None:
         for _ in range(30):
             await asyncio.sleep(0)
 
-    bars = Bars()
+    bars = RecordedProgress()
     run(
         tmp_path, ahead(2, max_steps=4, validate_every=2, validation_questions=4), Scripted(play=briefly), briefly, bars
     )

@@ -64,7 +64,7 @@ def test_a_stop_rule_cancels_rollouts_gathered_ahead(rules: dict[str, Any], tmp_
                 raise
 
     recorded = RecordedProgress()
-    finished, backend = run(tmp_path / "ahead", ahead(2, **rules), Scripted(play=hang), recorded=recorded)
+    finished, backend = run(tmp_path / "ahead", ahead(2, **rules), Scripted(play=hang), progress=recorded)
     assert finished.stopped == expected.stopped
     assert len(finished.history) == len(expected.history) and backend.trained == plain.trained
     assert cancelled and not last & set(cancelled)

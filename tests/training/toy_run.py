@@ -117,10 +117,22 @@ Backend = TypeVar("Backend", bound=CountingBackend)
 
 
 class RecordedProgress(Progress):
+    """Keeps the events of a run. `stages` has the name, the total and the finished parts of each stage."""
+
     def __init__(self) -> None:
         self.rows: list[StepRecord] = []
         self.reasons: list[str] = []
         self.warnings: list[str] = []
+        self.stages: list[list[Any]] = []
+
+    def stage(self, description: str, total: int) -> None:
+        self.stages.append([description, total, 0])
+
+    def extend(self, parts: int) -> None:
+        self.stages[-1][1] += parts
+
+    def advance(self) -> None:
+        self.stages[-1][2] += 1
 
     def step(self, row: StepRecord) -> None:
         self.rows.append(row)
@@ -137,14 +149,14 @@ def settings(**changes: Any) -> TrainerSettings:
     return TrainerSettings(**{**values, "validate_every": 0, "validation_questions": 10, **changes})
 
 
-def train(folder: Path, rules: TrainerSettings, task: ToyTask, recorded: RecordedProgress | None = None) -> TrainingRun:
-    return run_with(CountingBackend, folder, rules, task, recorded)[0]
+def train(folder: Path, rules: TrainerSettings, task: ToyTask, progress: RecordedProgress | None = None) -> TrainingRun:
+    return run_with(CountingBackend, folder, rules, task, progress)[0]
 
 
 def run_with(
-    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, recorded: RecordedProgress | None = None
+    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, progress: RecordedProgress | None = None
 ) -> tuple[TrainingRun, Backend]:
     """A run and the backend of this kind that it was trained by."""
     model = CountingModel(folder)
     backend = kind(model)
-    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=recorded).run()), backend
+    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=progress).run()), backend
