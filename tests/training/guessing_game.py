@@ -91,13 +91,13 @@ class GuessingGame:
                     break
                 guesses.append(number)
                 if number != scenario and len(guesses) < CALLS:
-                    reply = {
+                    hint = {
                         "role": "tool",
                         "tool_call_id": choice.message.tool_calls[0].id,
                         "content": observation(number, scenario),
                     }
-                    turns.append(reply)
-                    sent += [choice.message.model_dump(exclude_none=True), reply]
+                    turns.append(hint)
+                    sent += [choice.message.model_dump(exclude_none=True), hint]
         # A win is worth 1, less 0.1 per guess; a well-formed guess 0.1 anyway.
         reward = 1.1 - 0.1 * len(guesses) if scenario in guesses else 0.1 * min(len(guesses), 1)
         return art.Trajectory(
