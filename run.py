@@ -11,6 +11,7 @@ python run.py --pipeline learn-loop               an agent that writes e-mails a
 python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
 python run.py --pipeline compare A B              compare training runs, by name or key
 python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
+python run.py --help KEY                          a setting: what it does, allowed values, default, section
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "learn-loop", "all")
 
@@ -48,10 +49,29 @@ class _Arguments(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; `python run.py --help` explains every option\n")
 
 
+class _Help(argparse.Action):
+    """Print this help, or the description of one setting or of a section of settings."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if values is None:
+            parser.print_help()
+            parser.exit()
+        quiet_third_parties()
+        from configs.description import describe
+        from configs.schema import ConfigError
+
+        try:
+            print(describe(values))
+        except ConfigError as error:
+            parser.exit(2, f"error: {error}\n")
+        parser.exit()
+
+
 def parse_arguments(words: list[str]) -> argparse.Namespace:
     """Parse the command line without importing anything heavy."""
-    parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
     add = parser.add_argument
+    add("-h", "--help", action=_Help, nargs="?", metavar="KEY", help="this help, or a setting or section of settings")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
@@ -165,12 +185,12 @@ def main(words: list[str] | None = None) -> int:
     quiet_third_parties()
     from cluster.errors import RunFailed
     from configs.schema import ConfigError
-    from environment.errors import BadInput as BadMail
-    from training.errors import BadInput as BadTraining
+    from environment.errors import BadMail
+    from training.errors import BadInput
 
     try:
         execute(arguments)
-    except (ConfigError, BadMail, BadTraining) as error:
+    except (ConfigError, BadMail, BadInput) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except RunFailed as error:

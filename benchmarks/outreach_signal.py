@@ -48,7 +48,7 @@ class SoftmaxPolicy:
 def run(
     seed: int, arguments: argparse.Namespace, *, policy: bool, scores: bool, random_replies: bool
 ) -> dict[str, float]:
-    """One learn loop; returns the figures before and after on held-out prospects."""
+    """Run one learn loop. Return the figures on held-out prospects before and after it."""
     graph = synthetic_graph(seed)
     scenarios = synthetic_scenarios(seed, DEFAULTS.train_prospects, DEFAULTS.test_prospects)
     simulation = SimulatedProspects(graph, scenarios, seed, random_replies=random_replies)

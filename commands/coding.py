@@ -18,7 +18,6 @@ from commands.pipeline_run import run_pipeline
 from configs.schema import CodingConfig, Config, EvaluationConfig, TrainingConfig, section
 from pipelines.coding import coding_evaluation_pipeline, coding_training_pipeline
 from reports.console import say
-from reports.page import write_text
 from steps.artifact_names import CHECKPOINT, CODING_MODEL_NAME, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.model_registry import production_version
@@ -27,8 +26,9 @@ from tasks.coding.rewards import reward_function
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
 from training.errors import BadInput
-from training.plan import earlier_pace, plan
-from training.preflight import Check, preflight
+from training.files import write_text
+from training.plan import earlier_pace, plan_run
+from training.preflight import RunCheck, check_run
 from training.scoring import require_scoring
 from training.stopping import require_stop_rules
 
@@ -124,11 +124,11 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
     checks = []
     for name, look in (("task", task), ("sandbox", sandbox)):
         try:
-            checks.append(Check(name, True, look()))
+            checks.append(RunCheck(name, True, look()))
         except BadInput as error:
-            checks.append(Check(name, False, str(error)))
+            checks.append(RunCheck(name, False, str(error)))
         say(str(checks[-1]))
-    for check in preflight(training, training.base_model, models=MODELS, runs=RUNS):
+    for check in check_run(training, training.base_model, models=MODELS, runs=RUNS):
         say(str(check))
         checks.append(check)
     say("")
@@ -136,7 +136,9 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
     pace = earlier_pace(RUNS, training.base_model, training.backend)
-    for line in plan_lines(plan(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)):
+    for line in plan_lines(
+        plan_run(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)
+    ):
         say(line)
     say("nothing was trained (--dry-run)")
 
@@ -194,7 +196,7 @@ def _evaluate(
 
 
 def _other_in_production(key: str) -> UUID | None:
-    """Id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+    """Return the id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
     version = production_version(CODING_MODEL_NAME)
     checkpoint = version.get_artifact(CHECKPOINT) if version and version.name != key else None
     return checkpoint.id if checkpoint else None

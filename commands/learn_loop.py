@@ -19,15 +19,15 @@ from commands.pipeline_run import run_pipeline
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig, section
 from reports.console import console, say
-from reports.page import write_text
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.learn_loop.world import source_version, sources_of, world_of
 from steps.project import LEARN_LOOPS, MODELS, ROOT, RUNS, learn_loop_code
 from tasks.outreach.webhook import require_webhook
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
-from training.plan import earlier_pace, plan
-from training.preflight import preflight
+from training.files import write_text
+from training.plan import earlier_pace, plan_run
+from training.preflight import check_run
 from training.scoring import require_scoring
 from training.settings import TrainerSettings
 from training.stopping import require_stop_rules
@@ -144,14 +144,14 @@ def _say_plan(config: LearnLoopConfig, facts: int, scenarios: int) -> None:
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     say(f"graph          {config.graph}: {facts} facts, {scenarios} prospects")
     failed = []
-    for check in preflight(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
+    for check in check_run(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
         say(str(check))
         if not check.ok:
             failed.append(check)
     pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend) or earlier_pace(
         RUNS, config.base_model, config.backend
     )
-    for line in plan_lines(plan(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
+    for line in plan_lines(plan_run(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
     test = sum(1 for scenario in world_of(config)[1] if scenario.split == "test")
     say(f"evaluation     {4 * test * config.test_samples:,} e-mails to {test} held-out prospects")

@@ -86,7 +86,14 @@ _SERVICES = frozenset(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first."""
+    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first.
+
+    Tests marked `nightly` run only if `-m` names the mark.
+    """
+    if "nightly" not in config.option.markexpr:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if item not in nightly]
+        config.hook.pytest_deselected(items=nightly)
     tests = Path(__file__).parent
     for item in items:
         if not _SERVICES.isdisjoint(item.path.relative_to(tests).parts):

@@ -86,7 +86,7 @@ def test_a_backend_that_cannot_work_here_is_named(shared_checkout: Checkout, tin
     assert done.returncode == 2 and "WANDB_API_KEY" in done.stderr, done.stderr
 
 
-def test_no_clock_ends_what_is_watched_for_hanging(request: pytest.FixtureRequest) -> None:
+def test_tests_that_are_watched_for_hanging_have_no_time_limit(request: pytest.FixtureRequest) -> None:
     limit = request.node.get_closest_marker("timeout")
     assert limit is not None and limit.args == (0,)
 

@@ -30,10 +30,10 @@ from openai import OpenAIError
 from training.deadline import MovingDeadline
 from training.errors import BadInput
 from training.history import AskedQuestion
-from training.judge import JudgeUse, judge_name
 from training.progress import Progress
+from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
-from training.selection import Question, StepQuestions
+from training.selection import StepQuestions, TrainQuestion
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import Policy, RolloutError, Task
@@ -103,7 +103,7 @@ class Gathered:
 
 @dataclass
 class _Group:
-    question: Question
+    question: TrainQuestion
     replaces: bool
     scored: art.TrajectoryGroup | None
     failures: list[BaseException]
@@ -135,7 +135,7 @@ class _Step:
     deadline: MovingDeadline
 
     tasks: list[asyncio.Task[_Group]] = field(default_factory=list)
-    reserve: list[Question] = field(default_factory=list)
+    reserve: list[TrainQuestion] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
     ended: float = 0.0
     rollouts_ended: int = 0
@@ -207,7 +207,7 @@ class Gatherer:
         for question in questions.asked:
             self._ask(under_way, step, question, replaces=False)
 
-    def _ask(self, under_way: _Step, step: int, question: Question, *, replaces: bool) -> None:
+    def _ask(self, under_way: _Step, step: int, question: TrainQuestion, *, replaces: bool) -> None:
         number = len(under_way.tasks) + 1
         under_way.tasks.append(asyncio.create_task(self._group(under_way, step, number, question, replaces)))
 
@@ -259,7 +259,7 @@ class Gatherer:
                 return await self._task.rollout(policy, scenario)
         return await self._task.rollout(policy, scenario)
 
-    async def _group(self, under_way: _Step, step: int, number: int, question: Question, replaces: bool) -> _Group:
+    async def _group(self, under_way: _Step, step: int, number: int, question: TrainQuestion, replaces: bool) -> _Group:
         """Play and score one group, while others are still being played."""
         sampled_by: tuple[int, Policy] | None = None
 

@@ -86,7 +86,7 @@ class HealthMonitor:
                     )
 
     def _causes(self) -> Iterator[tuple[str, str]]:
-        """Return the present problems: an identifier, and a sentence with the figures."""
+        """Return the current problems: an identifier, and a sentence with the figures."""
         limits = self._limits
         yield from _processes(limits)
         yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())}, limits.disk_bytes)

@@ -12,7 +12,7 @@ from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
 from training.gpu_use import gpu_use
 from training.history import HISTORY_FILE, StepRecord, read_history
-from training.judge import request_price
+from training.ruler import request_price
 from training.settings import TrainerSettings
 
 _TOKENS_PER_VERDICT = 80
@@ -62,7 +62,7 @@ class Plan(BaseModel):
     pace: Pace | None
 
 
-def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
+def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
     """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
     groups_per_step = settings.groups_per_step + settings.max_extra_groups
     replaced = min(settings.probe_rollouts or settings.rollouts_per_group, settings.rollouts_per_group)

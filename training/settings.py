@@ -259,7 +259,7 @@ class TrainerSettings(BaseModel):
         default=None, ge=1, description="start no further step after this number of sampled tokens; null: no limit"
     )
 
-    # monitors
+    # alerts
     alert_share: float = Field(
         default=0.4, gt=0, le=1, description="share of rollouts with a suspicious habit that raises an alert"
     )

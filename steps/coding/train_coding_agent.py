@@ -26,7 +26,7 @@ from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
-from training.tracking import tracked
+from training.wandb_log import with_wandb
 
 
 @step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})
@@ -77,7 +77,7 @@ def train_coding_agent(
         with TrainingConsole(settings.max_steps) as console:
             experiment = experiment.resuming(run_folder)
             experiment.save(run_folder)
-            with tracked(console, experiment, run_folder) as told, traced(told, experiment) as progress:
+            with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
                 run = run_cancellable(
                     run_training(
                         task,

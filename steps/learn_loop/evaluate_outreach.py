@@ -14,7 +14,7 @@ from reports.learn_loop import learn_loop_html
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import graph_of, open_task
-from steps.project import code_of
+from steps.project import source_files
 from steps.published_model import base_model_files
 from tasks.outreach.evaluation import BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT, compare, write_to_all
 from tasks.outreach.feedback import SimulatedProspects
@@ -28,7 +28,11 @@ from training.task import Policy
 _BEFORE, _AFTER = "warm_start", "trained"
 
 
-@step(cache_policy=CachePolicy(file_dependencies=code_of("tasks/outreach", "training", "steps/learn_loop", "reports")))
+@step(
+    cache_policy=CachePolicy(
+        file_dependencies=source_files("tasks/outreach", "training", "steps/learn_loop", "reports")
+    )
+)
 def evaluate_outreach(
     config: LearnLoopConfig,
     run_id: str,

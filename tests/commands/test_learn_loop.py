@@ -55,9 +55,9 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
     assert "began with another graph and prospects: " in refusal()
     written(tmp_path, synthetic_scenarios(0, 4, 2))
     monkeypatch.setattr(learn_loop, "learn_loop_code", lambda: "today's")
-    told = refusal()
-    assert "first began with other code (commit abc) and cannot be resumed with today's" in told
-    assert "--set experiment=ANOTHER_NAME" in told
+    recorded = refusal()
+    assert "first began with other code (commit abc) and cannot be resumed with today's" in recorded
+    assert "--set experiment=ANOTHER_NAME" in recorded
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import art
 import pytest
-from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
+from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 from training.settings import TrainerSettings
 from training.trainer import Trainer
@@ -134,9 +134,9 @@ class Habitual(ToyTask):
 
 
 def trace(folder: Path, rules: TrainerSettings) -> Any:
-    model, task, told = CountingModel(folder), Habitual(), Told()
+    model, task, recorded = CountingModel(folder), Habitual(), RecordedProgress()
     backend = Tracing(model)
-    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run())
+    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=recorded).run())
     alerts = [[alert.name for alert in row.alerts] for row in run.history]
     return (
         backend.updates,
@@ -145,7 +145,7 @@ def trace(folder: Path, rules: TrainerSettings) -> Any:
         task.most_running,
         run.checkpoint_of,
         run.stopped,
-        told.reasons,
+        recorded.reasons,
         alerts,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import art
 import pytest
 from test_gathering import Scripted, comes, run
-from toy_run import Told, settings
+from toy_run import RecordedProgress, settings
 
 from training.settings import TrainerSettings
 from training.task import Policy
@@ -30,8 +30,8 @@ class Uneven(Scripted):
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_step_asks_on_until_its_groups_have_spread_or_the_bound_is_reached(ahead: int, tmp_path: Path) -> None:
-    told = Told()
-    finished, backend = run(tmp_path / "wide", replacing(10, max_steps_off_policy=ahead), Uneven(), told=told)
+    recorded = RecordedProgress()
+    finished, backend = run(tmp_path / "wide", replacing(10, max_steps_off_policy=ahead), Uneven(), progress=recorded)
     assert [len(trained) for trained in backend.trained] == [3, 3]
     for row, trained in zip(finished.history[1:], backend.trained, strict=True):
         odd = [question for question in row.questions if question.reward_std > 0]
@@ -89,22 +89,8 @@ def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path) -> None:
 
 
 def test_the_progress_of_a_step_grows_with_its_replacements(tmp_path: Path) -> None:
-    class Bars(Told):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stages: list[list[Any]] = []
-
-        def stage(self, description: str, total: int) -> None:
-            self.stages.append([description, total, 0])
-
-        def extend(self, parts: int) -> None:
-            self.stages[-1][1] += parts
-
-        def advance(self) -> None:
-            self.stages[-1][2] += 1
-
-    bars = Bars()
-    run(tmp_path, replacing(10), Uneven(), told=bars)
+    bars = RecordedProgress()
+    run(tmp_path, replacing(10), Uneven(), progress=bars)
     rollouts = [(total, done) for name, total, done in bars.stages if "rollouts" in name]
     assert all(total == done > 12 for total, done in rollouts)
 

@@ -127,7 +127,7 @@ def test_budgets_count_the_whole_run() -> None:
     assert stop_reason(rows({0: 0.1, 2: 0.2}, 2), tokens) == "320 tokens sampled of stop_tokens=320"
 
 
-def test_validation_comes_every_so_many_steps_and_at_the_end() -> None:
+def test_validation_runs_every_n_steps_and_at_the_end() -> None:
     settings = TrainerSettings(validate_every=3, max_steps=8)
     assert [last for last in range(9) if validation_due(rows({}, last), settings)] == [0, 3, 6, 8]
     settings = TrainerSettings(validate_every=3, max_steps=8, stop_seconds=300)

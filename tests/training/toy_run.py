@@ -118,11 +118,23 @@ class CountingBackend:
 Backend = TypeVar("Backend", bound=CountingBackend)
 
 
-class Told(Progress):
+class RecordedProgress(Progress):
+    """Keeps the events of a run. `stages` has the name, the total and the finished parts of each stage."""
+
     def __init__(self) -> None:
         self.rows: list[StepRecord] = []
         self.reasons: list[str] = []
         self.warnings: list[str] = []
+        self.stages: list[list[Any]] = []
+
+    def stage(self, description: str, total: int) -> None:
+        self.stages.append([description, total, 0])
+
+    def extend(self, parts: int) -> None:
+        self.stages[-1][1] += parts
+
+    def advance(self) -> None:
+        self.stages[-1][2] += 1
 
     def step(self, row: StepRecord) -> None:
         self.rows.append(row)
@@ -142,14 +154,14 @@ def settings(**changes: Any) -> TrainerSettings:
     )
 
 
-def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
-    return run_with(CountingBackend, folder, rules, task, told)[0]
+def train(folder: Path, rules: TrainerSettings, task: ToyTask, progress: RecordedProgress | None = None) -> TrainingRun:
+    return run_with(CountingBackend, folder, rules, task, progress)[0]
 
 
 def run_with(
-    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, told: Told | None = None
+    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, progress: RecordedProgress | None = None
 ) -> tuple[TrainingRun, Backend]:
     """A run and the backend of this kind that it was trained by."""
     model = CountingModel(folder)
     backend = kind(model)
-    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()), backend
+    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=progress).run()), backend

@@ -92,9 +92,9 @@ def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
 def test_output_is_told_and_the_oldest_is_shortened_when_the_context_is_full(url: str) -> None:
     cells = ["print('x' * 1500)", "1 / 0", "import os; os._exit(3)", "'still here'", *SCENARIOS[0].oracle_cells()]
     run = episode(url, cells, max_repl_steps=6, max_context_tokens=800)
-    told = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
-    assert told[0] == SHORTENED and run.shortened >= 1
-    assert "ZeroDivisionError" in told[1] and "exited with code 3" in told[2] and "still here" in told[3]
+    recorded = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
+    assert recorded[0] == SHORTENED and run.shortened >= 1
+    assert "ZeroDivisionError" in recorded[1] and "exited with code 3" in recorded[2] and "still here" in recorded[3]
     assert run.correct
 
 

@@ -270,8 +270,8 @@ def test_an_episode_in_an_image(url: str, bug: RepositoryBug) -> None:
     assert sorted(repaired.patch["changed"]) == ["pkg/more.py", "pkg/target.py"]
     idle = played(url, ["bash('ls; ls /tests')", "show('pkg/target.py', 4, 5)", "finish()"], bug)
     assert idle.passed == [False, False, True] and idle.patch == {"changed": {}, "deleted": []}
-    told = [turn["content"] for turn in idle.record if turn["role"] == "user"][1:]
-    assert told == ["pkg", "4|def double(number):\n5|    return number + 1"]
+    recorded = [turn["content"] for turn in idle.record if turn["role"] == "user"][1:]
+    assert recorded == ["pkg", "4|def double(number):\n5|    return number + 1"]
     forged = played(
         url,
         ["open('run_tests.sh', 'w').write('echo short test summary info; echo PASSED a::test_half')", "finish()"],

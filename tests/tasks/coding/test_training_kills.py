@@ -21,7 +21,7 @@ from ports import free_port
 from test_kubernetes import HOST, host_template, namespace  # noqa: F401 (a fixture)
 from test_sandbox_lost import wait_for
 from tiny_models import save_tiny_model
-from toy_run import Told
+from toy_run import RecordedProgress
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.sandbox_client import SandboxClient
@@ -86,10 +86,10 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(
     assert killed.exitcode == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == (0 if point == "warm start" else 2)
-    told = Told()
-    run = train(tmp_path, base, url, told)
+    recorded = RecordedProgress()
+    run = train(tmp_path, base, url, recorded)
     assert history(tmp_path)[: len(before)] == before and run.resumed_from == (before[-1].step if before else None)
-    assert len(told.rows) == STEPS + 1 - len(before) and told.warnings == []
+    assert len(recorded.rows) == STEPS + 1 - len(before) and recorded.warnings == []
     require_whole(tmp_path, whole)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from outreach_model import OutreachModel, called, without_backend
 from scripted_policy import ScriptedPolicy
-from toy_run import CountingBackend, Killed, Told
+from toy_run import CountingBackend, Killed, RecordedProgress
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.evaluation import write_to_all
@@ -75,7 +75,7 @@ def test_a_policys_server_that_does_nothing_is_an_error(slow_policy: ScriptedPol
 def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are_no_result(
     model: OutreachModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, told = open_task(), list[str]()
+    task, recorded = open_task(), list[str]()
     played, failing = 0, {0}
     rollout = task.rollout
 
@@ -87,15 +87,15 @@ def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are
         return await rollout(*arguments)
 
     monkeypatch.setattr(task, "rollout", may_fail)
-    assert len(asyncio.run(write_to_all(task, model.policy, 1, 1, told.append))) == 4 and told == []
+    assert len(asyncio.run(write_to_all(task, model.policy, 1, 1, recorded.append))) == 4 and recorded == []
     played, failing = 0, {0, 60}
-    written = asyncio.run(write_to_all(task, model.policy, 15, 1, told.append))
-    assert len(written) == 59 and told == [
+    written = asyncio.run(write_to_all(task, model.policy, 15, 1, recorded.append))
+    assert len(written) == 59 and recorded == [
         "held-out prospects (scripted): 1 rollouts failed (1 TimeoutError: the policy server made no progress)"
     ]
     played, failing = 0, {0, 4}
     with pytest.raises(BadInput, match=r"1 rollouts failed \(1 TimeoutError: .*\), more than 2% of 4"):
-        asyncio.run(write_to_all(task, model.policy, 1, 1, told.append))
+        asyncio.run(write_to_all(task, model.policy, 1, 1, recorded.append))
 
 
 def open_loop(
@@ -166,7 +166,7 @@ def test_a_run_leaves_a_folder_per_iteration(
     model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
-    console = Told()
+    console = RecordedProgress()
     loop = open_loop(tmp_path, progress=console)
     run(loop)
     assert console.reasons == ["max_steps=3 reached; the policy of the last iteration is kept"]

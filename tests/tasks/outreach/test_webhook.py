@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from local_server import running
 
 from tasks.outreach.webhook import SECRET, SIGNATURE, Outbox, require_webhook, signature
 from training.errors import BadInput
@@ -46,12 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setenv(SECRET, "secret")
     server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server
 
 
 def test_refused_notices_are_retried_in_order_and_delivered_signed(receiver: Receiver, tmp_path: Path) -> None:

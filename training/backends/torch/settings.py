@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 class TorchEngineSettings(BaseModel):
     """Speed and memory of the torch backend. The defaults suit a model of 135M parameters on two CPU cores."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     device: str = "auto"
     """`auto` takes CUDA when there is one; otherwise a torch device such as `cpu` or `cuda:1`."""
     lora_alpha: float = Field(default=32.0, gt=0)
+    """The adapter's output is scaled by `lora_alpha` / `lora_rank`."""
 
     # Memory and speed.
     threads: int | None = Field(default=None, ge=1)

@@ -1,45 +1,76 @@
-"""Sampling from logits: the nucleus, and what a narrow one leaves to draw from."""
+"""Tokens are sampled from the distribution that temperature and top_p define. Seeds are fixed, so results repeat."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
 
-from training.backends.torch.sampling import _LARGEST, _nucleus, sample
+from training.backends.torch import TorchSettings
+from training.backends.torch.engine import Engine, SamplingParams
+from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.sampling import sample
 
-
-def _sorted_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    ordered, order = probabilities.sort(descending=True)
-    kept = torch.zeros_like(probabilities)
-    within = ordered.cumsum(0) - ordered < top_p
-    kept[order[within]] = ordered[within]
-    return kept
+DRAWS = 100_000
+LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -1.5, -3.0, -float("inf")])
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    spread=st.sampled_from([0.01, 1.0, 6.0]),
-    vocabulary=st.sampled_from([3, _LARGEST, 500]),
-    top_ps=st.lists(st.floats(0.01, 0.99), min_size=1, max_size=4),
-)
-def test_the_nucleus_is_that_of_a_full_sort(seed: int, spread: float, vocabulary: int, top_ps: list[float]) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(len(top_ps), vocabulary, generator=generator) * spread
-    probabilities = torch.softmax(logits, -1)
-    kept = _nucleus(probabilities, torch.tensor(top_ps))
-    for row, top_p in enumerate(top_ps):
-        expected = _sorted_nucleus(probabilities[row], torch.tensor(top_p))
-        # Floating-point sums may disagree on the last token, whose share is then far below any difference that matters.
-        assert (kept[row] - expected).abs().sum() <= probabilities[row].max() + 1e-6
-        assert torch.equal(kept[row] > 0, expected > 0) or kept[row].sum() == pytest.approx(top_p, abs=1e-4)
+def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
+    return float(((counts - expected) ** 2 / expected).sum())
 
 
-def test_rows_keep_their_own_nucleus_and_the_plain_log_probability() -> None:
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]])).repeat(3, 1)
-    uniforms = torch.tensor([0.95, 0.95, 0.95], dtype=torch.float64)
-    tokens, logprobs = sample(logits, [1.0, 1.0, 0.0], [1.0, 0.6, 1.0], uniforms)
-    assert tokens == [2, 1, 0]
-    assert logprobs == pytest.approx([torch.log(torch.tensor(p)).item() for p in (0.2, 0.3, 0.5)], abs=1e-5)
+def counted(temperature: float, top_p: float) -> torch.Tensor:
+    uniforms = torch.rand(DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens, _ = sample(LOGITS.expand(DRAWS, -1), [temperature] * DRAWS, [top_p] * DRAWS, uniforms)
+    return torch.bincount(torch.tensor(tokens), minlength=len(LOGITS)).double()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_counts_follow_the_softmax_at_the_temperature(temperature: float) -> None:
+    counts, expected = counted(temperature, top_p=1.0), DRAWS * (LOGITS / temperature).softmax(-1).double()
+    assert counts[-1] == 0, "a token without probability is never sampled"
+    assert chi_square(counts[:-1], expected[:-1]) < 22.46, "p < 0.001 with six degrees of freedom"
+
+
+def test_top_p_keeps_the_smallest_set_and_its_proportions() -> None:
+    probabilities = LOGITS.softmax(-1).double()
+    kept = int((probabilities.cumsum(-1) < 0.8).sum()) + 1
+    assert 1 < kept < len(LOGITS) - 1
+    counts = counted(1.0, top_p=0.8)
+    expected = DRAWS * probabilities[:kept] / probabilities[:kept].sum()
+    assert counts[kept:].sum() == 0 and chi_square(counts[:kept], expected) < 13.82, "p < 0.001, at most two degrees"
+
+
+def test_the_logprob_is_that_of_the_plain_distribution_and_rows_do_not_mix() -> None:
+    tokens, logprobs = sample(
+        torch.stack([LOGITS] * 3), [0.0, 1.0, 0.3], [1.0, 1.0, 0.5], torch.tensor([0.9, 0.9999, 0.99])
+    )
+    assert tokens[0] == 0 and tokens[1] > 0 and tokens[2] == 0
+    assert logprobs == pytest.approx(LOGITS.log_softmax(-1)[tokens].tolist())
+
+
+def test_the_largest_uniform_is_a_token_with_probability() -> None:
+    [token], _ = sample(LOGITS[None], [1.0], [1.0], torch.tensor([1.0]))
+    assert token == 6
+
+
+def test_the_engine_samples_from_the_models_distribution(llama_dir: Path, settings: TorchSettings) -> None:
+    """Also with speculation, prefix reuse and batches of other requests, which must not change what is likely."""
+    prompt, draws = list(range(3, 40)), 1500
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(llama_dir)(torch.tensor([prompt])).logits[0, -1]
+    engine = Engine(PolicyNetwork(llama_dir, settings), settings)
+    try:
+        futures = [engine.submit(prompt, SamplingParams(max_tokens=1, seed=seed)) for seed in range(draws)]
+        tokens = torch.tensor([future.result(600).token_ids[0] for future in futures])
+    finally:
+        engine.close()
+    expected = draws * logits.softmax(-1).double()
+    likely = expected.argsort(descending=True)[:20]
+    counts = torch.bincount(tokens, minlength=len(expected)).double()
+    counts = torch.cat([counts[likely], (draws - counts[likely].sum())[None]])
+    expected = torch.cat([expected[likely], (draws - expected[likely].sum())[None]])
+    assert expected.min() > 5
+    assert chi_square(counts, expected) < 45.3, "p < 0.001 with twenty degrees of freedom"
