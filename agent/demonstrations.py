@@ -25,7 +25,7 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schema
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-NAME_QUERIES = 0.3
+NAME_QUERIES = 0.2
 """Of the demonstrated questions that contain names, the share whose search uses the names alone."""
 MIN_QUOTE_F1 = 0.5
 """Minimum token-F1 with the reference at which words of a mail count as stating it."""

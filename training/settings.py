@@ -71,7 +71,7 @@ class TrainerSettings(BaseModel):
         description="number of previous steps whose groups are trained on again, with the log-probabilities recorded "
         "at sampling",
     )
-    learning_rate: float = Field(default=1.5e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
         default="cosine",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step",
