@@ -31,7 +31,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
-        (["--set", "train_rollouts_per_group=9"], "train_rollouts_per_group=9 must be less than rollouts_per_group=6"),
+        (["--set", "train_rollouts_per_group=9"], "train_rollouts_per_group=9 must be less than rollouts_per_group=8"),
         (["--config", "configs/absent.yaml"], "does not exist"),
         (["--dry-run", "--config", "unknown_section.yaml"], "unknown section or key 'trainr'; did you mean 'trainer'"),
         (["--dry-run", "--config", "wrong_section.yaml"], "'learning_rate' is no key of section 'agent'"),

@@ -35,6 +35,7 @@ def retrain(base: Path, continue_from: str | None = None, **data: int) -> Pipeli
             demonstrations=2,
             max_steps=1,
             groups_per_step=1,
+            max_extra_groups=0,
             rollouts_per_group=2,
             validation_questions=2,
             max_tokens=16,
