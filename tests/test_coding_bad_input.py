@@ -140,13 +140,17 @@ def test_a_bug_whose_tests_pass_before_the_repair(checkout: Checkout, tiny: list
 
 @pytest.mark.parametrize("images", [MODULE], indirect=True, ids=["with its bug"])
 def test_a_local_folder_of_r2e_gym_is_trained_on(checkout: Checkout, tiny: list[str], bugs: str, images: str) -> None:
-    words = [*CODING, *tiny, *settings(bugs=bugs, sandbox_url=images)]
+    # A model of random numbers repairs nothing, so the rewards of a group would not differ.
+    (checkout.folder / "own_rewards.py").write_text(
+        "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
+    )
+    words = [*CODING, *tiny, *settings(bugs=bugs, sandbox_url=images, coding_reward="own_rewards:varied")]
     planned = checkout.run("--pipeline", "train", *words, "--dry-run")
     assert planned.returncode == 0 and "2 bugs to train on, 1 held out" in planned.stdout, planned.stderr
     assert f"{images}, 4 workspaces, docker" in planned.stdout
     done = checkout.run("--pipeline", "train", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     [first] = checkout.history()
-    assert first["step"] == 1 and first["rollout_errors"] == 0
+    assert (first["step"], first["rollout_errors"], first["groups_trained"]) == (1, 0, 1)
     assert len((checkout.folder / "outputs" / "checked_bugs.txt").read_text().split()) == 3
     assert os.listdir(checkout.folder / "outputs" / "reports")
