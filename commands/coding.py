@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +31,7 @@ from training.errors import BadInput
 from training.plan import earlier_pace, plan
 from training.preflight import Check, preflight
 from training.scoring import require_scoring
-from training.stopping import require_stop_rules
+from training.stopping import hold_out, require_stop_rules
 
 _OF_EMAIL = ("judge", "eval_samples", "baseline_model", "base_examples", "base_grammar")
 """Settings of training and evaluation that only the e-mail agent has."""
@@ -85,8 +86,8 @@ def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None
         raise BadInput(f"{' and '.join(unused)}: no effect on task=coding; leave it out")
 
 
-def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
-    """Check reward, prompts and context, and describe the scenarios."""
+def _require_task(training: TrainingConfig, coding: CodingConfig) -> tuple[int, int]:
+    """Check reward, prompts, context and validation. Return the number of bugs to train on and of those held out."""
     reward_function(coding.coding_reward)
     if coding.max_context_tokens > training.max_context:
         raise BadInput(
@@ -96,8 +97,10 @@ def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
     require_demonstrable(coding, training.demonstrations)
     scenarios = load_scenarios(coding)
     require_room(scenarios, coding, max_tokens=training.max_tokens, system_prompt=training.system_prompt)
-    held_out = sum(scenario.split == "test" for scenario in scenarios)
-    return f"{len(scenarios) - held_out} bugs to train on, {held_out} held out"
+    bugs = [scenario for scenario in scenarios if scenario.split == "train"]
+    if training.validates:
+        hold_out(bugs, training.validation_questions)
+    return len(bugs), len(scenarios) - len(bugs)
 
 
 def _require_sandbox(training: TrainingConfig, coding: CodingConfig) -> str:
@@ -119,8 +122,13 @@ def _require_sandbox(training: TrainingConfig, coding: CodingConfig) -> str:
 def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
     """Print checks and plan. Raises BadInput when a check fails."""
 
+    planned = training
+
     def task() -> str:
-        return _require_task(training, coding)
+        nonlocal planned
+        bugs, held_out = _require_task(training, coding)
+        planned = _within_epochs(training, bugs)
+        return f"{bugs} bugs to train on, {held_out} held out"
 
     def sandbox() -> str:
         return _require_sandbox(training, coding)
@@ -140,9 +148,18 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
     pace = earlier_pace(RUNS, training.base_model, training.backend)
-    for line in plan_lines(plan(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)):
+    for line in plan_lines(plan(planned, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)):
         say(line)
     say("nothing was trained (--dry-run)")
+
+
+def _within_epochs(training: TrainingConfig, bugs: int) -> TrainingConfig:
+    """Return the settings with the steps that the trainer takes: those of `epochs`, if they are fewer than `max_steps`."""
+    if training.epochs is None:
+        return training
+    asked = bugs - (training.validation_questions if training.validates else 0)
+    steps = math.ceil(training.epochs * asked / training.groups_per_step)
+    return training.model_copy(update={"max_steps": min(steps, training.max_steps), "epochs": None})
 
 
 def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, cache: bool) -> tuple[str, UUID, UUID]:

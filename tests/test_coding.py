@@ -29,6 +29,7 @@ def checkout(tmp_path: Path) -> Checkout:
             settings(bugs="nowhere", demonstrations=0),
             "bugs=nowhere: no such folder; give built-in, a folder of parquet files or a Hub id",
         ),
+        (settings(dataset_size=40), "validation_questions=48 leaves nothing to train on: there are 40 train scenarios"),
         (settings(bugs="own/bugs"), "demonstrations=64: only the built-in bugs have demonstrations"),
         (["--schedule", "0 2 * * *"], "--schedule: for task=email-search only; leave it out with task=coding"),
         (["--from", "first"], "--from (continue_from): for task=email-search only"),
