@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from docker_daemon import require_bubblewrap
 from scripted_policy import ScriptedPolicy
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.checking import require_checked
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.patterns import HELD_OUT, NAMES, PATTERNS
 from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, play
@@ -17,7 +19,7 @@ from tasks.coding.rewards import Result, all_tests, partial_tests, reward_functi
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
-from tasks.coding.task import CodingTask, _openai_client, require_checked
+from tasks.coding.task import CodingTask, _openai_client
 from training.errors import BadInput
 
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
@@ -25,6 +27,7 @@ SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
+    require_bubblewrap()
     with sandbox_service(None, capacity=8) as url:
         yield url
 
