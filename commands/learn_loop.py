@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,10 +19,13 @@ from commands.pipeline_run import run_pipeline
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig, section
 from reports.console import console, say
+from reports.learn_loop import notes_on
 from reports.page import write_text
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.learn_loop.world import source_version, sources_of, world_of
-from steps.project import LEARN_LOOPS, MODELS, ROOT, RUNS, learn_loop_code
+from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
+from tasks.outreach.graph import KnowledgeGraph
+from tasks.outreach.scenarios import Scenario
 from tasks.outreach.webhook import require_webhook
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
@@ -45,9 +48,9 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     """
     config = learn_loop_config(file, overrides)
     graph, scenarios = world_of(config)
-    require_settings(config)
+    require_settings(config, keys=not dry_run)
     if dry_run:
-        _say_plan(config, len(graph.facts), len(scenarios))
+        _say_plan(config, graph, scenarios)
         return
     run_id = config.experiment or run_key(config, "" if cache else datetime.now(UTC).isoformat())
     folder = LEARN_LOOPS / run_id
@@ -76,15 +79,20 @@ def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfi
     return section(load_config(file or DEFAULT_CONFIG, overrides), LearnLoopConfig)
 
 
-def require_settings(config: LearnLoopConfig) -> None:
-    """Raise `BadInput` for settings that contradict each other, before anything is spent."""
+def require_settings(config: LearnLoopConfig, *, keys: bool = True) -> None:
+    """Raise `BadInput` for settings that contradict each other, before anything is spent.
+
+    Without `keys`, API keys are not checked.
+    """
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     require_stop_rules(settings)
-    require_scoring(settings)
+    require_scoring(settings, keys=keys)
     if settings.validates and settings.validation_metric == "accuracy":
         raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
     if settings.max_steps_off_policy:
         raise BadInput("max_steps_off_policy: an iteration uses the node scores of the one before it; set it to 0")
+    if config.random_replies and config.feedback == "recorded":
+        raise BadInput("random_replies: recorded feedback has no simulated prospects; set it to false")
     if config.webhook_url is not None:
         require_webhook(config.webhook_url, private=config.webhook_private)
 
@@ -140,23 +148,25 @@ def graph_key(config: LearnLoopConfig) -> str:
     ]
 
 
-def _say_plan(config: LearnLoopConfig, facts: int, scenarios: int) -> None:
+def _say_plan(config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario]) -> None:
+    """Print checks and plan. Raises `BadInput` after both if a check failed."""
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    say(f"graph          {config.graph}: {facts} facts, {scenarios} prospects")
+    held_out = sum(scenario.split == "test" for scenario in scenarios)
+    prospects = f"{len(scenarios) - held_out} train and {held_out} held-out prospects"
+    say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
     failed = []
     for check in preflight(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
         say(str(check))
         if not check.ok:
             failed.append(check)
-    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend) or earlier_pace(
-        RUNS, config.base_model, config.backend
-    )
+    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
     for line in plan_lines(plan(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
-    test = sum(1 for scenario in world_of(config)[1] if scenario.split == "test")
-    say(f"evaluation     {4 * test * config.test_samples:,} e-mails to {test} held-out prospects")
+    emails = 4 * held_out * config.test_samples
+    say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")
     if failed:
-        raise BadInput(failed[0].found)
+        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
+        raise BadInput(f"this plan cannot run here yet: {failed[0].found}{more}")
     say("nothing was run (--dry-run)")
 
 
@@ -176,7 +186,5 @@ def _print(evaluation: dict[str, Any]) -> None:
             f"{row['p']:.4f}" if "p" in row else "-",
         )
     console.print(table)
-    if found := evaluation.get("rank_correlation"):
-        say(
-            f"rank correlation of node scores with the hidden interests: {found['advantage']:.2f} (top-half rule {found['top_half']:.2f})"
-        )
+    for sentence in notes_on(evaluation):
+        say(sentence)

@@ -44,12 +44,41 @@ def learn_loop_html(
         prospects=evaluation["prospects"],
         heads=heads,
         results=results,
-        ranks=evaluation.get("rank_correlation"),
+        notes=notes_on(evaluation),
         charts=[chart(column, [points]) for column, points in curves.items() if points],
         graph=_graph(nodes, edges, scores),
         emails={"before": emails["before"], "after": emails["after"], "rows": _emails(emails)},
     )
     return page(f"Learn loop {run_id}", body)
+
+
+def notes_on(evaluation: Row) -> list[str]:
+    """Return sentences about the evaluation: the number of sends, the scores, and off-policy estimates."""
+    notes = []
+    if evaluation["expected"]:
+        sends = [f"{row['sends']:,}" for row in evaluation["rows"].values()]
+        notes.append(
+            f"Simulated sends per row: {', '.join(sends)}. The rates are the simulation's reply probabilities, so they have "
+            "no sampling error of these sends."
+        )
+    if found := evaluation.get("rank_correlation"):
+        notes.append(
+            f"Rank correlation of node scores with the hidden interests: {found['advantage']:.2f}; top-half rule "
+            f"{found['top_half']:.2f}."
+        )
+    drift = evaluation["drift"]
+    notes.append(
+        f"Largest distance of a fact's score from 1: {drift['advantage']:.2f} ({evaluation['drift_in_deviations']:.1f} "
+        f"posterior deviations); top-half rule {drift['top_half']:.2f}."
+    )
+    if found := evaluation["by_scores"]:
+        truth = f"; in the simulation {found['truth']:.2%}" if found["truth"] is not None else ""
+        notes.append(
+            f"Off-policy estimate of always following the scores, from {found['choices']} held-out e-mails that did not see "
+            f"them and got {found['logged']:.2%}: IPS {found['ips']:.2%}, SNIPS {found['snips']:.2%}, doubly robust "
+            f"{found['doubly_robust']:.2%}{truth}. Effective sample size {found['effective_sample_size']:.1f}."
+        )
+    return notes
 
 
 def _evaluation(evaluation: Row) -> tuple[Sequence[str], list[tuple[str, Sequence[str]]]]:

@@ -38,6 +38,7 @@ class Plan(BaseModel):
     With `max_extra_groups` or `epochs`, rollouts, judge requests and all that follows from them are upper bounds.
     """
 
+    backend: str
     demonstrations: int
     steps: int
     """An upper bound if `epochs` is set."""
@@ -86,6 +87,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
         seconds += validated * (pace.seconds_per_validation_rollout or pace.seconds_per_rollout)
         seconds = min(seconds, settings.stop_seconds or seconds)
     return Plan(
+        backend=settings.backend,
         demonstrations=demonstrations,
         steps=settings.max_steps,
         epochs=settings.epochs,

@@ -64,6 +64,11 @@ def graph_of(lines: str) -> KnowledgeGraph:
         return read_graph(file)
 
 
+def simulation_of(config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario]) -> SimulatedProspects:
+    """Return the configured simulation of prospects."""
+    return SimulatedProspects(graph, scenarios, config.graph_seed, random_replies=config.random_replies)
+
+
 def open_task(
     config: LearnLoopConfig,
     graph: KnowledgeGraph,
@@ -76,11 +81,10 @@ def open_task(
     from tasks.outreach.task import OutreachTask  # takes seconds to import, so bad input is reported first
 
     settings = OutreachSettings.model_validate(config.model_dump(include=set(OutreachSettings.model_fields)))
-    feedback: FeedbackSource
-    if config.feedback == "recorded":
-        feedback = RecordedFeedback(EventStore(EVENTS))
-    else:
-        feedback = SimulatedProspects(graph, scenarios, config.graph_seed)
+    recorded = config.feedback == "recorded"
+    feedback: FeedbackSource = (
+        RecordedFeedback(EventStore(EVENTS)) if recorded else simulation_of(config, graph, scenarios)
+    )
     scores = scores or NodeScores.fresh(graph, settings.node_decay)
     task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore)
     task.name = os.environ.get("ART_MODEL_NAME", task.name)

@@ -182,6 +182,7 @@ class OutreachTask:
                 "finished": check is not None,
                 "facts_stated": len(check.stated) if check else 0,
                 "quality": check.quality if check else 0.0,
+                "sends": back.sends if check else 0,
                 "reply_rate": back.reply_rate,
                 "open_rate": back.open_rate,
                 "open_weight": self.settings.open_weight,
