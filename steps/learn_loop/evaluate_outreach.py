@@ -76,10 +76,10 @@ def evaluate_outreach(
 
     adapters = {_BEFORE: warm_start.path, _AFTER: checkpoint.path}
     with open_policy_server(files.path, adapters, checkpoint.manifest.config) as server:
-        heldout = run_cancellable(write(server.base_url))
+        held_out = run_cancellable(write(server.base_url))
     task = open_task(config, known, scenarios, learnt)
-    evaluation = compare(heldout, config.seed) | about_scores(task, node_scores["top_half"])
-    estimate = estimate_by_scores(heldout, task)
+    evaluation = compare(held_out, config.seed) | about_scores(task, node_scores["top_half"])
+    estimate = estimate_by_scores(held_out, task)
     evaluation["by_scores"] = estimate and estimate.model_dump()
     page = learn_loop_html(
         run_id,
@@ -88,7 +88,12 @@ def evaluate_outreach(
         nodes=[node.model_dump() for node in known.nodes],
         edges=[edge.model_dump() for edge in known.edges],
         scores={"before": fresh.scores, "after": node_scores["after"], "top_half": node_scores["top_half"]},
-        emails=emails,
+        emails={
+            **emails,
+            "held_out_before": [email.model_dump() for email in held_out[BASELINE]],
+            "held_out_after": [email.model_dump() for email in held_out[LEARNT]],
+        },
+        prospects={scenario.id: scenario.prospect.described for scenario in scenarios},
         simulated=config.feedback == "simulated",
     )
     return evaluation, HTMLString(page)

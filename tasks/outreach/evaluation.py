@@ -104,6 +104,7 @@ def about_scores(task: OutreachTask, top_half: Mapping[str, float]) -> dict[str,
     }
     if isinstance(task.feedback, SimulatedProspects):
         truth = [task.feedback.mean_interest(fact) for fact in facts]
+        found["interests"] = dict(zip(facts, truth, strict=True))
         if len(set(truth)) > 1:
             found["rank_correlation"] = {
                 rule: rank_correlation([scores[fact] for fact in facts], truth) for rule, scores in rules.items()
