@@ -39,8 +39,10 @@ DEFAULT_CONFIG = ROOT / "configs" / "learn_loop.yaml"
 EVALUATION_FILE, PAGE_FILE = "evaluation.json", "page.html"
 
 
-def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_run: bool) -> None:
+def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_run: bool, wait: bool = False) -> None:
     """Run the learn loop and print how replies changed. The same settings resume the same run.
+
+    While another loop works on the graph, this one is refused or, with `wait`, begins after it.
 
     Raises:
         BadInput: a setting, graph or scenario cannot be used, or another loop works on this graph.
@@ -55,7 +57,7 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     run_id = config.experiment or run_key(config, "" if cache else datetime.now(UTC).isoformat())
     folder = LEARN_LOOPS / run_id
     _require_same_run(folder, config)
-    with only_loop_on(config):
+    with only_loop_on(config, wait=wait):
         say(f"learn loop {run_id} ({config.base_model}, backend {config.backend}, {config.feedback} feedback)")
         from pipelines.learn_loop import learn_loop_pipeline
 
@@ -128,17 +130,28 @@ def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
 
 
 @contextmanager
-def only_loop_on(config: LearnLoopConfig) -> Iterator[None]:
-    """Lock the graph of this configuration. Raises `BadInput` if another loop works on it."""
-    LEARN_LOOPS.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(LEARN_LOOPS / f".graph-{graph_key(config)}.lock")
+def only_loop_on(config: LearnLoopConfig, *, wait: bool = False) -> Iterator[None]:
+    """Lock the graph of this configuration, without limit of time if `wait`. Raises `BadInput` if another loop works on it."""
     try:
-        with lock.acquire(timeout=0):
+        with graph_lock(graph_key(config)).acquire(timeout=-1 if wait else 0):
             yield
     except Timeout:
-        raise BadInput(
-            "another learn loop works on this graph: wait for it or cancel it, then run the same command again"
-        ) from None
+        raise BadInput("another learn loop works on this graph: cancel it, or add --wait to begin after it") from None
+
+
+def graph_lock(key: str) -> FileLock:
+    """Return the lock that a loop on the graph with this key holds."""
+    LEARN_LOOPS.mkdir(parents=True, exist_ok=True)
+    return FileLock(LEARN_LOOPS / f".graph-{key}.lock")
+
+
+def is_at_work(key: str) -> bool:
+    """Return whether a loop works on the graph with this key, whoever started it."""
+    try:
+        with graph_lock(key).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def graph_key(config: LearnLoopConfig) -> str:

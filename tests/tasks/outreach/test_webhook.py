@@ -2,56 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from webhook_receiver import SECRET_VALUE, Receiver
 
-from tasks.outreach.webhook import SECRET, SIGNATURE, Outbox, require_webhook, signature
+from tasks.outreach.webhook import SECRET, Outbox, require_webhook
 from training.errors import BadInput
-
-
-class Receiver(ThreadingHTTPServer):
-    """Refuses as often as `refusals` says, then accepts."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.refusals = 0
-        self.received: list[tuple[dict[str, Any], bool]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.refusals:
-            self.server.refusals -= 1
-            self.send_response(503)
-        else:
-            self.server.received.append((json.loads(body), self.headers[SIGNATURE] == signature(body, "secret")))
-            self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setenv(SECRET, "secret")
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    monkeypatch.setenv(SECRET, SECRET_VALUE)
+    with Receiver.listening() as server:
+        yield server
 
 
 def test_refused_notices_are_retried_in_order_and_delivered_signed(receiver: Receiver, tmp_path: Path) -> None:
