@@ -19,6 +19,7 @@ from tasks.outreach.scenarios import Scenario, read_scenarios
 from tasks.outreach.settings import SYNTHETIC_GRAPH, OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
+from training.judge import read_rubric
 from training.scoring import scoring_sources
 from training.settings import TrainerSettings
 
@@ -86,6 +87,7 @@ def open_task(
         RecordedFeedback(EventStore(EVENTS)) if recorded else simulation_of(config, graph, scenarios)
     )
     scores = scores or NodeScores.fresh(graph, settings.node_decay)
-    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore)
+    rubric = read_rubric(TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields))))
+    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore, rubric=rubric)
     task.name = os.environ.get("ART_MODEL_NAME", task.name)
     return task

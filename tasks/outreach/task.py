@@ -52,7 +52,9 @@ class OutreachTask:
         *,
         seed: int = 0,
         explore: bool = False,
+        rubric: str | None = None,
     ) -> None:
+        """`rubric` is what the judge is told, by default the packaged one."""
         self.graph = graph
         self.scenarios = list(scenarios)
         self.feedback = feedback
@@ -60,6 +62,7 @@ class OutreachTask:
         self.scores = scores
         self.seed = seed
         self.explore = explore
+        self.rubric = load("rubric") if rubric is None else rubric
 
     def train_scenarios(self) -> list[Scenario]:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
@@ -169,7 +172,7 @@ class OutreachTask:
                     observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
                     record.append(observation)
                     sent += [choice.message.model_dump(exclude_none=True), observation]
-        check = check_email(email, scenario.prospect, tools.read, self._names(scenario)) if email else None
+        check = check_email(email, scenario.prospect, tools.read, self._names(scenario), self.rubric) if email else None
         back = self.feedback.send(scenario, check, self.settings.sends_per_email, message_id)
         signatures = [json.dumps(call, sort_keys=True) for call in calls]
         return art.Trajectory(
@@ -190,6 +193,7 @@ class OutreachTask:
                 **({"first_fact_logprob": first_logprob} if first_logprob is not None else {}),
                 "suspect_cites_everything": bool(check and check.cites_everything),
                 "suspect_addresses_judge": bool(check and check.addresses_judge),
+                "suspect_quotes_rubric": bool(check and check.quotes_rubric),
                 "suspect_repeated_calls": len(set(signatures)) < len(signatures),
             },
             metadata={
