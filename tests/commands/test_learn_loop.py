@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import run
 from commands import learn_loop
 from commands.learn_loop import learn_loop_config, run_key
 from steps import project
@@ -81,6 +82,37 @@ def test_a_changed_file_changes_the_code_of_the_runs_that_depend_on_it(
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("changed = True\n")
     assert {name for name, code in codes.items() if code() != before[name]} == changed
+
+
+def test_the_gpu_profiles_plan_and_cost_are_shown_without_its_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key in ("OPENAI_API_KEY", "WANDB_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    dry_run = ["--pipeline", "learn-loop", "--config", "configs/learn_loop_gpu.yaml", "--dry-run"]
+    assert run.main(dry_run) == 2
+    told, problem = capsys.readouterr()
+    for words in (
+        "200 train and 100 held-out prospects",
+        "needs OPENAI_API_KEY",
+        "needs WANDB_API_KEY",
+        "steps          20",
+        "at most 960, and 80 for validation",
+        "W&B bills tokens",
+        "160 requests, at most",
+        "400 e-mails to 100 held-out prospects",
+    ):
+        assert words in told, words
+    assert problem.startswith("error: this plan cannot run here yet: ") and "(and 2 more above)" in problem
+    assert run.main([*dry_run, "--set", "backend=local", "--set", "ruler_api_base=http://127.0.0.1:1/v1"]) == 2
+    assert "GPU hours      unknown" in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_contradictions_before_it_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    contradiction = ["--set", "feedback=recorded", "--set", "random_replies=true"]
+    assert run.main(["--pipeline", "learn-loop", "--dry-run", *contradiction]) == 2
+    told, problem = capsys.readouterr()
+    assert told == "" and "random_replies: recorded feedback" in problem
 
 
 def test_changed_code_is_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
