@@ -33,7 +33,7 @@ from training.plan import earlier_pace, plan
 from training.preflight import preflight
 from training.scoring import require_scoring
 from training.settings import TrainerSettings
-from training.stopping import require_stop_rules
+from training.stopping import hold_out, require_stop_rules
 
 DEFAULT_CONFIG = ROOT / "configs" / "learn_loop.yaml"
 EVALUATION_FILE, PAGE_FILE = "evaluation.json", "page.html"
@@ -50,7 +50,7 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     """
     config = learn_loop_config(file, overrides)
     graph, scenarios = world_of(config)
-    require_settings(config, keys=not dry_run)
+    require_settings(config, scenarios, keys=not dry_run)
     if dry_run:
         _say_plan(config, graph, scenarios)
         return
@@ -81,8 +81,8 @@ def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfi
     return section(load_config(file or DEFAULT_CONFIG, overrides), LearnLoopConfig)
 
 
-def require_settings(config: LearnLoopConfig, *, keys: bool = True) -> None:
-    """Raise `BadInput` for settings that contradict each other, before anything is spent.
+def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, keys: bool = True) -> None:
+    """Raise `BadInput` for settings that contradict each other or the scenarios, before anything is spent.
 
     Without `keys`, API keys are not checked.
     """
@@ -91,6 +91,8 @@ def require_settings(config: LearnLoopConfig, *, keys: bool = True) -> None:
     require_scoring(settings, keys=keys)
     if settings.validates and settings.validation_metric == "accuracy":
         raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
+    if settings.validates:
+        hold_out([scenario for scenario in scenarios if scenario.split == "train"], settings.validation_questions)
     if settings.max_steps_off_policy:
         raise BadInput("max_steps_off_policy: an iteration uses the node scores of the one before it; set it to 0")
     if config.random_replies and config.feedback == "recorded":

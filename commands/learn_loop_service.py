@@ -42,8 +42,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
 
     def check(settings: Mapping[str, Any]) -> str:
         config = learn_loop_config(file, words(settings))
-        require_settings(config)
-        world_of(config)
+        require_settings(config, world_of(config)[1])
         return graph_key(config)
 
     def command(run_id: str, settings: Mapping[str, Any]) -> list[str]:
