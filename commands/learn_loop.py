@@ -22,7 +22,7 @@ from reports.console import console, say
 from reports.learn_loop import notes_on
 from reports.page import write_text
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
-from steps.learn_loop.world import source_version, sources_of, world_of
+from steps.learn_loop.world import model_name, source_version, sources_of, world_of
 from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
 from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
@@ -87,6 +87,7 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
     Without `keys`, API keys are not checked.
     """
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    model_name()
     require_stop_rules(settings)
     require_scoring(settings, keys=keys)
     if settings.validates and settings.validation_metric == "accuracy":

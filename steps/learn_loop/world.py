@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 EVENTS = LEARN_LOOPS / "feedback.sqlite"
 """Messages of all runs, and their events."""
+MODEL_NAME = "ART_MODEL_NAME"
 
 
 def world_of(config: LearnLoopConfig) -> tuple[KnowledgeGraph, list[Scenario]]:
@@ -52,10 +54,21 @@ def source_version(config: LearnLoopConfig) -> str:
     return digest.hexdigest()[:16]
 
 
+def model_name() -> str:
+    """Return the name of the trained model. Raises `BadInput` if ART_MODEL_NAME is no name for a folder."""
+    name = os.environ.get(MODEL_NAME) or "outreach"
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", name, re.ASCII):
+        raise BadInput(
+            f"{MODEL_NAME}={name!r}: use up to 64 letters, digits, '.', '_' and '-', and begin with one of the first two"
+        )
+    return name
+
+
 def sources_of(config: LearnLoopConfig) -> dict[str, str]:
-    """Return setting -> sha256 of the file, files or function that it names."""
+    """Return setting -> sha256 of the file, files or function that it names, and of the model's name."""
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    return {**scoring_sources(settings), "graph and prospects": source_version(config)}
+    named = hashlib.sha256(model_name().encode()).hexdigest()
+    return {**scoring_sources(settings), "graph and prospects": source_version(config), MODEL_NAME: named}
 
 
 def graph_of(lines: str) -> KnowledgeGraph:
@@ -89,5 +102,5 @@ def open_task(
     scores = scores or NodeScores.fresh(graph, settings.node_decay)
     rubric = read_rubric(TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields))))
     task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore, rubric=rubric)
-    task.name = os.environ.get("ART_MODEL_NAME", task.name)
+    task.name = model_name()
     return task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import run
 from commands import learn_loop
 from commands.learn_loop import learn_loop_config, run_key
 from steps import project
-from steps.learn_loop.world import sources_of
+from steps.learn_loop.world import model_name, open_task, sources_of, world_of
 from steps.project import coding_code, learn_loop_code, training_code
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
@@ -55,6 +56,8 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
     written(tmp_path, synthetic_scenarios(0, 4, 3))
     assert "began with another graph and prospects: " in refusal()
     written(tmp_path, synthetic_scenarios(0, 4, 2))
+    monkeypatch.setenv("ART_MODEL_NAME", "second")
+    assert "began with another ART_MODEL_NAME: " in refusal()
     monkeypatch.setattr(learn_loop, "learn_loop_code", lambda: "today's")
     told = refusal()
     assert "first began with other code (commit abc) and cannot be resumed with today's" in told
@@ -113,6 +116,25 @@ def test_a_dry_run_refuses_contradictions_before_it_plans(capsys: pytest.Capture
     assert run.main(["--pipeline", "learn-loop", "--dry-run", *contradiction]) == 2
     told, problem = capsys.readouterr()
     assert told == "" and "random_replies: recorded feedback" in problem
+
+
+def test_arts_variables_choose_base_model_project_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_BASE_MODEL", "owner/model")
+    monkeypatch.setenv("ART_PROJECT", "letters")
+    monkeypatch.setenv("ART_MODEL_NAME", "writer-2")
+    monkeypatch.setenv("WANDB_PROJECT", "")
+    monkeypatch.delenv("WANDB_PROJECT")
+    config = learn_loop_config(None, [])
+    assert config.base_model == "owner/model" and os.environ["WANDB_PROJECT"] == "letters"
+    assert learn_loop_config(None, ["base_model=mine"]).base_model == "mine"
+    monkeypatch.setenv("WANDB_PROJECT", "chosen")
+    learn_loop_config(None, [])
+    assert os.environ["WANDB_PROJECT"] == "chosen"
+    assert open_task(config, *world_of(config)).name == "writer-2"
+    for name in ("../outside", "a/b", "-x", "x" * 65):
+        monkeypatch.setenv("ART_MODEL_NAME", name)
+        with pytest.raises(BadInput, match="ART_MODEL_NAME="):
+            model_name()
 
 
 def test_changed_code_is_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
