@@ -27,7 +27,7 @@ _CHARTS = (
         (("probability", "expected_reply_rate"), ("drawn", "reply_rate")),
     ),
     (
-        "replies of the same few prospects, %",
+        "replies of the validation prospects, %",
         100,
         (("probability", "validation_expected"), ("drawn", "validation_reply_rate")),
     ),
@@ -58,7 +58,7 @@ def learn_loop_html(
     """Return the page.
 
     `scores` has node scores `before` and `after`, and those of the `top_half` rule. `emails` has the numbers of the
-    iterations `before` and `after`, e-mails of both to the same train prospects (`baseline`, `final`), and held-out ones
+    iterations `before` and `after`, e-mails of both to the validation prospects (`baseline`, `final`), and held-out ones
     (`held_out_before`, `held_out_after`). `prospects` maps scenarios to descriptions of their prospects.
     """
     held_out = _pairs(emails["held_out_before"], emails["held_out_after"], prospects)
