@@ -42,7 +42,7 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
 from tasks.outreach.written import WrittenEmail, logged_choices
 from training.files import write_text
-from training.history import HISTORY_FILE, StepRecord, read_history
+from training.history import HISTORY_FILE, StepRecord, read_history, without_damaged_end
 from training.progress import ForwardedProgress, Progress
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -121,8 +121,9 @@ class LearnLoop(ForwardedProgress):
         return run
 
     def _finished_rows(self) -> list[StepRecord]:
+        """Return the rows after which the trainer continues, without those of a damaged checkpoint."""
         histories = sorted((self.folder / "training").rglob(HISTORY_FILE))
-        return read_history(histories[0]) if histories else []
+        return without_damaged_end(histories[0].parent, read_history(histories[0])) if histories else []
 
     def _of(self, iteration: int) -> Path:
         return self.folder / "iterations" / f"{iteration:04d}"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from killed_loop import POINTS, loop_in, run_loop, run_until_killed
 from outreach_model import OutreachModel
 from webhook_receiver import SECRET_VALUE, Receiver
 
+from tasks.outreach import loop as loop_module
 from tasks.outreach.events import EventStore
+from tasks.outreach.node_scores import NodeScores
+from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET
 
 
@@ -28,10 +32,32 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
         yield server
 
 
+def test_an_iteration_whose_checkpoint_is_damaged_runs_again_from_the_scores_before_it(
+    model: OutreachModel, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "run_training", loop_module.run_training)  # run_loop replaces it
+    loop = run_loop(tmp_path, model.url, receiver.url)
+    last = loop._finished_rows()[-1]
+    [checkpoint] = loop.folder.rglob(f"checkpoints/{last.checkpoint_step:04d}")
+    (checkpoint / "torn").write_text("")
+    assert [row.step for row in loop._finished_rows()] == [0, 1, 2]
+    seen: list[NodeScores] = []
+
+    async def rollout(task: OutreachTask, *arguments: Any) -> Any:
+        seen.append(task.scores)
+        return await real(task, *arguments)
+
+    real = OutreachTask.rollout
+    monkeypatch.setattr(OutreachTask, "rollout", rollout)
+    kept = [email.message_id for email in loop.emails(2)]
+    again = run_loop(tmp_path, model.url, receiver.url)
+    assert [row.step for row in again._finished_rows()] == [0, 1, 2, 3]
+    assert seen[:8] == [again.scores_after(2)] * 8
+    assert [email.message_id for email in again.emails(2)] == kept
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_loop_goes_on(model: OutreachModel, receiver: Receiver, tmp_path: Path, point: str) -> None:
-    from tasks.outreach import loop as loop_module
-
     code = run_until_killed(tmp_path, model.url, receiver.url, SECRET_VALUE, point)
     assert code == -signal.SIGKILL
     killed = loop_in(tmp_path, None)
