@@ -11,7 +11,7 @@ from typing import Any
 import art
 
 from tasks.outreach.feedback import SimulatedProspects
-from tasks.outreach.node_scores import START, rank_correlation
+from tasks.outreach.node_scores import START, NodeScores, rank_correlation
 from tasks.outreach.off_policy import Estimate, by_scores, estimate
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.written import WrittenEmail, logged_choices
@@ -84,9 +84,10 @@ def estimate_by_scores(emails: Mapping[str, Sequence[WrittenEmail]], task: Outre
     """Estimate the reply rate of always following the task's scores, from held-out e-mails of policies that did not see
     these scores.
     """
-    simulation = task.feedback if isinstance(task.feedback, SimulatedProspects) else None
-    logged = [email for row in (BASELINE, GRPO_ONLY) for email in emails[row]]
-    choices = logged_choices(logged, {scenario.id: scenario for scenario in task.scenarios}, simulation)
+    fresh = NodeScores.fresh(task.graph, task.scores.decay)
+    choices = [
+        choice for row in (BASELINE, GRPO_ONLY) for choice in logged_choices(emails[row], task, fresh, explore=False)
+    ]
     return estimate(choices, [by_scores(choice.options, task.scores) for choice in choices])
 
 

@@ -24,7 +24,6 @@ import art
 from pydantic import BaseModel, ConfigDict
 
 from tasks.outreach.events import EventStore, RecordedFeedback
-from tasks.outreach.feedback import SimulatedProspects
 from tasks.outreach.node_scores import NodeScores, SentEmail, TopHalfScores, read_scores
 from tasks.outreach.off_policy import Estimate, by_scores, estimate
 from tasks.outreach.results import (
@@ -217,9 +216,7 @@ class LearnLoop(ForwardedProgress):
         self.save_state("running", row.step)
 
     def _by_scores(self, emails: Sequence[WrittenEmail], scores: NodeScores) -> Estimate | None:
-        feedback = self._task.feedback
-        simulation = feedback if isinstance(feedback, SimulatedProspects) else None
-        choices = logged_choices(emails, {scenario.id: scenario for scenario in self._task.scenarios}, simulation)
+        choices = logged_choices(emails, self._task, scores, explore=self._task.explore)
         return estimate(choices, [by_scores(choice.options, scores) for choice in choices])
 
     def save_state(self, state: str, iteration: int, error: str | None = None) -> None:

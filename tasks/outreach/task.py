@@ -133,6 +133,7 @@ class OutreachTask:
         first_fact: str | None = None
         first_logprob: float | None = None
         options: tuple[str, ...] = ()
+        options_of: str | None = None
         outcome = "max_turns"
         progress = progress_of(policy.base_url)
         async with openai.AsyncOpenAI(
@@ -166,7 +167,7 @@ class OutreachTask:
                 counts["invalid_calls"] += result.invalid
                 if len(tools.read) == 1 and read == 0:
                     first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice)) if _logprobs(choice) else None
-                    options = tools.options
+                    options, options_of = tools.options, tools.options_of
                 email = result.email
                 if email is None and counts["turns"] < self.settings.max_turns:
                     observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
@@ -207,6 +208,7 @@ class OutreachTask:
                 "facts": json.dumps(check.stated if check else []),
                 "first_fact": first_fact,
                 "options": json.dumps(options),
+                "options_of": options_of,
                 CALL_SEQUENCE: json.dumps(signatures),
             },
         )

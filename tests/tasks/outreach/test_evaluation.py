@@ -10,7 +10,7 @@ from tasks.outreach.node_scores import NodeScores, SentEmail
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
-from tasks.outreach.written import WrittenEmail
+from tasks.outreach.written import WrittenEmail, logged_choices
 
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 4, 18)
 FACTS = [fact.id for fact in GRAPH.facts]
@@ -26,12 +26,13 @@ def task(*, random_replies: bool = False) -> OutreachTask:
     return OutreachTask(GRAPH, SCENARIOS, simulation, OutreachSettings(), scores)
 
 
-def emails(of: OutreachTask) -> list[WrittenEmail]:
-    """An e-mail to every held-out prospect; its fact was chosen at random among those of the product."""
+def emails(of: OutreachTask, scores: NodeScores, copies: int = 1, *, explore: bool = False) -> list[WrittenEmail]:
+    """E-mails to every held-out prospect by a policy that always takes the head of a list."""
     written = []
-    for number, scenario in enumerate(SCENARIOS[4:]):
-        options = tuple(fact.id for fact in GRAPH.facts_of(scenario.seeds[0]))
-        fact = options[number // 2 % len(options)]
+    for number, scenario in enumerate(SCENARIOS[4:] * copies):
+        ids = [fact.id for fact in GRAPH.facts_of(scenario.seeds[0])]
+        options = tuple((scores.drawn if explore else scores.ranked)(ids, str(number))[:6])
+        fact = options[0]
         assert isinstance(of.feedback, SimulatedProspects)
         rate = of.feedback.reply_probability(scenario.prospect, [fact], 1.0)
         written.append(
@@ -50,23 +51,41 @@ def emails(of: OutreachTask) -> list[WrittenEmail]:
                 expected=rate,
                 quality=1.0,
                 options=options,
+                options_of=scenario.seeds[0],
                 first_fact=fact,
-                probability=1 / len(options),
+                probability=1.0,
             )
         )
     return written
 
 
 def test_following_good_scores_is_estimated_near_its_true_rate() -> None:
-    scored = task()
-    rows = {BASELINE: emails(scored), GRPO_ONLY: emails(scored)}
+    scored, fresh = task(), NodeScores.fresh(GRAPH, 1.0)
+    rows = {BASELINE: emails(scored, fresh, 20), GRPO_ONLY: emails(scored, fresh, 20)}
     found = estimate_by_scores(rows, scored)
     assert found is not None and found.truth is not None
-    assert found.choices == 36 and 5 < found.effective_sample_size < 36
+    assert found.choices == 720 and 72 < found.effective_sample_size < 720
     assert found.truth > 1.4 * found.logged
-    assert found.doubly_robust == pytest.approx(found.truth, rel=0.25)
+    assert found.ips == pytest.approx(found.truth, rel=0.3)
+    assert found.snips == pytest.approx(found.truth, rel=0.1)
+    assert found.doubly_robust == pytest.approx(found.truth, rel=0.1)
     evaluation = compare(rows)
-    assert [row["sends"] for row in evaluation["rows"].values()] == [3600, 3600]
+    assert [row["sends"] for row in evaluation["rows"].values()] == [72_000, 72_000]
+
+
+def test_the_probability_of_a_fact_is_that_of_its_place_in_a_random_list() -> None:
+    scored, fresh = task(), NodeScores.fresh(GRAPH, 1.0)
+    equal = logged_choices(emails(scored, fresh), scored, fresh, explore=False)
+    assert all(choice.probability == pytest.approx(1 / 8, abs=0.03) for choice in equal)
+    written = emails(scored, scored.scores, 50, explore=True)
+    drawn = logged_choices(written, scored, scored.scores, explore=True)
+    for product in ("p1", "p2"):
+        facts = [fact.id for fact in GRAPH.facts_of(product)]
+        of_product = [choice for choice in drawn if choice.fact in facts]
+        for fact in facts:
+            share = sum(choice.fact == fact for choice in of_product) / len(of_product)
+            logged = [choice.probability for choice in of_product if choice.fact == fact]
+            assert all(probability == pytest.approx(share, abs=0.06) for probability in logged), fact
 
 
 def test_scores_are_compared_with_the_interests_if_there_are_any() -> None:

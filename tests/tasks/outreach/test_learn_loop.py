@@ -112,7 +112,7 @@ def run(loop: LearnLoop) -> Any:
     return asyncio.run(loop.run(base_model="none", settings=RULES, max_tokens=96))
 
 
-def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel) -> None:
+def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel, tmp_path: Path) -> None:
     task = open_task()
     rollout = asyncio.run(task.rollout(model.policy, SCENARIOS[0]))
     [fact] = json.loads(rollout.metadata["facts"])
@@ -120,14 +120,15 @@ def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel) -> None:
     assert rollout.metrics["expected_reply_rate"] == pytest.approx(expected)
     assert rollout.reward == 1.0 and rollout.metrics["turns"] == 3
     assert rollout.metadata["first_fact"] in json.loads(rollout.metadata["options"])
-    email = WrittenEmail.of(rollout).model_copy(update={"probability": 0.25})
-    assert email.sends == 200
-    [choice] = logged_choices([email], {SCENARIOS[0].id: SCENARIOS[0]}, task.feedback)
-    assert choice.rates is not None and set(choice.rates) == set(choice.options)
+    email = WrittenEmail.of(rollout)
+    assert email.sends == 200 and email.options_of == SCENARIOS[0].seeds[0]
+    [choice] = logged_choices([email], task, task.scores, explore=False)
+    assert choice.rates is not None and set(choice.rates) == {f.id for f in GRAPH.facts_of(SCENARIOS[0].seeds[0])}
     assert choice.rates[fact] == pytest.approx(expected) and len(set(choice.rates.values())) > 1
-    [without_truth] = logged_choices([email], {}, None)
+    assert logged_choices([email.model_copy(update={"first_fact": None})], task, task.scores, explore=False) == []
+    task.feedback = RecordedFeedback(EventStore(tmp_path / "feedback.sqlite"))
+    [without_truth] = logged_choices([email], task, task.scores, explore=False)
     assert without_truth.rates is None
-    assert logged_choices([email.model_copy(update={"first_fact": None})], {}, None) == []
     assert f"Hi {SCENARIOS[0].prospect.first_name}" in rollout.metadata["body"]
 
 
