@@ -40,6 +40,7 @@ _ONLY_FOR = {
     "summary": ("eval", "all"),
     "to": ("export",),
     "unpromoted": ("deploy",),
+    "wait": ("learn-loop",),
 }
 
 
@@ -113,6 +114,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     )
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
     add("--serve", action="store_true", help="learn-loop: the HTTP service that starts loops, until it is stopped")
+    add("--wait", action="store_true", help="learn-loop: begin when no other loop works on the graph any more")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack, learn-loop: check everything and say what would be done")
@@ -134,6 +136,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         arguments.set.append(f"continue_from={json.dumps(arguments.start)}")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run checks a run that starts now: leave out --schedule")
+    if arguments.serve and (arguments.dry_run or arguments.no_cache or arguments.wait):
+        parser.error("--serve starts a service, which has no use for --dry-run, --no-cache and --wait")
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
     if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
@@ -226,7 +230,8 @@ def execute(arguments: argparse.Namespace) -> None:
             return
         from commands.learn_loop import run_learn_loop
 
-        run_learn_loop(arguments.config, arguments.set, cache=not arguments.no_cache, dry_run=arguments.dry_run)
+        options = {"cache": not arguments.no_cache, "dry_run": arguments.dry_run, "wait": arguments.wait}
+        run_learn_loop(arguments.config, arguments.set, **options)
         return
     resumed = None
     if arguments.resume is not None:

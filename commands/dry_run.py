@@ -129,6 +129,10 @@ def plan_lines(planned: Plan) -> list[str]:
             "their price is unknown: set gpu_price" if planned.gpu_cost is None else f"about {planned.gpu_cost:.2f} USD"
         )
         lines.append(f"GPU hours      about {planned.gpu_hours:.1f}, {price}")
+    elif planned.backend == "local":
+        lines.append("GPU hours      unknown, like the time; after a first run, gpu_price gives their cost")
+    if planned.backend == "serverless":
+        lines.append("W&B's servers  W&B bills tokens and storage at its own prices, which are not known here")
     if planned.judge_requests:
         cost = planned.most_judge_cost
         price = (

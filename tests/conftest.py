@@ -80,7 +80,14 @@ _SERVICES = frozenset(
         "test_gathering_interrupted.py",
     ]
     + ["test_replay.py", "test_turn_credit.py", "test_second_task.py", "test_health.py"]
-    + ["test_coding.py", "test_coding_bad_input.py", "test_containers.py", "test_r2e_gym.py", "test_training_kills.py"]
+    + [
+        "test_coding.py",
+        "test_coding_bad_input.py",
+        "test_containers.py",
+        "test_r2e_gym.py",
+        "test_training_kills.py",
+        "test_kills.py",
+    ]
 )
 
 

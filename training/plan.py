@@ -39,6 +39,7 @@ class Plan(BaseModel):
     `probe_rollouts`, replaced groups are counted as if they ended after their probes, as most do.
     """
 
+    backend: str
     demonstrations: int
     steps: int
     """An upper bound if `epochs` is set."""
@@ -88,6 +89,7 @@ def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace
         seconds += validated * (pace.seconds_per_validation_rollout or pace.seconds_per_rollout)
         seconds = min(seconds, settings.stop_seconds or seconds)
     return Plan(
+        backend=settings.backend,
         demonstrations=demonstrations,
         steps=settings.max_steps,
         epochs=settings.epochs,
