@@ -33,6 +33,9 @@ from training.validation import Validator
 RULES = TrainerSettings(
     max_steps=3,
     groups_per_step=2,
+    max_extra_groups=0,
+    probe_rollouts=None,
+    min_reward_std=0.0,
     rollouts_per_group=4,
     demonstrations=4,
     validate_every=1,
