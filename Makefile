@@ -1,6 +1,8 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment
 # make test     every test;  make test-fast: only those without the real model, services or processes (two minutes)
+# make nightly  the default profile from data to evaluation, whose accuracy must not fall below its floor (half an hour)
+# make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
 # make lock     export the pinned requirements of pyproject.toml to requirements*.txt
 # make bench    comparisons with simpler designs (ARGS="--mails 20000")
@@ -23,7 +25,7 @@ UV := UV_HTTP_TIMEOUT=10 UV_HTTP_RETRIES=1 $(BIN)/python -m uv pip install -q --
 LOCK := $(BIN)/python -m uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-annotate \
 	--custom-compile-command "make lock"
 
-.PHONY: run install test test-fast lint format lock bench stack-k8s
+.PHONY: run install test test-fast nightly browser lint format lock bench stack-k8s
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
@@ -35,6 +37,13 @@ test: .venv/installed-dev
 
 test-fast: .venv/installed-dev
 	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)
+
+nightly: .venv/installed-dev
+	@$(BIN)/python -m pytest -n 0 -m nightly $(ARGS)
+
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .

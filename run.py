@@ -11,6 +11,7 @@ python run.py --pipeline learn-loop               an agent that writes e-mails a
 python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
 python run.py --pipeline compare A B              compare training runs, by name or key
 python run.py --schedule-list                     the schedules that `--pipeline train --schedule CRON` made
+python run.py --help KEY                          a setting: what it does, allowed values, default, section
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "learn-loop", "all")
 
@@ -39,6 +40,7 @@ _ONLY_FOR = {
     "summary": ("eval", "all"),
     "to": ("export",),
     "unpromoted": ("deploy",),
+    "wait": ("learn-loop",),
 }
 
 
@@ -48,10 +50,29 @@ class _Arguments(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; `python run.py --help` explains every option\n")
 
 
+class _Help(argparse.Action):
+    """Print this help, or the description of one setting or of a section of settings."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        if values is None:
+            parser.print_help()
+            parser.exit()
+        quiet_third_parties()
+        from configs.description import describe
+        from configs.schema import ConfigError
+
+        try:
+            print(describe(values))
+        except ConfigError as error:
+            parser.exit(2, f"error: {error}\n")
+        parser.exit()
+
+
 def parse_arguments(words: list[str]) -> argparse.Namespace:
     """Parse the command line without importing anything heavy."""
-    parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
     add = parser.add_argument
+    add("-h", "--help", action=_Help, nargs="?", metavar="KEY", help="this help, or a setting or section of settings")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
@@ -93,6 +114,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     )
     add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
     add("--serve", action="store_true", help="learn-loop: the HTTP service that starts loops, until it is stopped")
+    add("--wait", action="store_true", help="learn-loop: begin when no other loop works on the graph any more")
     add("--name", help="deploy: name of the service (email-search-agent)")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack, learn-loop: check everything and say what would be done")
@@ -114,6 +136,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         arguments.set.append(f"continue_from={json.dumps(arguments.start)}")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run checks a run that starts now: leave out --schedule")
+    if arguments.serve and (arguments.dry_run or arguments.no_cache or arguments.wait):
+        parser.error("--serve starts a service, which has no use for --dry-run, --no-cache and --wait")
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
     if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
@@ -165,12 +189,12 @@ def main(words: list[str] | None = None) -> int:
     quiet_third_parties()
     from cluster.errors import RunFailed
     from configs.schema import ConfigError
-    from environment.errors import BadInput as BadMail
-    from training.errors import BadInput as BadTraining
+    from environment.errors import BadMail
+    from training.errors import BadInput
 
     try:
         execute(arguments)
-    except (ConfigError, BadMail, BadTraining) as error:
+    except (ConfigError, BadMail, BadInput) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except RunFailed as error:
@@ -206,7 +230,8 @@ def execute(arguments: argparse.Namespace) -> None:
             return
         from commands.learn_loop import run_learn_loop
 
-        run_learn_loop(arguments.config, arguments.set, cache=not arguments.no_cache, dry_run=arguments.dry_run)
+        options = {"cache": not arguments.no_cache, "dry_run": arguments.dry_run, "wait": arguments.wait}
+        run_learn_loop(arguments.config, arguments.set, **options)
         return
     resumed = None
     if arguments.resume is not None:

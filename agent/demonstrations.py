@@ -25,7 +25,7 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schema
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-NAME_QUERIES = 0.35
+NAME_QUERIES = 0.2
 """Of the demonstrated questions that contain names, the share whose search uses the names alone."""
 MIN_QUOTE_F1 = 0.5
 """Minimum token-F1 with the reference at which words of a mail count as stating it."""
@@ -59,16 +59,16 @@ def named_words(question: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def first_query(scenario: Scenario) -> list[str]:
-    """Return the words that a demonstration searches for first.
+def first_query(scenario: Scenario) -> str:
+    """Return the first search of a demonstration.
 
-    Most demonstrations search for all content words of the question, some for its names alone. Which of the two finds more
-    depends on the mail: names in the synthetic company, all words in real mail. Demonstrations therefore show both,
-    drawn by the scenario's id, and GRPO finds out which pays.
+    Most demonstrations search for the question as it stands, as people do, some for its names alone. The search ignores stop
+    words. Which of the two finds more depends on the mail: names in the synthetic company, the question in real mail.
+    Demonstrations therefore show both, drawn by the scenario's id, and GRPO finds out which pays.
     """
     named = named_words(scenario.question)
     by_name = random.Random(f"query-{scenario.id}").random() < NAME_QUERIES
-    return named if named and by_name else content_words(scenario.question)
+    return _as_written(named, [scenario.question]) if named and by_name else scenario.question
 
 
 def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str]:
@@ -91,18 +91,20 @@ def _queries(scenario: Scenario, target: EmailView, read: list[EmailView], hinds
     """
     question = scenario.question
     asked = content_words(question)
-    plans = [_bridge(question, target, read) if read else first_query(scenario)]
+    bridge = _bridge(question, target, read) if read else []
+    queries = [] if read else [first_query(scenario)]
+    plans = [bridge]
     if hindsight:
         in_target = set(content_words(_text(target)))
         shared = [word for word in asked if word in in_target]
         plans += [
             shared,
             asked,
-            [*plans[0], *shared],
+            [*bridge, *shared],
             [*shared, *content_words(target.subject)],
             content_words(target.subject),
         ]
-    return [_as_written(plan, [question, *map(_text, read), _text(target)]) for plan in plans if plan]
+    return queries + [_as_written(plan, [question, *map(_text, read), _text(target)]) for plan in plans if plan]
 
 
 def quoted(reference: str, passage: str) -> str | None:

@@ -94,6 +94,7 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
         tool_choice="required" if policy.must_call else None,
         model=policy.model,
         temperature=policy.temperature,
+        top_p=policy.top_p,
         max_tokens=policy.max_tokens,
     )
 

@@ -9,11 +9,13 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, convert_to_openai_messages
 from pydantic import BaseModel, ConfigDict
 
-from agent.llm_client import key_for, price_of, require_model, require_reply
 from environment.tools import tool_schemas
+from training.llm_client import key_for, price_of, repeated, require_model, require_reply
 
 _SECONDS = 120.0
-_RETRIES = 2
+_ATTEMPTS = 3
+_BACKOFF = 1.0
+"""Seconds before the second attempt, doubled before the third."""
 COST = "cost"
 """Key of a reply's metadata: its price in US dollars, None if LiteLLM knows none."""
 
@@ -37,18 +39,21 @@ class PromptedModel(BaseModel):
         """Return the next reply with its usage and cost. Raise LiteLLM's errors, which derive from `openai.OpenAIError`."""
         import litellm
 
-        reply = await litellm.acompletion(
-            model=self.model,
-            messages=convert_to_openai_messages(list(messages)),
-            tools=tool_schemas(self.optional_arguments),
-            temperature=0.0,
-            max_tokens=self.max_tokens,
-            drop_params=True,
-            timeout=_SECONDS,
-            num_retries=_RETRIES,
-            api_base=self.api_base,
-            api_key=key_for(self.model, self.api_base),
-        )
+        async def ask() -> Any:
+            return await litellm.acompletion(
+                model=self.model,
+                messages=convert_to_openai_messages(list(messages)),
+                tools=tool_schemas(self.optional_arguments),
+                temperature=0.0,
+                max_tokens=self.max_tokens,
+                drop_params=True,
+                timeout=_SECONDS,
+                num_retries=0,
+                api_base=self.api_base,
+                api_key=key_for(self.model, self.api_base),
+            )
+
+        reply = await repeated(ask, attempts=_ATTEMPTS, backoff=_BACKOFF)
         message, usage = reply.choices[0].message, reply.usage
         calls, malformed = [], False
         for call in message.tool_calls or []:

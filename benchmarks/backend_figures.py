@@ -98,7 +98,7 @@ def decode_figures(
 
 
 def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]) -> dict[str, Any]:
-    """Throughput of the unavoidable arithmetic and of all arithmetic, compared with both matrix products."""
+    """Return the throughput of the unavoidable arithmetic and of all arithmetic, compared with both matrix products."""
     figures = {}
     rows = []
     products = [dtype for dtype in ("float32", "bfloat16") if f"gemm_{dtype}_gflops" in limits]
@@ -127,7 +127,7 @@ def training_figures(ours: dict[str, dict[str, float]], limits: dict[str, float]
 
 
 def step_figures(ours: dict[str, Any], trl: dict[str, Any] | str) -> dict[str, Any]:
-    """Rollouts plus GRPO update, without HTTP, ART's tokenization and the checkpoint, which TRL's step does not include
+    """Time rollouts plus GRPO update, without HTTP, ART's tokenization and the checkpoint, which TRL's step does not include
     either.
     """
     rollouts, update = ours["rollouts"], ours["training"]["grpo"]

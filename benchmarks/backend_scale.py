@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def measure_axis(axis: str, values: Sequence[int], arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """Seconds and memory at each value, printed as a table."""
+    """Measure seconds and memory at each value, and print them as a table."""
     points: list[dict[str, Any]] = []
     for value in values:
         progress(f"{axis}: {value}")
@@ -86,7 +86,7 @@ def measure_axis(axis: str, values: Sequence[int], arguments: argparse.Namespace
 
 
 def measure(rollouts: int, tokens: int, groups: int, arguments: argparse.Namespace, scratch: Path) -> dict[str, float]:
-    """Seconds of the rollouts and of the update of one step, peak memory in GB, and the share of all tokens that is computed."""
+    """Return the seconds of the rollouts and of the update of one step, peak memory in GB, and the share of all tokens that is computed."""
     chance, vocabulary = random.Random(0), ModelSize.of(arguments.model).vocabulary
 
     def ids(count: int) -> list[int]:
@@ -121,7 +121,7 @@ def measure(rollouts: int, tokens: int, groups: int, arguments: argparse.Namespa
 
 
 def exponent(values: Sequence[float], seconds: Sequence[float]) -> float:
-    """Slope of the least-squares line through the points on logarithmic axes."""
+    """Return the slope of the least-squares line through the points on logarithmic axes."""
     x, y = [math.log(value) for value in values], [math.log(value) for value in seconds]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     spread = sum((one - mean_x) ** 2 for one in x)
@@ -129,7 +129,7 @@ def exponent(values: Sequence[float], seconds: Sequence[float]) -> float:
 
 
 def plot(figures: dict[str, Any], file: Path) -> None:
-    """One log-log chart per number that is changed."""
+    """Draw one log-log chart per varied number."""
     import matplotlib.pyplot as plt
 
     figure, charts = plt.subplots(1, len(AXES), figsize=(12, 3.6), sharey=True, layout="constrained")

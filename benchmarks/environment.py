@@ -37,11 +37,12 @@ from benchmarks.obvious_mailbox import ObviousMailbox
 from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Scenario
 from environment.scenarios import load_scenarios
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools
 from environment.words import content_words
+from training.errors import BadInput
 
 UNANSWERABLE = (49, 101, 129, 171, 208, 266, 327)
 """Questions of `corbt/enron_emails_sample_questions` that cannot be answered."""
@@ -73,7 +74,7 @@ def main() -> int:
             raise BadInput(f"--scratch {arguments.scratch} is not a folder")
         with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
             figures = measure(arguments, Path(scratch))
-    except BadInput as error:
+    except (BadInput, BadMail) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     print(json.dumps(figures))
@@ -135,7 +136,7 @@ def measure_build(corpus: Corpus, scratch: Path) -> dict[str, Any]:
 
 
 def _build(design: str, corpus: Corpus, path: Path) -> tuple[int, float, float, int]:
-    """Mails kept, seconds in all, seconds of these in the source, peak memory in bytes."""
+    """Return the mails kept, seconds in all, seconds of these in the source, peak memory in bytes."""
     source = TimedSource(corpus)
     started = time.perf_counter()
     kept = build_database(source, path).kept if design == "ours" else obvious_mailbox.build(source, path)
@@ -150,7 +151,7 @@ def _build(design: str, corpus: Corpus, path: Path) -> tuple[int, float, float, 
 def measure_search(
     corpus: Corpus, database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario], queries: int
 ) -> dict[str, Any]:
-    """Milliseconds per search at p50 and p99, ten results, snippets included.
+    """Return milliseconds per search at p50 and p99, ten results, snippets included.
 
     Medians are over the queries for which the obvious design finds anything, p99 over all of them.
     """
@@ -223,7 +224,7 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
 def measure_quality(
     database: MailDatabase, obvious: ObviousMailbox, questions: list[Scenario]
 ) -> dict[str, dict[str, float]]:
-    """Share of the questions whose gold mail is among the first 1, 5 and 10 hits of their content words."""
+    """Return the share of the questions whose gold mail is among the first 1, 5 and 10 hits of their content words."""
     progress("asking the questions")
     ranks: dict[str, list[int | None]] = {"ours": [], "obvious": []}
     for question in questions:

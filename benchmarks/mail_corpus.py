@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE
 from environment.models import Email
 from environment.sources.parquet import parquet_emails, parquet_questions
@@ -36,7 +36,7 @@ class Corpus:
             if digest not in chosen or email.message_id in gold:
                 chosen[digest] = email.message_id
         if not chosen:
-            raise BadInput(f"there is no usable mail in {source}")
+            raise BadMail(f"there is no usable mail in {source}")
         return cls(source, frozenset(chosen.values()), mails)
 
     def __iter__(self) -> Iterator[Email]:

@@ -139,7 +139,7 @@ def _standard(source: Path) -> Iterator[Email]:
 
 
 def write_folder(path: Path, count: int) -> tuple[int, Counter[str]]:
-    """`count` files in folders of a thousand, as the original Enron archive has them; returns count and planted defects."""
+    """Write `count` files in folders of a thousand, like the original Enron archive. Return count and planted defects."""
     planted: Counter[str] = Counter()
     for number, (raw, defect) in enumerate(islice(mails(in_mbox=False), count)):
         folder = path / f"person-{number // MAILS_PER_FOLDER}" / "inbox"

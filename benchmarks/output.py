@@ -14,7 +14,7 @@ def progress(line: str) -> None:
 
 
 def show(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """A table whose first column names the rows. None is an empty cell."""
+    """Print a table whose first column names the rows. None is an empty cell."""
     table = Table(title=title, title_justify="left", show_edge=False)
     for column in columns:
         table.add_column(column, justify="right" if column else "left")

@@ -27,7 +27,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import art
 
 from benchmarks.output import progress, show
-from training.judge import RulerJudge, require_ruler
+from training.ruler import RulerJudge, require_ruler
 from training.settings import TrainerSettings
 
 
@@ -71,7 +71,7 @@ def judge(latency: float) -> Iterator[str]:
 
 
 def group(number: int, rollouts: int) -> art.TrajectoryGroup:
-    """Rollouts of one question, each with a search, a mail of 1,200 characters and an answer."""
+    """Return rollouts of one question, each with a search, a mail of 1,200 characters and an answer."""
     asked = [
         {"role": "system", "content": "Answer from the mailbox."},
         {"role": "user", "content": f"Question {number}?"},
@@ -93,7 +93,7 @@ def group(number: int, rollouts: int) -> art.TrajectoryGroup:
 async def rewards(
     settings: TrainerSettings, groups: list[art.TrajectoryGroup], *, at_once: bool
 ) -> tuple[float, list[list[float]]]:
-    """Wall seconds, and the scores of each group."""
+    """Return wall seconds, and the scores of each group."""
     with tempfile.TemporaryDirectory() as cache:
         ruler = RulerJudge(settings, Path(cache))
         started = time.monotonic()

@@ -1,5 +1,5 @@
-"""Measure the sandbox: the start of 32 concurrent workspaces, a cell compared with `python -c`, and leaks after many
-workspaces.
+"""Measure the sandbox: the start of 32 concurrent workspaces with and without spare ones, a cell compared with
+`python -c`, and leaks after many workspaces.
 
   python -m benchmarks.sandbox
   python -m benchmarks.sandbox --workspaces 1000 --cells 10000      the leak check at full length
@@ -66,25 +66,44 @@ def settled() -> dict[str, int]:
     return found
 
 
+def filled(runner: LocalRunner, count: int) -> None:
+    """Wait until the runner has started its spare workspaces."""
+    while runner.spares_ready < count:
+        time.sleep(0.01)
+
+
+def starts_at_once(runner: LocalRunner, *, rounds: int, spare: int) -> list[float]:
+    """Return the times of starts, `AT_ONCE` at a time, each round with all spare workspaces ready."""
+    times: list[float] = []
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda _: time.sleep(0.05), range(AT_ONCE)))  # the threads themselves are not measured
+        for _ in range(rounds):
+            filled(runner, spare)
+            started = list(threads.map(lambda _: start(runner), range(AT_ONCE)))
+            times += [taken for taken, _ in started]
+            list(threads.map(lambda pair: pair[1].close(), started))
+    return times
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10, help="times that 32 workspaces are started at once")
     parser.add_argument("--workspaces", type=int, default=200, help="workspaces of the leak check")
     parser.add_argument("--cells", type=int, default=2000, help="cells of the leak check, all workspaces together")
     arguments = parser.parse_args()
-    runner = LocalRunner()
-    runner.require_isolation()
-    before = settled()
-    started = [start(runner) for _ in range(AT_ONCE)]
+    plain_runner = LocalRunner()
+    plain_runner.require_isolation()
+    started = [start(plain_runner) for _ in range(AT_ONCE)]
     alone = [taken for taken, _ in started]
     for _, workspace in started:
         workspace.close()
-    at_once: list[float] = []
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        for _ in range(arguments.rounds):
-            started = list(threads.map(lambda _: start(runner), range(AT_ONCE)))
-            at_once += [taken for taken, _ in started]
-            list(threads.map(lambda pair: pair[1].close(), started))
+    at_once = starts_at_once(plain_runner, rounds=arguments.rounds, spare=0)
+    plain_runner.close()
+    runner = LocalRunner(spare=AT_ONCE)
+    runner.require_isolation()
+    with_spares = starts_at_once(runner, rounds=arguments.rounds, spare=AT_ONCE)
+    filled(runner, AT_ONCE)
+    before = settled()
     workspace = runner.open(FILES)
     cells = [milliseconds(lambda: workspace.exec("1 + 1")) for _ in range(200)]
     workspace.close()
@@ -97,6 +116,7 @@ def main() -> None:
             assert workspace.exec(f"import target; target.double({number})").output == f"{2 * number}\n"
         workspace.close()
     seconds = time.perf_counter() - began
+    filled(runner, AT_ONCE)
     after = settled()
     runner.close()
     print(
@@ -104,7 +124,8 @@ def main() -> None:
             {
                 "benchmark": "sandbox",
                 "start_one_after_another_ms": spread(alone),
-                "start_32_at_once_ms": spread(at_once),
+                "start_32_at_once_ms": spread(with_spares),
+                "start_32_at_once_without_spares_ms": spread(at_once),
                 "cell_ms": spread(cells),
                 "python_c_ms": spread(plain),
                 "leak_check": {

@@ -194,8 +194,8 @@ def succeeded(reply: Reply) -> bool:
 def failed(reply: Reply) -> bool:
     """Return whether the service failed (500 or more, not 503), also in a stream or in the background."""
     stored = isinstance(reply.json, dict) and reply.json.get("status") == "failed"
-    told = [data["status"] for name, data in reply.events() if name == "error"] if reply.json is None else []
-    return stored or any(status >= 500 and status != 503 for status in (reply.status, *told))
+    errors = [data["status"] for name, data in reply.events() if name == "error"] if reply.json is None else []
+    return stored or any(status >= 500 and status != 503 for status in (reply.status, *errors))
 
 
 def held_connections(service: Service, count: int) -> dict[str, Any]:
@@ -243,8 +243,8 @@ def killed(service: Service, inboxes: list[str], *, model_only: bool) -> dict[st
         time.sleep(1)  # the questions are being answered
         victim.kill()
         started = time.monotonic()
-        told = Counter(reply.error or str(reply.status) for reply in (future.result() for future in asked))
-        told_after = time.monotonic() - started
+        outcomes = Counter(reply.error or str(reply.status) for reply in (future.result() for future in asked))
+        ended_after = time.monotonic() - started
     back = None
     while back is None and time.monotonic() - started < BACK_SECONDS:
         time.sleep(0.5)
@@ -253,7 +253,7 @@ def killed(service: Service, inboxes: list[str], *, model_only: bool) -> dict[st
             back = round(time.monotonic() - started, 1)
     question = {"question": "Which room?", "inbox_address": inboxes[0], "query_date": ALL_MAIL}
     answered = service.request("POST", "/invoke", {"parameters": question}).status
-    return {"clients": dict(told), "told_after": round(told_after, 1), "back_after": back, "answers": answered}
+    return {"clients": dict(outcomes), "ended_after": round(ended_after, 1), "back_after": back, "answers": answered}
 
 
 def attack(service: Service, database: MailDatabase, arguments: argparse.Namespace) -> dict[str, Any]:

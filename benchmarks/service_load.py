@@ -184,13 +184,13 @@ def load(service: Service, callers: int, minutes: float, seed: int) -> dict[str,
     ]
     for thread in [*watchers, *threads]:
         thread.start()
-    told = started
+    reported = started
     for thread in threads:
         while thread.is_alive():
             thread.join(1)
-            if time.monotonic() - told >= PROGRESS_EVERY_SECONDS:
-                told = time.monotonic()
-                progress(f"{told - started:5.0f} s  {tally.answered} answered  {dict(tally.statuses)}")
+            if time.monotonic() - reported >= PROGRESS_EVERY_SECONDS:
+                reported = time.monotonic()
+                progress(f"{reported - started:5.0f} s  {tally.answered} answered  {dict(tally.statuses)}")
     stop.set()
     return summary(tally, callers, time.monotonic() - started)
 

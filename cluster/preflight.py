@@ -51,7 +51,7 @@ OWN_RIGHTS = (
 
 
 @dataclass(frozen=True)
-class Check:
+class StackCheck:
     """Result of a check; `remedy` says what to do if it failed."""
 
     name: str
@@ -64,7 +64,7 @@ class Check:
         return line if self.ok else f"{line}: {self.remedy}"
 
 
-def preflight(settings: StackSettings) -> Iterator[Check]:
+def check_stack(settings: StackSettings) -> Iterator[StackCheck]:
     """Run the checks one by one. Without access to the cluster, leave out those that need it.
 
     The check of the artifact store writes, reads and removes a small object. Raises BadInput if a setting without default
@@ -85,16 +85,16 @@ def preflight(settings: StackSettings) -> Iterator[Check]:
     yield _image_builder()
 
 
-def _zenml_server() -> Check:
+def _zenml_server() -> StackCheck:
     store = Client().zen_store
     if store.type != StoreType.REST:
-        return Check(
+        return StackCheck(
             "ZenML server", False, "this client uses a local database, which pods cannot reach", "zenml login URL"
         )
-    return Check("ZenML server", True, store.url)
+    return StackCheck("ZenML server", True, store.url)
 
 
-def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | None]:
+def _cluster_access(settings: StackSettings) -> tuple[StackCheck, k8s.ApiClient | None]:
     name, context = "cluster access", settings.kubernetes_context
     try:
         contexts = [entry["name"] for entry in kubeconfig.list_kube_config_contexts()[0]]
@@ -104,49 +104,49 @@ def _cluster_access(settings: StackSettings) -> tuple[Check, k8s.ApiClient | Non
                 if contexts
                 else "add it with your cluster's tool"
             )
-            return Check(name, False, f"no context {context} in the kubeconfig", known), None
+            return StackCheck(name, False, f"no context {context} in the kubeconfig", known), None
         api = kubeconfig.new_client_from_config(context=context)
     except Exception as error:  # a damaged file can cause any of these errors
-        return Check(
+        return StackCheck(
             name, False, f"no usable kubeconfig ({_one_line(error)})", "set KUBECONFIG to the cluster's file"
         ), None
     with_retries(api, False)
     try:
         version = k8s.VersionApi(api).get_code(_request_timeout=SECONDS)
     except ApiException as error:
-        return Check(name, False, f"context {context} was refused ({error.status})", "renew its credentials"), None
+        return StackCheck(name, False, f"context {context} was refused ({error.status})", "renew its credentials"), None
     except HTTPError as error:
         server = api.configuration.host
-        return Check(
+        return StackCheck(
             name, False, f"{server} does not answer ({_one_line(error)})", "start the cluster, or check the network"
         ), None
-    return Check(name, True, f"Kubernetes {version.git_version} in context {context}"), api
+    return StackCheck(name, True, f"Kubernetes {version.git_version} in context {context}"), api
 
 
-def _asked(name: str, check: Callable[[], Check]) -> Check:
+def _asked(name: str, check: Callable[[], StackCheck]) -> StackCheck:
     """Run a check. If the API server does not answer, the check fails with the reason."""
     try:
         return check()
     except ApiException as error:
         if error.status == 403:
-            return Check(name, False, "you may not look", "ask the cluster's administrator for the right")
-        return Check(name, False, f"the API server answers {error.status} {error.reason}", "try again")
+            return StackCheck(name, False, "you may not look", "ask the cluster's administrator for the right")
+        return StackCheck(name, False, f"the API server answers {error.status} {error.reason}", "try again")
     except HTTPError as error:
-        return Check(name, False, f"the API server stopped answering ({_one_line(error)})", "try again")
+        return StackCheck(name, False, f"the API server stopped answering ({_one_line(error)})", "try again")
 
 
-def _namespace(settings: StackSettings, api: k8s.ApiClient) -> Check:
+def _namespace(settings: StackSettings, api: k8s.ApiClient) -> StackCheck:
     name = settings.kubernetes_namespace
     try:
         k8s.CoreV1Api(api).read_namespace(name, _request_timeout=SECONDS)
     except ApiException as error:
         if error.status != 404:
             raise
-        return Check("namespace", False, f"there is no {name}", f"kubectl create namespace {name}")
-    return Check("namespace", True, name)
+        return StackCheck("namespace", False, f"there is no {name}", f"kubectl create namespace {name}")
+    return StackCheck("namespace", True, name)
 
 
-def _own_rights(settings: StackSettings, api: k8s.ApiClient) -> Check:
+def _own_rights(settings: StackSettings, api: k8s.ApiClient) -> StackCheck:
     def allowed(attributes: k8s.V1ResourceAttributes) -> bool:
         review = k8s.V1SelfSubjectAccessReview(spec=k8s.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes))
         answer = k8s.AuthorizationV1Api(api).create_self_subject_access_review(review, _request_timeout=SECONDS)
@@ -154,11 +154,11 @@ def _own_rights(settings: StackSettings, api: k8s.ApiClient) -> Check:
 
     if refused := _refused(OWN_RIGHTS, settings.kubernetes_namespace, allowed):
         remedy = f"ask for the cluster role edit in namespace {settings.kubernetes_namespace}"
-        return Check("your rights", False, f"you may not {refused}", remedy)
-    return Check("your rights", True, "jobs, schedules, deployments")
+        return StackCheck("your rights", False, f"you may not {refused}", remedy)
+    return StackCheck("your rights", True, "jobs, schedules, deployments")
 
 
-def _service_account(settings: StackSettings, api: k8s.ApiClient) -> Check:
+def _service_account(settings: StackSettings, api: k8s.ApiClient) -> StackCheck:
     name, account, namespace = "service account", settings.service_account, settings.kubernetes_namespace
     try:
         k8s.CoreV1Api(api).read_namespaced_service_account(account, namespace, _request_timeout=SECONDS)
@@ -166,7 +166,7 @@ def _service_account(settings: StackSettings, api: k8s.ApiClient) -> Check:
         if error.status != 404:
             raise
         remedy = f"kubectl create serviceaccount {account} -n {namespace}"
-        return Check(name, False, f"there is no {account} in {namespace}", remedy)
+        return StackCheck(name, False, f"there is no {account} in {namespace}", remedy)
 
     def allowed(attributes: k8s.V1ResourceAttributes) -> bool:
         user = f"system:serviceaccount:{namespace}:{account}"
@@ -176,8 +176,8 @@ def _service_account(settings: StackSettings, api: k8s.ApiClient) -> Check:
 
     if refused := _refused(RIGHTS, namespace, allowed):
         binding = f"{account}-edit --clusterrole=edit --serviceaccount={namespace}:{account} -n {namespace}"
-        return Check(name, False, f"{account} may not {refused}", f"kubectl create rolebinding {binding}")
-    return Check(name, True, account)
+        return StackCheck(name, False, f"{account} may not {refused}", f"kubectl create rolebinding {binding}")
+    return StackCheck(name, True, account)
 
 
 def _refused(
@@ -195,25 +195,25 @@ def _refused(
     return ", ".join(refused)
 
 
-def _gpu_nodes(settings: StackSettings, api: k8s.ApiClient) -> Check:
+def _gpu_nodes(settings: StackSettings, api: k8s.ApiClient) -> StackCheck:
     nodes = k8s.CoreV1Api(api).list_node(_request_timeout=SECONDS).items
     gpus = {node.metadata.name: int((node.status.allocatable or {}).get(GPU, "0")) for node in nodes}
     fitting = [name for name, count in gpus.items() if count >= settings.min_gpus]
     if not fitting:
         found = f"none of {len(nodes)} nodes offers {settings.min_gpus} {GPU}"
         remedy = "add a GPU node with NVIDIA's device plugin, or set min_gpus: 0 where nodes are added on demand"
-        return Check("GPU nodes", False, found, remedy)
-    return Check("GPU nodes", True, f"{len(fitting)} of {len(nodes)}: {', '.join(fitting[:3])}")
+        return StackCheck("GPU nodes", False, found, remedy)
+    return StackCheck("GPU nodes", True, f"{len(fitting)} of {len(nodes)}: {', '.join(fitting[:3])}")
 
 
-def _storage(settings: StackSettings, component: Component) -> Check:
+def _storage(settings: StackSettings, component: Component) -> StackCheck:
     name, place = "storage", str(settings.artifact_store)
     if missing := _missing_secret(settings.artifact_store_secret, "aws_access_key_id=… --aws_secret_access_key=…"):
-        return Check(name, False, *missing)
+        return StackCheck(name, False, *missing)
     try:
         from zenml.integrations.s3.artifact_stores import S3ArtifactStore
     except ImportError:
-        return Check(name, False, "s3fs and boto3 are not installed", "zenml integration install s3 -y")
+        return StackCheck(name, False, "s3fs and boto3 are not installed", "zenml integration install s3 -y")
     from zenml.integrations.s3.flavors.s3_artifact_store_flavor import S3ArtifactStoreConfig
 
     now, probe = datetime.now(UTC), f"{place.rstrip('/')}/preflight-{uuid4().hex}"
@@ -237,14 +237,14 @@ def _storage(settings: StackSettings, component: Component) -> Check:
         store.remove(probe)
     except Exception as error:  # botocore, aiohttp and s3fs each raise their own errors
         remedy = "create the bucket, or check artifact_store_endpoint and the rights of artifact_store_secret"
-        return Check(name, False, f"{place} cannot be written and read ({_one_line(error)})", remedy)
-    return Check(name, True, f"{place} can be written and read from here")
+        return StackCheck(name, False, f"{place} cannot be written and read ({_one_line(error)})", remedy)
+    return StackCheck(name, True, f"{place} can be written and read from here")
 
 
-def _registry(settings: StackSettings) -> Check:
+def _registry(settings: StackSettings) -> StackCheck:
     name, uri = "registry", str(settings.container_registry)
     if missing := _missing_secret(settings.container_registry_secret, "username=… --password=…"):
-        return Check(name, False, *missing)
+        return StackCheck(name, False, *missing)
     host = uri.partition("/")[0]
     address = "registry-1.docker.io" if host == "docker.io" else host
     # Like docker: plain HTTP for registries on this machine only.
@@ -254,23 +254,23 @@ def _registry(settings: StackSettings) -> Check:
             pass
     except urllib.error.HTTPError as error:
         if error.code != 401:  # a registry that asks for credentials exists
-            return Check(
+            return StackCheck(
                 name, False, f"{address} answers {error.code}, not as a registry does", "check container_registry"
             )
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        return Check(name, False, f"{address} does not answer ({_one_line(reason)})", "check container_registry")
-    return Check(name, True, f"{address} answers")
+        return StackCheck(name, False, f"{address} does not answer ({_one_line(reason)})", "check container_registry")
+    return StackCheck(name, True, f"{address} answers")
 
 
-def _image_builder() -> Check:
+def _image_builder() -> StackCheck:
     try:
         engine = get_container_engine()
     except RuntimeError:
-        return Check(
+        return StackCheck(
             "image builder", False, "neither docker nor podman answers on this machine", "install and start one"
         )
-    return Check("image builder", True, f"{engine.engine_type.value} on this machine")
+    return StackCheck("image builder", True, f"{engine.engine_type.value} on this machine")
 
 
 def _missing_secret(secret: str | None, values: str) -> tuple[str, str] | None:

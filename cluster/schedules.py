@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from croniter import CroniterError, croniter
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config.config_exception import ConfigException
 from urllib3.exceptions import HTTPError
@@ -20,54 +20,23 @@ from training.errors import BadInput
 
 Changed = TypeVar("Changed")
 
-MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
-    ("minute", 0, 59, {}),
-    ("hour", 0, 23, {}),
-    ("day of month", 1, 31, {}),
-    ("month", 1, 12, {name: number for number, name in enumerate(MONTHS, start=1)}),
-    ("day of week", 0, 6, {name: number for number, name in enumerate(DAYS)}),
-)
-"""Name, minimum, maximum and names of values of each field that a Kubernetes CronJob accepts."""
-
 
 def require_cron(expression: str) -> None:
-    """Raise BadInput unless a Kubernetes CronJob accepts the expression.
+    """Raise BadInput unless the expression has five fields that croniter accepts, or is a macro such as `@daily`.
 
-    It accepts five fields or one of `MACROS`, without seconds or years. Sunday is 0 only.
+    croniter accepts a few expressions that Kubernetes refuses, for example 7 as Sunday. The cluster reports those when the
+    schedule is created.
     """
-    if expression in MACROS:
-        return
-    fields = expression.split()
-    if len(fields) != len(FIELDS):
+    problem = "" if len(expression.split()) == 5 or expression.startswith("@") else "it does not have five fields"
+    try:
+        croniter.expand(expression)
+    except CroniterError as error:
+        problem = problem or str(error)
+    if problem:
         raise BadInput(
-            f'--schedule "{expression}": five fields are needed (minute hour day-of-month month day-of-week), '
-            f'not {len(fields)}; every night at two is "0 2 * * *"'
+            f'--schedule "{expression}": {problem}; five fields are needed (minute hour day-of-month month '
+            'day-of-week): every night at two is "0 2 * * *"'
         )
-    for text, (name, low, high, names) in zip(fields, FIELDS, strict=True):
-        for part in text.split(","):
-            if not _is_range(part.lower(), low, high, names):
-                words = (
-                    f" or {'-'.join((min(names, key=names.__getitem__), max(names, key=names.__getitem__)))}"
-                    if names
-                    else ""
-                )
-                raise BadInput(
-                    f'--schedule "{expression}": {part!r} is not a valid {name} ({low}-{high}{words}, *, ranges, /steps)'
-                )
-
-
-def _is_range(part: str, low: int, high: int, names: dict[str, int]) -> bool:
-    """Return whether `part` is `*`, a value, or a range of ascending values, each with an optional step."""
-    found = re.fullmatch(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/(\d+))?", part, re.ASCII)
-    if found is None or (found[3] is not None and int(found[3]) == 0):
-        return False
-    if found[1] is None:
-        return True
-    ends = [names.get(word, int(word) if word.isdigit() else -1) for word in (found[1], found[2] or found[1])]
-    return low <= ends[0] <= ends[1] <= high
 
 
 def require_scheduler() -> None:

@@ -107,7 +107,7 @@ def components_of(settings: StackSettings) -> list[Component]:
     ]
 
 
-def plan(name: str, components: Iterable[Component]) -> list[Change]:
+def planned_changes(name: str, components: Iterable[Component]) -> list[Change]:
     """Return the changes that `register` would make.
 
     Raises:
@@ -127,9 +127,9 @@ def plan(name: str, components: Iterable[Component]) -> list[Change]:
 def register(name: str, components: Sequence[Component]) -> list[Change]:
     """Register or update the components and return the changes. Idempotent.
 
-    Other components of the stack, such as an alerter, stay. Raises BadInput as `plan` does.
+    Other components of the stack, such as an alerter, stay. Raises BadInput as `planned_changes` does.
     """
-    changes = plan(name, components)
+    changes = planned_changes(name, components)
     client = Client()
     register_flavors()
     for component, change in zip(components, changes, strict=False):

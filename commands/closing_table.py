@@ -11,10 +11,10 @@ from zenml.models import PipelineRunResponse
 
 from commands.pipeline_run import output
 from reports.console import console, say
-from reports.page import write_text
 from reports.tables import closing_table, gain
 from steps.artifact_names import METRICS, REPORT
 from steps.project import OUTPUTS
+from training.files import write_text
 
 
 def print_closing_table(run: PipelineRunResponse, version: str, *, summary: Path | None) -> tuple[dict[str, Any], str]:

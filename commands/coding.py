@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,8 +19,7 @@ from commands.pipeline_run import run_pipeline
 from configs.schema import CodingConfig, Config, EvaluationConfig, TrainingConfig, section
 from pipelines.coding import coding_evaluation_pipeline, coding_training_pipeline
 from reports.console import say
-from reports.page import write_text
-from steps.artifact_names import CHECKPOINT, CODING_MODEL_NAME, TRAINING_CURVE, WARM_START
+from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.model_registry import production_version
 from steps.project import MODELS, OUTPUTS, RUNS, coding_code
@@ -27,10 +27,11 @@ from tasks.coding.rewards import reward_function
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
 from training.errors import BadInput
-from training.plan import earlier_pace, plan
-from training.preflight import Check, preflight
+from training.files import write_text
+from training.plan import earlier_pace, plan_run
+from training.preflight import RunCheck, check_run
 from training.scoring import require_scoring
-from training.stopping import require_stop_rules
+from training.stopping import hold_out, require_stop_rules
 
 _OF_EMAIL = ("judge", "eval_samples", "baseline_model", "base_examples", "base_grammar")
 """Settings of training and evaluation that only the e-mail agent has."""
@@ -53,15 +54,15 @@ def run_coding(
     """
     _require_variant(config, pipeline_name, schedule=schedule, checkpoint=checkpoint)
     training, coding = section(config, TrainingConfig), section(config, CodingConfig)
+    if coding.project is not None:
+        os.environ["WANDB_PROJECT"] = coding.project
     if dry_run:
         _run_plan(training, coding)
         return
     require_scoring(training)
     require_stop_rules(training)
     _require_task(training, coding)
-    _require_sandbox_setting(coding)
-    if coding.sandbox_url is not None:
-        require_sandbox(coding.sandbox_url, images=coding.bugs != BUILT_IN)
+    _require_sandbox(training, coding)
     found = _train(config, training, coding, cache=cache)
     if pipeline_name != "train":
         _evaluate(config, coding, *found, cache=cache, summary=summary)
@@ -85,8 +86,8 @@ def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None
         raise BadInput(f"{' and '.join(unused)}: no effect on task=coding; leave it out")
 
 
-def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
-    """Check reward, prompts and context, and describe the scenarios."""
+def _require_task(training: TrainingConfig, coding: CodingConfig) -> tuple[int, int]:
+    """Check reward, prompts, context and validation. Return the number of bugs to train on and of those held out."""
     reward_function(coding.coding_reward)
     if coding.max_context_tokens > training.max_context:
         raise BadInput(
@@ -96,39 +97,50 @@ def _require_task(training: TrainingConfig, coding: CodingConfig) -> str:
     require_demonstrable(coding, training.demonstrations)
     scenarios = load_scenarios(coding)
     require_room(scenarios, coding, max_tokens=training.max_tokens, system_prompt=training.system_prompt)
-    held_out = sum(scenario.split == "test" for scenario in scenarios)
-    return f"{len(scenarios) - held_out} bugs to train on, {held_out} held out"
+    bugs = [scenario for scenario in scenarios if scenario.split == "train"]
+    if training.validates:
+        hold_out(bugs, training.validation_questions)
+    return len(bugs), len(scenarios) - len(bugs)
 
 
-def _require_sandbox_setting(coding: CodingConfig) -> None:
-    """Raise BadInput when bugs need images and the sandbox is the one that this machine starts, which has none."""
+def _require_sandbox(training: TrainingConfig, coding: CodingConfig) -> str:
+    """Return the health of the sandbox in words. Without a `sandbox_url` one is started here, and stopped again.
+
+    Raises:
+        BadInput: it cannot be used, or has no images although the bugs need them.
+    """
     if coding.bugs != BUILT_IN and coding.sandbox_url is None:
         raise BadInput(
             f"bugs={coding.bugs}: these bugs come as container images; start a sandbox with `python -m sandbox --set "
             "runner=docker` or `--set runner=kubernetes` and name it by sandbox_url"
         )
+    images = coding.bugs != BUILT_IN
+    with sandbox_service(coding.sandbox_url, capacity=2 * training.max_concurrent, images=images) as url:
+        return require_sandbox(url, images=images, workspaces=training.max_concurrent)
 
 
 def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
     """Print checks and plan. Raises BadInput when a check fails."""
 
+    planned = training
+
     def task() -> str:
-        return _require_task(training, coding)
+        nonlocal planned
+        bugs, held_out = _require_task(training, coding)
+        planned = _within_epochs(training, bugs)
+        return f"{bugs} bugs to train on, {held_out} held out"
 
     def sandbox() -> str:
-        _require_sandbox_setting(coding)
-        images = coding.bugs != BUILT_IN
-        with sandbox_service(coding.sandbox_url, capacity=2 * training.max_concurrent, images=images) as url:
-            return require_sandbox(url)
+        return _require_sandbox(training, coding)
 
     checks = []
     for name, look in (("task", task), ("sandbox", sandbox)):
         try:
-            checks.append(Check(name, True, look()))
+            checks.append(RunCheck(name, True, look()))
         except BadInput as error:
-            checks.append(Check(name, False, str(error)))
+            checks.append(RunCheck(name, False, str(error)))
         say(str(checks[-1]))
-    for check in preflight(training, training.base_model, models=MODELS, runs=RUNS):
+    for check in check_run(training, training.base_model, models=MODELS, runs=RUNS):
         say(str(check))
         checks.append(check)
     say("")
@@ -136,16 +148,33 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
     pace = earlier_pace(RUNS, training.base_model, training.backend)
-    for line in plan_lines(plan(training, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)):
+    for line in plan_lines(
+        plan_run(planned, max_turns=coding.max_repl_steps, max_tokens=training.max_tokens, pace=pace)
+    ):
         say(line)
     say("nothing was trained (--dry-run)")
+
+
+def _within_epochs(training: TrainingConfig, bugs: int) -> TrainingConfig:
+    """Return the settings with the steps that the trainer takes: those of `epochs`, if they are fewer than `max_steps`."""
+    if training.epochs is None:
+        return training
+    asked = bugs - (training.validation_questions if training.validates else 0)
+    steps = math.ceil(training.epochs * asked / training.groups_per_step)
+    return training.model_copy(update={"max_steps": min(steps, training.max_steps), "epochs": None})
 
 
 def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, cache: bool) -> tuple[str, UUID, UUID]:
     """Return model version, checkpoint and warm start of the training. Reuses a finished one."""
     nonce = "" if cache else datetime.now(UTC).isoformat()
     # A run is the same on any sandbox. The number of held-out built-in bugs does not change those to train on.
-    irrelevant = {"sandbox_url", "sandbox_patience", *(["coding_test_size"] if coding.bugs == BUILT_IN else [])}
+    irrelevant = {
+        "model_name",
+        "project",
+        "sandbox_url",
+        "sandbox_patience",
+        *(["coding_test_size"] if coding.bugs == BUILT_IN else []),
+    }
     of_run = coding.model_dump(mode="json", exclude=irrelevant)
     bugs = [bug.id for bug in load_scenarios(coding) if bug.split == "train"]
     parts = [training.model_dump(mode="json"), of_run, bugs, coding_code(), nonce]
@@ -155,7 +184,7 @@ def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, ca
         coding_training_pipeline,
         {"config": training, "coding": coding, "run_key": key},
         enable_cache=cache,
-        model=Model(name=CODING_MODEL_NAME, version=key),
+        model=Model(name=coding.model_name, version=key),
         settings=config.settings,
     )
     if run.steps["train_coding_agent"].status.value == "cached":
@@ -183,18 +212,18 @@ def _evaluate(
             "coding": coding,
             "checkpoint": checkpoint,
             "warm_start": warm_start,
-            "production": _other_in_production(key),
+            "production": _other_in_production(coding.model_name, key),
         },
         enable_cache=cache,
-        model=Model(name=CODING_MODEL_NAME, version=key),
+        model=Model(name=coding.model_name, version=key),
         settings=config.settings,
     )
     _, report = print_closing_table(run, key, summary=summary)
     say(f"report: {report}")
 
 
-def _other_in_production(key: str) -> UUID | None:
-    """Id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
-    version = production_version(CODING_MODEL_NAME)
+def _other_in_production(model: str, key: str) -> UUID | None:
+    """Return the id of the checkpoint of the version in production, `None` when it is the evaluated one or there is none."""
+    version = production_version(model)
     checkpoint = version.get_artifact(CHECKPOINT) if version and version.name != key else None
     return checkpoint.id if checkpoint else None

@@ -7,10 +7,10 @@ import os
 
 from reports.comparison import ComparedRun, comparison_html, comparison_table
 from reports.console import console, say
-from reports.page import write_text
 from steps.project import OUTPUTS, RUNS
 from training.errors import BadInput
 from training.experiment import find_runs, known_runs
+from training.files import write_text
 from training.history import HISTORY_FILE, read_history
 
 

@@ -13,13 +13,13 @@ from zenml.client import Client
 
 from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.schema import Config, DataConfig, section
-from environment.errors import BadInput as BadMail
+from environment.errors import BadMail
 from reports.console import say
-from reports.page import write_text
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT, SCENARIOS
 from steps.data.sources import current_source_version, prepared_version, source_version
 from steps.project import OUTPUTS
 from training.errors import BadInput
+from training.files import write_text
 
 
 class DataRun(BaseModel):
@@ -62,9 +62,9 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 
 
 def version_of_source(data: DataConfig) -> str:
-    """Return the present version of the source.
+    """Return the current version of the source.
 
-    If the Hub does not answer, that of the latest data with these settings, if any.
+    If the Hub does not answer, return that of the latest data with these settings, if any.
     """
     try:
         return current_source_version(data)

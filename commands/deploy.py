@@ -153,6 +153,6 @@ def _last_error(name: str, failed: DeployerError) -> str:
         log = list(BaseDeployer.get_active_deployer().get_deployment_logs(name, tail=LOG_LINES))
     except DeployerError:
         return " ".join(str(failed).split())[:300]
-    errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput)\b", line)]
+    errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput|BadMail)\b", line)]
     errors = [line for line in errors if "HookExecutionException" not in line]
     return errors[-1][:300] if errors else "the log names no error"

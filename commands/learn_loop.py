@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,25 +19,30 @@ from commands.pipeline_run import run_pipeline
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig, section
 from reports.console import console, say
-from reports.page import write_text
+from reports.learn_loop import notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
-from steps.learn_loop.world import source_version, sources_of, world_of
-from steps.project import LEARN_LOOPS, MODELS, ROOT, RUNS, learn_loop_code
+from steps.learn_loop.world import model_name, source_version, sources_of, world_of
+from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
+from tasks.outreach.graph import KnowledgeGraph
+from tasks.outreach.scenarios import Scenario
 from tasks.outreach.webhook import require_webhook
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
-from training.plan import earlier_pace, plan
-from training.preflight import preflight
+from training.files import write_text
+from training.plan import earlier_pace, plan_run
+from training.preflight import check_run
 from training.scoring import require_scoring
 from training.settings import TrainerSettings
-from training.stopping import require_stop_rules
+from training.stopping import hold_out, require_stop_rules
 
 DEFAULT_CONFIG = ROOT / "configs" / "learn_loop.yaml"
 EVALUATION_FILE, PAGE_FILE = "evaluation.json", "page.html"
 
 
-def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_run: bool) -> None:
+def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_run: bool, wait: bool = False) -> None:
     """Run the learn loop and print how replies changed. The same settings resume the same run.
+
+    While another loop works on the graph, this one is refused or, with `wait`, begins after it.
 
     Raises:
         BadInput: a setting, graph or scenario cannot be used, or another loop works on this graph.
@@ -45,14 +50,14 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     """
     config = learn_loop_config(file, overrides)
     graph, scenarios = world_of(config)
-    require_settings(config)
+    require_settings(config, scenarios, keys=not dry_run)
     if dry_run:
-        _say_plan(config, len(graph.facts), len(scenarios))
+        _say_plan(config, graph, scenarios)
         return
     run_id = config.experiment or run_key(config, "" if cache else datetime.now(UTC).isoformat())
     folder = LEARN_LOOPS / run_id
     _require_same_run(folder, config)
-    with only_loop_on(config):
+    with only_loop_on(config, wait=wait):
         say(f"learn loop {run_id} ({config.base_model}, backend {config.backend}, {config.feedback} feedback)")
         from pipelines.learn_loop import learn_loop_pipeline
 
@@ -76,15 +81,23 @@ def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfi
     return section(load_config(file or DEFAULT_CONFIG, overrides), LearnLoopConfig)
 
 
-def require_settings(config: LearnLoopConfig) -> None:
-    """Raise `BadInput` for settings that contradict each other, before anything is spent."""
+def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, keys: bool = True) -> None:
+    """Raise `BadInput` for settings that contradict each other or the scenarios, before anything is spent.
+
+    Without `keys`, API keys are not checked.
+    """
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
+    model_name()
     require_stop_rules(settings)
-    require_scoring(settings)
+    require_scoring(settings, keys=keys)
     if settings.validates and settings.validation_metric == "accuracy":
         raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
+    if settings.validates:
+        hold_out([scenario for scenario in scenarios if scenario.split == "train"], settings.validation_questions)
     if settings.max_steps_off_policy:
         raise BadInput("max_steps_off_policy: an iteration uses the node scores of the one before it; set it to 0")
+    if config.random_replies and config.feedback == "recorded":
+        raise BadInput("random_replies: recorded feedback has no simulated prospects; set it to false")
     if config.webhook_url is not None:
         require_webhook(config.webhook_url, private=config.webhook_private)
 
@@ -120,17 +133,28 @@ def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
 
 
 @contextmanager
-def only_loop_on(config: LearnLoopConfig) -> Iterator[None]:
-    """Lock the graph of this configuration. Raises `BadInput` if another loop works on it."""
-    LEARN_LOOPS.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(LEARN_LOOPS / f".graph-{graph_key(config)}.lock")
+def only_loop_on(config: LearnLoopConfig, *, wait: bool = False) -> Iterator[None]:
+    """Lock the graph of this configuration, without limit of time if `wait`. Raises `BadInput` if another loop works on it."""
     try:
-        with lock.acquire(timeout=0):
+        with graph_lock(graph_key(config)).acquire(timeout=-1 if wait else 0):
             yield
     except Timeout:
-        raise BadInput(
-            "another learn loop works on this graph: wait for it or cancel it, then run the same command again"
-        ) from None
+        raise BadInput("another learn loop works on this graph: cancel it, or add --wait to begin after it") from None
+
+
+def graph_lock(key: str) -> FileLock:
+    """Return the lock that a loop on the graph with this key holds."""
+    LEARN_LOOPS.mkdir(parents=True, exist_ok=True)
+    return FileLock(LEARN_LOOPS / f".graph-{key}.lock")
+
+
+def is_at_work(key: str) -> bool:
+    """Return whether a loop works on the graph with this key, whoever started it."""
+    try:
+        with graph_lock(key).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def graph_key(config: LearnLoopConfig) -> str:
@@ -140,23 +164,25 @@ def graph_key(config: LearnLoopConfig) -> str:
     ]
 
 
-def _say_plan(config: LearnLoopConfig, facts: int, scenarios: int) -> None:
+def _say_plan(config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario]) -> None:
+    """Print checks and plan. Raises `BadInput` after both if a check failed."""
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    say(f"graph          {config.graph}: {facts} facts, {scenarios} prospects")
+    held_out = sum(scenario.split == "test" for scenario in scenarios)
+    prospects = f"{len(scenarios) - held_out} train and {held_out} held-out prospects"
+    say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
     failed = []
-    for check in preflight(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
+    for check in check_run(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
         say(str(check))
         if not check.ok:
             failed.append(check)
-    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend) or earlier_pace(
-        RUNS, config.base_model, config.backend
-    )
-    for line in plan_lines(plan(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
+    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
+    for line in plan_lines(plan_run(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
-    test = sum(1 for scenario in world_of(config)[1] if scenario.split == "test")
-    say(f"evaluation     {4 * test * config.test_samples:,} e-mails to {test} held-out prospects")
+    emails = 4 * held_out * config.test_samples
+    say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")
     if failed:
-        raise BadInput(failed[0].found)
+        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
+        raise BadInput(f"this plan cannot run here yet: {failed[0].found}{more}")
     say("nothing was run (--dry-run)")
 
 
@@ -176,7 +202,5 @@ def _print(evaluation: dict[str, Any]) -> None:
             f"{row['p']:.4f}" if "p" in row else "-",
         )
     console.print(table)
-    if found := evaluation.get("rank_correlation"):
-        say(
-            f"rank correlation of node scores with the hidden interests: {found['advantage']:.2f} (top-half rule {found['top_half']:.2f})"
-        )
+    for sentence in notes_on(evaluation):
+        say(sentence)

@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from commands.learn_loop import DEFAULT_CONFIG, graph_key, learn_loop_config, require_settings
+from commands.learn_loop import DEFAULT_CONFIG, graph_key, is_at_work, learn_loop_config, require_settings
 from configs.loading import load_config
 from configs.schema import DeploymentConfig, section
 from reports.console import say
@@ -42,8 +42,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
 
     def check(settings: Mapping[str, Any]) -> str:
         config = learn_loop_config(file, words(settings))
-        require_settings(config)
-        world_of(config)
+        require_settings(config, world_of(config)[1])
         return graph_key(config)
 
     def command(run_id: str, settings: Mapping[str, Any]) -> list[str]:
@@ -51,7 +50,8 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
             word for setting in [*words(settings), f"experiment={json.dumps(run_id)}"] for word in ("--set", setting)
         ]
         config = ["--config", str((file or DEFAULT_CONFIG).resolve())]
-        return [sys.executable, str(ROOT / "run.py"), "--pipeline", "learn-loop", *config, *options]
+        # A loop that outlived its service by some seconds may hold the graph still.
+        return [sys.executable, str(ROOT / "run.py"), "--pipeline", "learn-loop", "--wait", *config, *options]
 
     check({})
     deployment = section(load_config(file, overrides), DeploymentConfig)
@@ -63,7 +63,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
         )
     keys = Keys(key, access_keys)
     app = learn_loop_app(
-        LearnLoopRuns(LEARN_LOOPS, check, command),
+        LearnLoopRuns(LEARN_LOOPS, check, command, is_at_work),
         EventStore(EVENTS),
         keys=keys,
         origins=Origins(deployment.address, deployment.allowed_hosts, open_to_any=len(keys) > 0),

@@ -14,6 +14,7 @@ from zenml.pipelines.pipeline_definition import Pipeline
 from cluster.errors import RunFailed
 from cluster.flavors import PENDING
 from commands.background import called_every
+from environment.errors import BadMail
 from reports.console import say
 from training.errors import BadInput
 
@@ -96,7 +97,7 @@ def _failed_step(name: str) -> StepRunResponse | None:
 def _reason(step: StepRunResponse) -> Exception:
     """Build an exception from what ZenML keeps of the step's error, or from why its pod ended."""
     info = step.exception_info
-    if info and info.source and info.source.rpartition(".")[2] == BadInput.__name__:
+    if info and info.source and info.source.rpartition(".")[2] in (BadInput.__name__, BadMail.__name__):
         return BadInput(info.message)
     if info:
         reason = f"{(info.source or '').rpartition('.')[2]}: {info.message}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from zenml.client import Client
 
 from cluster import schedules
-from cluster.preflight import Check, preflight
-from cluster.stack import components_of, plan, register, require_remote_stack
+from cluster.preflight import StackCheck, check_stack
+from cluster.stack import components_of, planned_changes, register, require_remote_stack
 from configs.schema import Config, DataConfig, StackConfig, section
 from reports.console import say
 from steps.data.sources import local_sources
@@ -21,14 +21,14 @@ def run_stack(config: Config, *, dry_run: bool) -> None:
     """
     settings = section(config, StackConfig)
     missing = []
-    for check in preflight(settings):
+    for check in check_stack(settings):
         say(str(check))
         if not check.ok:
             missing.append(check)
     components = components_of(settings)
     if missing and not dry_run:
         raise _not_ready(missing)
-    changes = plan(settings.stack_name, components) if dry_run else register(settings.stack_name, components)
+    changes = planned_changes(settings.stack_name, components) if dry_run else register(settings.stack_name, components)
     say("")
     for change in changes:
         say(str(change))
@@ -37,7 +37,7 @@ def run_stack(config: Config, *, dry_run: bool) -> None:
     say("nothing was changed (--dry-run)" if dry_run else f"use it: zenml stack set {settings.stack_name}")
 
 
-def _not_ready(missing: list[Check]) -> BadInput:
+def _not_ready(missing: list[StackCheck]) -> BadInput:
     first = missing[0]
     more = f" (and {len(missing) - 1} more above)" if len(missing) > 1 else ""
     return BadInput(f"the stack cannot be registered yet, {first.name}: {first.found}: {first.remedy}{more}")

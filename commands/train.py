@@ -18,12 +18,12 @@ from commands.pipeline_run import output, run_pipeline
 from configs.loading import load_config
 from configs.schema import Config, ConfigError, TrainingConfig, section
 from reports.console import say
-from reports.page import write_text
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
 from steps.project import OUTPUTS, RUNS, training_code
 from training.backends import require_effect
 from training.errors import BadInput
 from training.experiment import Experiment, known_runs
+from training.files import write_text
 from training.scoring import require_scoring, scoring_sources
 from training.stopping import require_stop_rules
 

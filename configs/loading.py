@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from configs.schema import SECTIONS, Config, ConfigError
 
@@ -16,6 +17,7 @@ _WITH_PARTS = {
     for name, field in Config.model_fields.items()
     if isinstance(field.get_default(call_default_factory=True), BaseModel)
 }
+_LISTED = f"`run.py --help SECTION` lists the keys of a section ({', '.join(SECTIONS)})"
 
 
 def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | None = None) -> Config:
@@ -57,7 +59,7 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
         name, _, part = key.partition(".")
         if name in SECTIONS and part:
             section, (name, _, part) = name, part.partition(".")
-            _require_in_section(name, section, "--set")
+            require_known(name, "--set", section=section)
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
@@ -65,7 +67,7 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
         if name in SECTIONS:
             values |= _without_sections({name: value}, "--set")
             continue
-        _require_known(name, "--set", value)
+        require_known(name, "--set", mapping=isinstance(value, dict))
         if part and not isinstance(values.setdefault(name, {}), dict):
             raise ConfigError(f"--set {key}: {name} is {values[name]!r} here, which has no parts")
         values[name] = {**values[name], part: value} if part else value
@@ -84,23 +86,29 @@ def _without_sections(values: dict[Any, Any], where: str) -> dict[str, Any]:
 
     for name, value in values.items():
         if name not in SECTIONS:
-            _require_known(str(name), where, value)
+            require_known(str(name), where, mapping=isinstance(value, dict))
             add(name, value, "at the top")
             continue
         if not isinstance(value, dict | None):
             raise ConfigError(f"{where}: section '{name}' must hold `key: value` lines, not {value!r}")
         for key, inner in (value or {}).items():
-            _require_in_section(str(key), name, where)
+            require_known(str(key), where, section=name)
             add(key, inner, f"in section '{name}'")
     return flat
 
 
-def _require_known(key: str, where: str, value: Any) -> None:
-    if key not in Config.model_fields:
-        sections = SECTIONS if isinstance(value, dict) else {}
+def require_known(key: str, where: str, *, section: str | None = None, mapping: bool = False) -> None:
+    """Raise ConfigError, which begins with `where`, unless `key` is a setting (in `section`, if that is given).
+
+    `mapping` says that the value has parts, so that a section may have been meant.
+    """
+    if section is not None:
+        _require_in_section(key, section, where)
+    elif key not in Config.model_fields:
+        sections = SECTIONS if mapping else {}
         kind = "section or key" if sections else "key"
         near = difflib.get_close_matches(key, [*sections, *Config.model_fields], n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else "configs/schema.py lists them all"
+        hint = f"did you mean '{near[0]}'?" if near else _LISTED
         raise ConfigError(f"{where}: unknown {kind} '{key}'; {hint}")
 
 
@@ -112,16 +120,16 @@ def _require_in_section(key: str, section: str, where: str) -> None:
         place = f"in section {' or '.join(owners)}" if owners else "at the top"
         raise ConfigError(f"{where}: '{key}' is no key of section '{section}'; it belongs {place}")
     near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'?" if near else "configs/schema.py lists them all"
+    hint = f"did you mean '{near[0]}'?" if near else f"`run.py --help {section}` lists them"
     raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
 
 
-def _bounds(key: str) -> str:
-    field = Config.model_fields.get(key)
+def bounds(field: FieldInfo) -> str:
+    """Return the limits of a number, such as `>= 1 and <= 1024`."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     limits = [
         f"{sign} {getattr(rule, name)}"
-        for rule in (field.metadata if field else [])
+        for rule in field.metadata
         for name, sign in signs.items()
         if getattr(rule, name, None) is not None
     ]
@@ -134,8 +142,8 @@ def _explain(error: ValidationError) -> str:
     if not key:
         return str(first["msg"]).removeprefix("Value error, ")
     reason = first["msg"][0].lower() + first["msg"][1:]
-    bounds = _bounds(key) if len(first["loc"]) == 1 else ""
+    limits = bounds(Config.model_fields[key]) if len(first["loc"]) == 1 and key in Config.model_fields else ""
     if first["type"] == "extra_forbidden":
-        return f"{'.'.join(map(str, first['loc']))}: unknown key; configs/schema.py lists them all"
+        return f"{'.'.join(map(str, first['loc']))}: unknown key; {_LISTED}"
     key = ".".join(map(str, first["loc"]))
-    return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {bounds})" if bounds else "")
+    return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {limits})" if limits else "")

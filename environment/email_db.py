@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 
 from environment.email_db_build import APPLICATION_ID, SCHEMA_VERSION, BuildReport, build_database
-from environment.errors import BadInput, QueryTimeout
+from environment.errors import BadMail, QueryTimeout
 from environment.mail_text import normalise_address, one_line, parse_query_date, storable, utc_without_zone
 from environment.search import Mailbox, is_email_id
 
@@ -28,7 +28,7 @@ _STEPS_PER_TIME_CHECK = 10_000
 class MailDatabase:
     """A finished mail database, read-only and thread-safe: every thread gets a connection of its own.
 
-    Raise BadInput when `path` is missing, truncated, not a mail database or of another schema version, and QueryTimeout
+    Raise BadMail when `path` is missing, truncated, not a mail database or of another schema version, and QueryTimeout
     for a query that computes for longer than `query_seconds`.
     """
 
@@ -66,11 +66,11 @@ class MailDatabase:
         return [row[0] for row in self.rows(query)]
 
     def mailbox(self, address: str, query_date: datetime) -> Mailbox:
-        """Return the mailbox of `address` as of `query_date` (inclusive). Raise BadInput for an unknown address."""
+        """Return the mailbox of `address` as of `query_date` (inclusive). Raise BadMail for an unknown address."""
         address_id = self._address_id(address)
         if address_id is None:
             shown = one_line(storable(address))[:80]
-            raise BadInput(f"unknown inbox '{shown}': no mail in {self.path.name} is from or to this address")
+            raise BadMail(f"unknown inbox '{shown}': no mail in {self.path.name} is from or to this address")
         return Mailbox(self, address_id, normalise_address(address), utc_without_zone(query_date))
 
     def resolve(self, message_id: str) -> int | None:
@@ -129,7 +129,7 @@ class MailDatabase:
 
     def _checked_metadata(self) -> dict[str, str]:
         if not self.path.is_file():
-            raise BadInput(f"there is no mail database at {self.path}; the data pipeline builds it")
+            raise BadMail(f"there is no mail database at {self.path}; the data pipeline builds it")
         try:
             application_id = self.rows("PRAGMA application_id")[0][0]
             version = self.rows("PRAGMA user_version")[0][0]
@@ -148,4 +148,4 @@ class MailDatabase:
         except sqlite3.DatabaseError as error:
             problem = f"is not a readable mail database ({error})"
         self.close()
-        raise BadInput(f"{self.path} {problem}; run the data pipeline again to build it")
+        raise BadMail(f"{self.path} {problem}; run the data pipeline again to build it")

@@ -19,7 +19,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 from sqlite_utils import Database
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
 
@@ -90,7 +90,7 @@ def build_database(
     estimate if the source's iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail
     that names its thread.
 
-    The file appears when it is complete; a failed build leaves nothing behind. Raise BadInput when the disk is full or
+    The file appears when it is complete; a failed build leaves nothing behind. Raise BadMail when the disk is full or
     `path` cannot be written.
     """
     path = Path(path)
@@ -122,10 +122,10 @@ def _publish(partial: Path, path: Path) -> None:
         raise _unwritable(path, error) from error
 
 
-def _unwritable(path: Path, error: Exception) -> BadInput:
+def _unwritable(path: Path, error: Exception) -> BadMail:
     if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
-        return BadInput(f"the disk is full: no room for the mail database in {path.parent}; free some space there")
-    return BadInput(f"cannot write the mail database {path}: {getattr(error, 'strerror', None) or error}")
+        return BadMail(f"the disk is full: no room for the mail database in {path.parent}; free some space there")
+    return BadMail(f"cannot write the mail database {path}: {getattr(error, 'strerror', None) or error}")
 
 
 class _Builder:

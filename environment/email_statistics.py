@@ -42,7 +42,7 @@ class DatabaseStatistics(BaseModel):
 
 
 def database_statistics(path: Path) -> DatabaseStatistics:
-    """Compute the statistics of the database `path`, about one second per 100,000 mails. Raise BadInput like `MailDatabase`."""
+    """Compute the statistics of the database `path`, about one second per 100,000 mails. Raise BadMail like `MailDatabase`."""
     database = MailDatabase(path, query_seconds=math.inf)
     try:
         mails = database.email_count()

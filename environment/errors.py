@@ -1,9 +1,9 @@
 """Errors that a user can cause and fix."""
 
 
-class BadInput(ValueError):
-    """Unusable mails, questions or requests; the message says how to fix them."""
+class BadMail(ValueError):
+    """Unusable mails, inboxes, questions or dates; the message says how to fix them."""
 
 
-class QueryTimeout(BadInput):
+class QueryTimeout(BadMail):
     """A query of the mail database exceeded its time limit."""

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from environment.email_db import MailDatabase
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.scenarios import ScenarioReport, about_tested_mails, scenario_of
 from environment.sources.parquet import Question
 
@@ -34,17 +34,17 @@ class _Rating(BaseModel):
 
 
 def rating_files(folder: str | Path) -> list[Path]:
-    """Return the rating files of a folder, sorted by name. Raise BadInput when there is no such folder."""
+    """Return the rating files of a folder, sorted by name. Raise BadMail when there is no such folder."""
     place = Path(folder).expanduser()
     if not place.is_dir():
-        raise BadInput(f"reviewed_feedback: {folder} is not a folder; the service writes to its feedback_folder")
+        raise BadMail(f"reviewed_feedback: {folder} is not a folder; the service writes to its feedback_folder")
     return sorted(place.glob("*.yaml"))
 
 
 def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailDatabase) -> ScenarioReport:
     """Return `report` extended by the reviewed questions of `folder`, with the same checks as other questions.
 
-    A training question about a mail that a test question asks about is dropped. Raise BadInput when a file is not a
+    A training question about a mail that a test question asks about is dropped. Raise BadMail when a file is not a
     rating.
     """
     scenarios, dropped = list(report.scenarios), {reason: list(ids) for reason, ids in report.dropped_ids.items()}
@@ -73,6 +73,6 @@ def _rating(file: Path) -> _Rating:
         return _Rating.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
-        raise BadInput(f"{file}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from None
+        raise BadMail(f"{file}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{file} cannot be read as YAML ({type(error).__name__})") from None
+        raise BadMail(f"{file} cannot be read as YAML ({type(error).__name__})") from None

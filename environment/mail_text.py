@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 
 # Dates outside this range are errors: 1979 and 1980-01-01 are the zero of clocks that were never set, 2043 is a typing
 # error. A mail with such a date would be visible always or never.
@@ -138,7 +138,7 @@ def utc_without_zone(moment: datetime) -> datetime:
 def parse_query_date(value: str | date | datetime) -> datetime:
     """Return a query date as a naive datetime in UTC. A bare date means the end of that day.
 
-    Accepts ISO 8601 text (`2001-05-15`, `2001-05-15T09:30`, with or without a zone), a date or a datetime. Raise BadInput
+    Accepts ISO 8601 text (`2001-05-15`, `2001-05-15T09:30`, with or without a zone), a date or a datetime. Raise BadMail
     for anything else.
     """
     try:
@@ -156,4 +156,4 @@ def parse_query_date(value: str | date | datetime) -> datetime:
         pass  # every kind of malformed date gets the message below
     shown = repr(value)
     shown = shown if len(shown) <= 60 else f"{shown[:60]}…"
-    raise BadInput(f"query date {shown} is not a date; write it as YYYY-MM-DD, for example 2001-05-15")
+    raise BadMail(f"query date {shown} is not a date; write it as YYYY-MM-DD, for example 2001-05-15")

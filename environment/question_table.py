@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.sources.parquet import Question
 
 _SCHEMA = pa.schema(
@@ -30,7 +30,7 @@ _SCHEMA = pa.schema(
 def write_question_table(questions: Sequence[Question], folder: Path) -> Path:
     """Write `folder/train.parquet`. The folder appears when it is complete and replaces an existing one.
 
-    Raise BadInput when the disk is full or the folder cannot be written.
+    Raise BadMail when the disk is full or the folder cannot be written.
     """
     partial = folder.with_name(f".{folder.name}.{time.time_ns()}")
     try:
@@ -41,7 +41,7 @@ def write_question_table(questions: Sequence[Question], folder: Path) -> Path:
             shutil.rmtree(folder)
         os.replace(partial, folder)
     except OSError as error:
-        raise BadInput(f"cannot write the questions to {folder}: {error.strerror or error}") from error
+        raise BadMail(f"cannot write the questions to {folder}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from environment.email_db import Mailbox, MailDatabase
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import normalise_address, one_line, parse_query_date, storable
 from environment.models import Scenario
 from environment.sources.parquet import Question, has_split, parquet_questions
@@ -59,30 +59,25 @@ def load_scenarios(
     seed do not move a question to the other side. Train questions about a mail of a test question are dropped. `seed`
     decides which questions the limits keep, and their order. A limit of None keeps all.
 
-    Raise BadInput when a source cannot be read or no question is left.
+    Raise BadMail when a source cannot be read or no question is left.
     """
     rows = _read_questions(train_questions, test_questions, held_out_fraction, labelled=not unlabelled)
     excluded = {str(excluded_id) for excluded_id in excluded_ids}
     dropped: dict[str, list[str]] = defaultdict(list)
     usable: dict[str, dict[str, Scenario]] = {"train": {}, "test": {}}
     for question, split in rows:
-        scenario, reason = None, None
         if question.id in excluded:
-            reason = "excluded_id"
+            found: Scenario | str = "excluded_id"
         elif question.id in usable[split]:
-            reason = "repeated_id"
+            found = "repeated_id"
         elif question.how_realistic < min_realism:
-            reason = "unrealistic"
+            found = "unrealistic"
         else:
-            scenario, reason = _scenario(question, split, unlabelled)
-        if scenario is not None:
-            scenario, reason = _grounded(scenario, database)
-        if scenario is not None and len(scenario.message_ids) > max_messages:
-            reason = "too_many_messages"
-        if scenario is None or reason is not None:
-            dropped[reason or "malformed"].append(question.id)
+            found = _usable(question, split, database, max_messages=max_messages, unlabelled=unlabelled)
+        if isinstance(found, str):
+            dropped[found].append(question.id)
         else:
-            usable[split][question.id] = scenario
+            usable[split][question.id] = found
     for scenario_id in about_tested_mails(usable["train"].values(), usable["test"].values(), database):
         dropped["mail_of_a_test_question"].append(scenario_id)
         del usable["train"][scenario_id]
@@ -125,14 +120,14 @@ class OpenScenario(NamedTuple):
 
 
 def open_scenario(scenario: Scenario, database: MailDatabase) -> OpenScenario:
-    """Look up the inbox and the gold mails of a scenario. Raise BadInput for an unknown inbox."""
+    """Look up the inbox and the gold mails of a scenario. Raise BadMail for an unknown inbox."""
     mailbox = database.mailbox(scenario.inbox_address, scenario.query_date)
     found = [database.resolve(message_id) for message_id in scenario.message_ids]
     return OpenScenario(mailbox, [email_id for email_id in found if email_id is not None])
 
 
 def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> ScenarioReport:
-    """Return the scenarios whose gold mails can all be found, in order. Raise BadInput when none is left."""
+    """Return the scenarios whose gold mails can all be found, in order. Raise BadMail when none is left."""
     dropped: dict[str, list[str]] = defaultdict(list)
     scenarios, kept = list(scenarios), []
     for scenario in scenarios:
@@ -144,17 +139,29 @@ def check_scenarios(scenarios: Iterable[Scenario], database: MailDatabase) -> Sc
     return _report(len(scenarios), kept, dropped)
 
 
-def scenario_of(question: Question, split: Split, database: MailDatabase) -> tuple[Scenario | None, str | None]:
+def scenario_of(
+    question: Question, split: Split, database: MailDatabase, *, unlabelled: bool = False
+) -> tuple[Scenario | None, str | None]:
     """Return the question as a scenario that the database can answer, or the reason why it cannot."""
-    scenario, reason = _scenario(question, split, unlabelled=False)
+    scenario, reason = _scenario(question, split, unlabelled)
     return (None, reason) if scenario is None else _grounded(scenario, database)
+
+
+def _usable(
+    question: Question, split: Split, database: MailDatabase, *, max_messages: int, unlabelled: bool
+) -> Scenario | str:
+    """Return the question as a scenario, or the reason to drop it."""
+    scenario, reason = scenario_of(question, split, database, unlabelled=unlabelled)
+    if scenario is None:
+        return reason or "malformed"
+    return scenario if len(scenario.message_ids) <= max_messages else "too_many_messages"
 
 
 def _report(read: int, scenarios: list[Scenario], dropped: dict[str, list[str]]) -> ScenarioReport:
     report = ScenarioReport(read=read, scenarios=scenarios, dropped_ids=dict(sorted(dropped.items())))
     if not scenarios:
         why = ", ".join(f"{name} {count}" for name, count in report.dropped.items()) or "there were none"
-        raise BadInput(
+        raise BadMail(
             f"none of {read} questions can be used with these mails ({why}); do questions and mails belong together?"
         )
     return report
@@ -168,7 +175,7 @@ def _scenario(question: Question, split: Split, unlabelled: bool) -> tuple[Scena
     labelled = bool(question.answer.strip() and question.message_ids)
     try:
         query_date = parse_query_date(question.query_date)
-    except BadInput:
+    except BadMail:
         return None, "malformed_query_date"
     try:
         scenario = Scenario(

@@ -7,15 +7,12 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from environment.mail_text import normalise_address, utc_without_zone
 from environment.models import EmailView, SearchResult
 from environment.snippets import passage
 from environment.words import query_words
-
-if TYPE_CHECKING:
-    from environment.email_db import MailDatabase
 
 MAX_RESULTS = 20
 _SUBJECT_BONUS = 0.5
@@ -56,13 +53,21 @@ _SENT_TO = (
 )
 
 
+class Queries(Protocol):
+    """Runs SQL queries: the mail database."""
+
+    def rows(self, query: str, *values: object) -> list[tuple]:
+        """Return the rows of an SQL query."""
+        ...
+
+
 class Mailbox:
     """One inbox at one moment: only mail that its owner sent or received up to `query_date`.
 
     Date, recipients and thread of a mail come from the owner's copies of that time.
     """
 
-    def __init__(self, database: MailDatabase, address_id: int, address: str, query_date: datetime) -> None:
+    def __init__(self, database: Queries, address_id: int, address: str, query_date: datetime) -> None:
         self.address = address
         self.query_date = query_date
         self._database = database

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from environment.email_db import Mailbox, MailDatabase, parse_query_date
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import split_quoted
 from environment.models import EmailView, SearchResult
 from environment.search import MAX_RESULTS
@@ -29,11 +29,11 @@ NEWEST_DATABASE = Path(__file__).resolve().parents[1] / "data" / "mail_database.
 
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise BadInput(f"{message}; `{self.prog} --help` explains every option")
+        raise BadMail(f"{message}; `{self.prog} --help` explains every option")
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
-    """Parse the command line. Raise BadInput when it asks for nothing or for too many results."""
+    """Parse the command line. Raise BadMail when it asks for nothing or for too many results."""
     parser = _Arguments(
         prog="python -m environment.search_cli",
         description=__doc__,
@@ -53,9 +53,9 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--database", type=Path, metavar="FILE", help="default: what the data pipeline built last, in data/")
     arguments = parser.parse_args(words)
     if arguments.read is None and not any((arguments.query, arguments.after, arguments.from_addr, arguments.to_addr)):
-        raise BadInput("say what to look for: --query WORDS, --from-addr, --to-addr, --after, or --read ID")
+        raise BadMail("say what to look for: --query WORDS, --from-addr, --to-addr, --after, or --read ID")
     if not 1 <= arguments.limit <= MAX_RESULTS:
-        raise BadInput(f"--limit {arguments.limit}: must be 1 to {MAX_RESULTS}")
+        raise BadMail(f"--limit {arguments.limit}: must be 1 to {MAX_RESULTS}")
     return arguments
 
 
@@ -68,7 +68,7 @@ def main(words: list[str] | None = None) -> int:
             _show(arguments, database, Console(highlight=False))
         finally:
             database.close()
-    except BadInput as error:
+    except BadMail as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
@@ -81,7 +81,7 @@ def _show(arguments: argparse.Namespace, database: MailDatabase, console: Consol
     if arguments.read is not None:
         mail = mailbox.read(arguments.read)
         if mail is None:
-            raise BadInput(f"there is no mail {arguments.read} in this mailbox")
+            raise BadMail(f"there is no mail {arguments.read} in this mailbox")
         console.print(_mail(mail))
         return
     after = parse_query_date(arguments.after).replace(hour=0, minute=0, second=0) if arguments.after else None

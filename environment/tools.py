@@ -8,16 +8,17 @@ cited. A malformed call returns a line of text, never an exception.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Protocol
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from environment.email_db import Mailbox
 from environment.errors import QueryTimeout
-from environment.mail_text import condensed, storable, utc_without_zone
+from environment.mail_text import condensed
 from environment.models import EmailView, FinalAnswer
 from environment.snippets import densest_start
+from environment.tool_arguments import AnswerArguments, ReadArguments, SearchArguments, faulty_option
 from environment.words import query_words
 
 SEARCH = "search_inbox_tool"
@@ -129,21 +130,21 @@ class MailTools:
         return self.mailbox.read(shown[number - 1]) if number is not None and 1 <= number <= len(shown) else None
 
     def _search(self, arguments: dict[str, Any]) -> ToolResult:
-        keywords = arguments.get("keywords")
-        if isinstance(keywords, str):
-            keywords = [keywords]
-        keywords = [_as_text(word) for word in keywords] if isinstance(keywords, list) else [None]
-        if None in keywords:
+        try:
+            asked = SearchArguments.model_validate(arguments)
+        except ValidationError as error:
+            if option := faulty_option(error):
+                return _invalid(f"{SEARCH} expects {option[0]} to be {option[1]}.")
             return _invalid(f'{SEARCH} expects {{"keywords": [words]}}.')
-        filters: dict[str, Any] = {}
-        for name, (read, expected) in _FILTER_VALUES.items():
-            if arguments.get(name) in (None, ""):
-                continue
-            filters[name] = read(arguments[name])
-            if filters[name] is None:
-                return _invalid(f"{SEARCH} expects {name} to be {expected}.")
-        hits = self.mailbox.search(keywords, **{"max_results": self.settings.max_results, **filters})
-        self._sought = frozenset(query_words(keywords).values())
+        hits = self.mailbox.search(
+            asked.keywords,
+            max_results=self.settings.max_results if asked.max_results is None else asked.max_results,
+            sent_before=asked.sent_before,
+            sent_after=asked.sent_after,
+            from_addr=asked.from_addr,
+            to_addr=asked.to_addr,
+        )
+        self._sought = frozenset(query_words(asked.keywords).values())
         lines = [
             f"{self.number_of(hit.id)} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
             for hit in hits
@@ -151,32 +152,26 @@ class MailTools:
         return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
 
     def _read(self, arguments: dict[str, Any]) -> ToolResult:
-        number, start = _as_id(arguments.get("email_id")), None
-        chosen = arguments.get("start") not in (None, "")
-        if chosen:
-            start = _as_id(arguments["start"])
-        if number is None or (chosen and start is None):
+        try:
+            asked = ReadArguments.model_validate(arguments)
+        except ValidationError:
             return _invalid(f'{READ} expects {{"email_id": number}}.')
-        mail = self._numbered(number)
+        mail = self._numbered(asked.email_id)
         if mail is None:
             return ToolResult(observation="No mail with that number has been found yet.")
-        return ToolResult(observation=self._show(mail, start), email_ids=[mail.id])
+        return ToolResult(observation=self._show(mail, asked.start), email_ids=[mail.id])
 
     def _final_answer(self, arguments: dict[str, Any]) -> ToolResult:
-        answer, sources = arguments.get("answer"), arguments.get("source_ids", [])
-        answer = None if isinstance(answer, bool) else _as_text(answer)
-        if not isinstance(sources, list):
-            sources = [sources]
-        if answer is None or not answer.strip():
+        try:
+            given = AnswerArguments.model_validate(arguments)
+        except ValidationError:
             return _invalid(f'{FINAL_ANSWER} expects {{"answer": text, "source_ids": [numbers]}}.')
-        cited: dict[int, str] = {}
-        for source in sources:
-            mail = self._numbered(_as_id(source))
-            if mail is not None:
-                cited[mail.id] = mail.message_id
+        cited = {
+            mail.id: mail.message_id for source in given.source_ids if (mail := self._numbered(source)) is not None
+        }
         return ToolResult(
             observation="Answer returned.",
-            final=FinalAnswer(answer=answer.strip(), source_ids=tuple(cited.values())),
+            final=FinalAnswer(answer=given.answer, source_ids=tuple(cited.values())),
             email_ids=list(cited),
         )
 
@@ -220,55 +215,6 @@ class MailTools:
 
 def _invalid(observation: str) -> ToolResult:
     return ToolResult(observation=observation, invalid=True)
-
-
-def _as_text(value: object) -> str | None:
-    """Return `value` as text if it is text or a number."""
-    if isinstance(value, str):
-        return storable(value)
-    try:
-        return str(value) if isinstance(value, int | float) else None
-    except ValueError:  # more digits than Python converts
-        return None
-
-
-def _as_id(value: object) -> int | None:
-    """Return `value` as an integer if it is a whole number, including `"7"` and `7.0`."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and value.strip().isascii() and value.strip().isdigit() and len(value) <= 20:
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) else None
-
-
-def _as_address(value: object) -> str | None:
-    return value.strip() or None if isinstance(value, str) else None
-
-
-def _as_moment(value: object) -> datetime | None:
-    """Return an ISO 8601 time, or the first second of a date, in UTC."""
-    try:
-        return utc_without_zone(datetime.fromisoformat(value.strip())) if isinstance(value, str) else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _as_moment_before(value: object) -> datetime | None:
-    """Return the second before `_as_moment`."""
-    moment = _as_moment(value)
-    return moment - timedelta(seconds=1) if moment is not None and moment > datetime.min else None
-
-
-_FILTER_VALUES: dict[str, tuple[Callable[[object], Any], str]] = {
-    "from_addr": (_as_address, "an address"),
-    "to_addr": (_as_address, "an address"),
-    "sent_after": (_as_moment, "a date, YYYY-MM-DD"),
-    "sent_before": (_as_moment_before, "a date, YYYY-MM-DD"),
-    "max_results": (_as_id, "a number"),
-}
-"""Optional argument of a search -> its parser (None means malformed) and the expected value in words."""
 
 
 def _subject(subject: str) -> str:

@@ -1,7 +1,9 @@
 """Words, content words and stems of a text.
 
-Search, the baselines and the benchmarks share these definitions, so that "all content words of the question" means the
-same to each of them.
+Search, snippets, demonstrations, the exact judge, the baselines and the benchmarks share these definitions, so that
+"all content words of the question" means the same to each of them. Three modules need more than words and have patterns
+of their own: `agent/demonstrations.py` copies names as they are spelled, `agent/judges/facts.py` looks for words between
+figures that it has parsed, and `serving/proof.py` needs positions in the mail and whole figures such as 15:00.
 """
 
 from __future__ import annotations

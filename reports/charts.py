@@ -76,10 +76,18 @@ def points_of(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[floa
     ]
 
 
-def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | None = None) -> Markup:
+def chart(
+    column: str,
+    runs: Sequence[Points],
+    *,
+    level: tuple[str, float] | None = None,
+    names: Sequence[str] = (),
+    unit: str = "step",
+) -> Markup:
     """Return one figure with a line per run. A single run also shows its points or, when there are many, its running mean.
 
-    `level` is the label and the value of a dashed line across the figure, to compare with.
+    `names` are the lines' names for a legend; without them there is none. `level` is the label and the value of a dashed
+    line across the figure, to compare with.
     """
     steps = [step for points in runs for step, _ in points]
     values = [value for points in runs for _, value in points]
@@ -124,6 +132,8 @@ def chart(column: str, runs: Sequence[Points], *, level: tuple[str, float] | Non
         column=column,
         name=LABELS.get(column, column.replace("_", " ").replace("/", " / ")),
         latest=latest,
+        names=[(name, f"run{number % COLOURS}") for number, name in enumerate(names)],
+        unit=unit,
         low=low,
         high=high,
         first=first,

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
+
 from reports.charts import chart, points_of
+from reports.graph_picture import graph_picture
 from reports.page import page, render
 
 Row = Mapping[str, Any]
 
+_FACTS = ("feature", "proof_point", "customer_story")
+_MEANING = {
+    "iteration 0": "policy after the warm start, all scores at 1",
+    "scores only": "policy after the warm start, last scores",
+    "policy only": "last policy, all scores at 1",
+    "policy and scores": "last policy, last scores",
+}
 _CHARTS = (
-    *("expected_reply_rate", "reply_rate", "validation_expected", "validation_reply_rate"),
-    *("reward_mean", "reward_median", "reward_min", "reward_max", "finished"),
+    (
+        "replies to the e-mails of an iteration, %",
+        100,
+        (("probability", "expected_reply_rate"), ("drawn", "reply_rate")),
+    ),
+    (
+        "replies of the validation prospects, %",
+        100,
+        (("probability", "validation_expected"), ("drawn", "validation_reply_rate")),
+    ),
+    (
+        "rewards",
+        1,
+        (("mean", "reward_mean"), ("median", "reward_median"), ("lowest", "reward_min"), ("highest", "reward_max")),
+    ),
+    ("rollouts that finished an e-mail, %", 100, (("", "finished"),)),
 )
-_COLUMNS = ("product", "feature", "proof_point", "customer_story", "pain", "persona", "industry")
-_COLUMN_WIDTH, _ROW_HEIGHT, _MARGIN = 165, 34, 30
+"""Title, factor, and the name and column of each line."""
+_SHOWN_PAIRS = 4
+"""E-mail pairs that are not folded away."""
 
 
 def learn_loop_html(
@@ -27,89 +52,149 @@ def learn_loop_html(
     edges: Sequence[Row],
     scores: Mapping[str, Mapping[str, float]],
     emails: Mapping[str, Any],
+    prospects: Mapping[str, str],
     simulated: bool,
 ) -> str:
     """Return the page.
 
-    `scores` has node scores `before` and `after`, `emails` lists `baseline` and `final` ones to the same prospects.
+    `scores` has node scores `before` and `after`, and those of the `top_half` rule. `emails` has the numbers of the
+    iterations `before` and `after`, e-mails of both to the validation prospects (`baseline`, `final`), and held-out ones
+    (`held_out_before`, `held_out_after`). `prospects` maps scenarios to descriptions of their prospects.
     """
-    rows = [{**row, "step": row["iteration"]} for row in iterations]
-    curves = {column: points_of(column, rows) for column in _CHARTS}
-    heads, results = _evaluation(evaluation)
+    held_out = _pairs(emails["held_out_before"], emails["held_out_after"], prospects)
     body = render(
         "learn_loop.html.jinja",
         run_id=run_id,
-        iterations=len(rows),
+        iterations=len(iterations) - 1,
+        learnt_from=sum(row.get("emails", 0) for row in iterations),
         feedback="Feedback is simulated: no e-mail was sent to anybody." if simulated else "Feedback is recorded.",
         prospects=evaluation["prospects"],
-        heads=heads,
-        results=results,
-        ranks=evaluation.get("rank_correlation"),
-        charts=[chart(column, [points]) for column, points in curves.items() if points],
-        graph=_graph(nodes, edges, scores),
-        emails={"before": emails["before"], "after": emails["after"], "rows": _emails(emails)},
+        headline=_headline(evaluation),
+        kind="expected reply rate" if evaluation["expected"] else "reply rate",
+        results=_results(evaluation),
+        notes=notes_on(evaluation),
+        charts=_charts(iterations),
+        graph=graph_picture(nodes, edges, scores["before"], scores["after"]),
+        facts=_facts(nodes, scores, evaluation.get("interests")),
+        before=emails["before"],
+        after=emails["after"],
+        held_out=held_out[:_SHOWN_PAIRS],
+        more=held_out[_SHOWN_PAIRS:],
+        train=_pairs(emails["baseline"], emails["final"], prospects),
     )
     return page(f"Learn loop {run_id}", body)
 
 
-def _evaluation(evaluation: Row) -> tuple[Sequence[str], list[tuple[str, Sequence[str]]]]:
-    """Return the heads of the table, and the name and the formatted cells of each row."""
-    kind = "expected reply rate" if evaluation["expected"] else "reply rate"
-    heads = ("", kind, "rollouts with an e-mail", f"{kind} of sent e-mails", "times iteration 0", "95% interval", "p")
-    results: list[tuple[str, Sequence[str]]] = []
+def notes_on(evaluation: Row) -> list[str]:
+    """Return sentences about the evaluation: the number of sends, the scores, and off-policy estimates."""
+    notes = []
+    if evaluation["expected"]:
+        sends = [f"{row['sends']:,}" for row in evaluation["rows"].values()]
+        notes.append(
+            f"Simulated sends per row: {', '.join(sends)}. The rates are the simulation's reply probabilities, so they have "
+            "no sampling error of these sends."
+        )
+    if found := evaluation.get("rank_correlation"):
+        notes.append(
+            f"Rank correlation of node scores with the hidden interests: {found['advantage']:.2f}; top-half rule "
+            f"{found['top_half']:.2f}."
+        )
+    drift = evaluation["drift"]
+    notes.append(
+        f"Largest distance of a fact's score from 1: {drift['advantage']:.2f} ({evaluation['drift_in_deviations']:.1f} "
+        f"posterior deviations); top-half rule {drift['top_half']:.2f}."
+    )
+    if found := evaluation["by_scores"]:
+        truth = f"; in the simulation {found['truth']:.2%}" if found["truth"] is not None else ""
+        notes.append(
+            f"Off-policy estimate of always following the scores, from {found['choices']} held-out e-mails that did not see "
+            f"them and got {found['logged']:.2%}: IPS {found['ips']:.2%}, SNIPS {found['snips']:.2%}, doubly robust "
+            f"{found['doubly_robust']:.2%}{truth}. Effective sample size {found['effective_sample_size']:.1f}."
+        )
+    return notes
+
+
+def _headline(evaluation: Row) -> list[tuple[str, str]]:
+    """Return names and values of the figures at the top."""
+    rows = list(evaluation["rows"].values())
+    first, last = rows[0], rows[-1]
+    figures = [("replies before → after", f"{first['reply_rate']:.1%} → {last['reply_rate']:.1%}")]
+    if last.get("ratio") is not None:
+        figures.append(("times as many", f"{last['ratio']:.2f}"))
+        if interval := last.get("ratio_interval"):
+            figures.append(("95% interval", f"{interval[0]:.2f} to {interval[1]:.2f}"))
+    if "p" in last:
+        figures.append(("p, paired, one-sided", f"{last['p']:.4f}"))
+    figures.append(("rollouts with an e-mail", f"{first['finished']:.0%} → {last['finished']:.0%}"))
+    if ranks := evaluation.get("rank_correlation"):
+        figures.append(("rank correlation of scores and interests", f"{ranks['advantage']:.2f}"))
+    return figures
+
+
+def _results(evaluation: Row) -> list[dict[str, Any]]:
+    """Return the rows of the table. Bars share a scale that ends at the largest rate."""
+    longest = max(row["reply_rate"] for row in evaluation["rows"].values()) or 1.0
+    results = []
     for name, row in evaluation["rows"].items():
         interval, ratio, sent = row.get("ratio_interval"), row.get("ratio"), row.get("finished_reply_rate")
         cells = (
-            f"{row['reply_rate']:.2%}",
             f"{row['finished']:.0%}",
             f"{sent:.2%}" if sent is not None else "-",
             f"{ratio:.2f}" if ratio is not None else "-",
             f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-",
             f"{row['p']:.4f}" if "p" in row else "-",
         )
-        results.append((name, cells))
-    return heads, results
-
-
-def _graph(nodes: Sequence[Row], edges: Sequence[Row], scores: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return places and sizes of the graph's picture, a column per type of node.
-
-    The bar of a node is its score, the thin line its earlier score.
-    """
-    columns = [[node for node in nodes if node["type"] == kind] for kind in _COLUMNS]
-    columns = [column for column in columns if column]
-    places = {
-        node["id"]: (_MARGIN + _COLUMN_WIDTH * x, _MARGIN + _ROW_HEIGHT * y)
-        for x, column in enumerate(columns)
-        for y, node in enumerate(column)
-    }
-    drawn = []
-    for node in nodes:
-        x, y = places[node["id"]]
-        before, after = scores["before"][node["id"]], scores["after"][node["id"]]
-        drawn.append(
+        results.append(
             {
-                "x": x,
-                "y": y,
-                "text": node["text"],
-                "label": f"{node['id']} {node['name'][:16]}",
-                "before_x": f"{x + 60 * before:.1f}",
-                "after": after,
+                "name": name,
+                "meaning": _MEANING.get(name, ""),
+                "rate": f"{row['reply_rate']:.2%}",
+                "bar": f"{100 * row['reply_rate'] / longest:.1f}",
+                "cells": cells,
             }
         )
-    return {
-        "width": 2 * _MARGIN + _COLUMN_WIDTH * len(columns),
-        "height": 2 * _MARGIN + _ROW_HEIGHT * max(map(len, columns)),
-        "edges": [(places[edge["source"]], places[edge["target"]]) for edge in edges],
-        "nodes": drawn,
-    }
+    return results
 
 
-def _emails(emails: Mapping[str, Any]) -> list[tuple[str, Row | None, Row]]:
-    """Return each prospect with the e-mail before and after."""
-    before = {email["scenario"]: _with_citations(email) for email in emails["baseline"]}
-    return [(email["scenario"], before.get(email["scenario"]), _with_citations(email)) for email in emails["final"]]
+def _charts(iterations: Sequence[Row]) -> list[Markup]:
+    rows = [{**row, "step": row["iteration"]} for row in iterations]
+    charts = []
+    for title, factor, lines in _CHARTS:
+        found = [(name, points_of(column, rows)) for name, column in lines]
+        drawn = [(name, [(step, factor * value) for step, value in points]) for name, points in found if points]
+        if drawn:
+            names = [name for name, _ in drawn] if len(drawn) > 1 else []
+            charts.append(chart(title, [points for _, points in drawn], names=names, unit="iteration"))
+    return charts
 
 
-def _with_citations(email: Row) -> Row:
-    return {**email, "cited": ", ".join(email["citations"])}
+def _facts(
+    nodes: Iterable[Row], scores: Mapping[str, Mapping[str, float]], interests: Mapping[str, float] | None
+) -> list[dict[str, Any]]:
+    """Return the rows of the table of facts, best scored first."""
+    facts = sorted((node for node in nodes if node["type"] in _FACTS), key=lambda node: -scores["after"][node["id"]])
+    return [
+        {
+            "text": node["text"],
+            "about": f"{node['id']}, {node['type'].replace('_', ' ')}, {node['source']}",
+            "before": f"{50 * scores['before'][node['id']]:.1f}",
+            "after": f"{50 * scores['after'][node['id']]:.1f}",
+            "style": "up" if scores["after"][node["id"]] >= scores["before"][node["id"]] else "down",
+            "score": f"{scores['after'][node['id']]:.2f}",
+            "top_half": f"{scores['top_half'][node['id']]:.2f}",
+            "interest": f"{interests[node['id']]:+.2f}" if interests else None,
+        }
+        for node in facts
+    ]
+
+
+def _pairs(before: Iterable[Row], after: Iterable[Row], prospects: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return each prospect of `after` with its first e-mail before and after."""
+    firsts: list[dict[str, Row]] = [{}, {}]
+    for found, emails in zip(firsts, (before, after), strict=True):
+        for email in emails:
+            found.setdefault(email["scenario"], {**email, "cited": ", ".join(email["citations"])})
+    return [
+        {"prospect": prospects.get(scenario, scenario), "emails": (firsts[0].get(scenario), email)}
+        for scenario, email in firsts[1].items()
+    ]

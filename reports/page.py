@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import time
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -56,18 +53,6 @@ def _encodable(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
         return value.encode("utf-8", "replace").decode("utf-8")
     return value
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Write a text file atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{time.time_ns()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
 
 
 def _asset(name: str) -> str:

@@ -63,7 +63,7 @@ def _runner(settings: SandboxSettings, *, owner: str) -> Runner:
     template.
     """
     if settings.runner == "local":
-        return LocalRunner(settings.limits)
+        return LocalRunner(settings.limits, spare=min(settings.spare, settings.capacity))
     if settings.runner == "docker":
         from sandbox.docker_engine import DockerEngine
 

@@ -9,10 +9,11 @@ import socket
 import subprocess
 import threading
 
-from sandbox.errors import NoIsolation, Unusable
+from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
 from sandbox.inside.protocol import receive
 from sandbox.isolation import template_command
 from sandbox.limits import Limits
+from sandbox.spares import Spares
 from sandbox.workspace import GRACE, Image, Workspace
 
 PROBE = """
@@ -40,15 +41,24 @@ found = {
 
 
 class LocalRunner:
-    """Opens workspaces. The template process starts with the first one and again if it dies."""
+    """Opens workspaces. The template process starts with the first one and again if it dies.
+
+    Up to `spare` workspaces are started in advance, while nobody asks for one.
+    """
 
     name, images = "bubblewrap", False
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, spare: int = 0) -> None:
         self.limits = limits or Limits()
         self._lock = threading.Lock()
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._spares = Spares(spare, lambda: self._start(self.limits))
+
+    @property
+    def spares_ready(self) -> int:
+        """Number of workspaces that have been started in advance."""
+        return self._spares.ready
 
     def open(
         self, files: dict[str, str] | None = None, image: Image | None = None, *, seconds: float | None = None
@@ -64,6 +74,14 @@ class LocalRunner:
                 f"image {image.name}: the local runner has no images; start with --set runner=docker or kubernetes"
             )
         limits = self.limits.lasting(seconds)
+        if limits == self.limits:
+            while (spare := self._spares.take()) is not None:
+                with contextlib.suppress(WorkspaceLost):  # it died while it waited
+                    return _begun(spare, limits, files)
+        return _begun(self._start(limits), limits, files)
+
+    def _start(self, limits: Limits) -> socket.socket:
+        """Fork a workspace, and return the connection to its init. Raises NoIsolation."""
         ours, theirs = socket.socketpair()
         ours.settimeout(GRACE)
         try:
@@ -80,13 +98,7 @@ class LocalRunner:
             ours.close()
             why = self._complaint() or (answer or {}).get("error") or "no reason given"
             raise NoIsolation(f"this machine does not let a workspace be confined ({why})")
-        workspace = Workspace(ours, limits, lambda: _end(ours))
-        try:
-            workspace.write_files(files or {}, snapshot=True)
-        except BaseException:
-            workspace.close()
-            raise
-        return workspace
+        return ours
 
     def require_isolation(self) -> None:
         """Check the isolation by trying to break out of a workspace. Raises NoIsolation, which says what is open or
@@ -106,6 +118,7 @@ class LocalRunner:
 
     def close(self) -> None:
         """End the template and with it every workspace."""
+        self._spares.close()
         with self._lock:
             if self._control is not None:
                 self._control.close()
@@ -144,6 +157,17 @@ class LocalRunner:
             template.wait(2)
             return template.stderr.read(2000).decode("utf-8", "replace").strip()
         return ""
+
+
+def _begun(connection: socket.socket, limits: Limits, files: dict[str, str] | None) -> Workspace:
+    """Return the workspace at the other end, with `files` in it."""
+    workspace = Workspace(connection, limits, lambda: _end(connection))
+    try:
+        workspace.write_files(files or {}, snapshot=True)
+    except BaseException:
+        workspace.close()
+        raise
+    return workspace
 
 
 def _end(connection: socket.socket) -> None:

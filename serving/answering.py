@@ -1,4 +1,4 @@
-"""The way of a question through the service: checks, queue, agent, reply, record."""
+"""Path of a question through the service: checks, queue, agent, reply, record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from environment.email_db import parse_query_date
-from environment.errors import BadInput
+from environment.errors import BadMail
 from serving.access import Caller
 from serving.admission import Admission, Ticket, TurnedAway
 from serving.answer import Episode, Question, Reply, ReplyMetadata
@@ -89,14 +89,14 @@ class Answering:
         """
         try:
             query_date = parse_query_date(question.query_date)
-        except BadInput as error:
+        except BadMail as error:
             raise Rejected(422, f"{where}.query_date: {error}") from None
         unknown = Rejected(404, f"{where}.inbox_address: unknown inbox: no mail is from or to this address")
         if not caller.may_ask(question.inbox_address):
             raise unknown  # the same words: this key must not learn whether the address exists
         try:
             return AskedQuestion(question, self.service.database.mailbox(question.inbox_address, query_date))
-        except BadInput:
+        except BadMail:
             raise unknown from None
 
     def join(self, caller: Caller) -> Ticket:

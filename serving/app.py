@@ -77,7 +77,7 @@ class ServiceApp:
 
 def _add_page(fastapi: FastAPI) -> None:
     @fastapi.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
+    async def index() -> FileResponse:
         return FileResponse(PAGE / "index.html", media_type="text/html", headers={"Cache-Control": "no-cache"})
 
     fastapi.mount("/page", StaticFiles(directory=PAGE), name="page")

@@ -42,14 +42,14 @@ class Rejected(Exception):
         self.headers = headers
 
 
-def one_line(error: object) -> str:
+def error_line(error: object) -> str:
     """Return the text of an error as one line of at most 400 characters that can be encoded."""
     return " ".join(str(error).split()).encode("utf-8", "replace").decode("utf-8")[:_MAX_CHARS]
 
 
 def problem(status: int, error: str, request_id: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return the response of a request that is not answered."""
-    content: dict[str, Any] = {"success": False, "error": one_line(error), "request_id": request_id}
+    content: dict[str, Any] = {"success": False, "error": error_line(error), "request_id": request_id}
     return JSONResponse(content, status_code=status, headers=headers)
 
 

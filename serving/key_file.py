@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from environment.errors import BadInput
 from serving.access import ANONYMOUS, OWNER
 from serving.settings import LEAST_KEY_CHARS, AccessKey
+from training.errors import BadInput
 
 
 class _Entry(BaseModel):

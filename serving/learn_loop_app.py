@@ -112,7 +112,7 @@ def learn_loop_app(runs: LearnLoopRuns, store: EventStore, *, keys: Keys, origin
 
     @fastapi.get("/learn-loop/{run_id}", dependencies=with_key, responses=documented(401, 403, 404, 421, 422))
     def status(run_id: RunId) -> LoopStatus:
-        """State, iteration and metrics of a loop."""
+        """Return state, iteration and metrics of a loop."""
         return status_of(run_id)
 
     @fastapi.post("/learn-loop/{run_id}/cancel", dependencies=with_key, responses=documented(*_BODY, 404))
@@ -132,7 +132,7 @@ def learn_loop_app(runs: LearnLoopRuns, store: EventStore, *, keys: Keys, origin
 
     @fastapi.get("/health", responses=documented(421))
     def health() -> dict[str, str]:
-        """Needs no key."""
+        """Return whether the service runs. Needs no key."""
         return {"status": "healthy"}
 
     add_error_responses(fastapi)

@@ -34,11 +34,16 @@ class LearnLoopRuns:
         folder: Path,
         check: Callable[[Mapping[str, Any]], str],
         command: Callable[[str, Mapping[str, Any]], list[str]],
+        is_at_work: Callable[[str], bool] = lambda graph: False,
     ) -> None:
-        """`check` returns the graph key of settings or raises `BadInput`; `command` returns the command that runs them."""
+        """`check` returns the graph key of settings or raises `BadInput`; `command` returns the command that runs them.
+
+        `is_at_work` says of a graph key whether any loop works on the graph, for loops that were started elsewhere.
+        """
         self._folder = folder
         self._check = check
         self._command = command
+        self._is_at_work = is_at_work
         self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cancelled: set[str] = set()
@@ -78,6 +83,8 @@ class LearnLoopRuns:
             busy = [run_id for run_id in self._unfinished() if self._request(run_id)["graph"] == graph]
             if busy and not wait:
                 raise Busy(f"learn loop {busy[0]} works on this graph: cancel it, or send wait=true to begin after it")
+            if not wait and self._is_at_work(graph):
+                raise Busy("another learn loop works on this graph: cancel it, or send wait=true to begin after it")
             run_id = uuid.uuid4().hex[:12]
             write_json(
                 self._folder / run_id / REQUEST,

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.judges.facts import Fact, fold, parse, plain, uninflected
-from environment.words import content_words
+from agent.judges.facts import Fact, content_stems, fold, parse, plain, uninflected
 from serving.answer import Mark
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’.:,/-][^\W_]+)*")
@@ -82,10 +81,7 @@ def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
     ]
     names = [name for name in names if name not in known]
     if not added and not names:
-        words = [
-            uninflected(part) for word in content_words(plain(answer)) for part in re.split(r"[^\w']", word) if part
-        ]
-        names = [] if facts else [word for word in words if word not in known]
+        names = [] if facts else [word for word in content_stems(answer) if word not in known]
         added = facts
     return added, list(dict.fromkeys(names))
 

@@ -35,7 +35,7 @@ class RunRecorder:
     """Run the pipeline for one answer after the other, in a separate thread."""
 
     def __init__(self, run: Callable[[Record], None], dropped: Callable[[], None]) -> None:
-        """`run` runs the pipeline once. `dropped` is called for an answer that comes while `MAX_BEHIND` wait."""
+        """`run` runs the pipeline once. `dropped` is called for an answer that arrives while `MAX_BEHIND` others wait."""
         self._run = run
         self._dropped = dropped
         self._waiting: queue.Queue[Record | None] = queue.Queue(MAX_BEHIND)

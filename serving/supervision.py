@@ -101,7 +101,7 @@ class _Child:
 
 
 def serve_supervised(supervisor: Sequence[str]) -> Callable[[], None]:
-    """In the service: start `supervisor` when the present one dies. Return the function that reports that it serves."""
+    """Start `supervisor` from the service when the current one dies. Return the function that reports that it serves."""
     stopping, ready = map(int, os.environ[CHANNEL].split(","))
     for descriptor in (stopping, ready):
         os.set_inheritable(descriptor, False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 MODEL_NAME = "email-search-agent"
-CODING_MODEL_NAME = "coding-agent"
 
 CODING_SCENARIOS = "coding_scenarios"
 """Key of an experiment's data, in words: no artifact."""

@@ -13,22 +13,23 @@ OUTPUTS = ROOT / "outputs"
 RUNS = OUTPUTS / "runs"
 LEARN_LOOPS = OUTPUTS / "learn_loop"
 QUESTION_REPLIES = OUTPUTS / "question_replies"
+_SOURCES = frozenset({".css", ".html", ".jinja", ".js", ".json", ".md", ".py", ".sql", ".toml", ".txt", ".yaml"})
 
 
-def code_of(*rooms: str) -> list[str]:
+def source_files(*rooms: str) -> list[str]:
     """Return the source files of `rooms`, relative to the checkout, for the cache policy of a step."""
     return [
         str(file.relative_to(ROOT))
         for room in rooms
         for file in sorted((ROOT / room).rglob("*"))
-        if file.suffix in (".py", ".sql", ".txt", ".toml", ".jinja", ".yaml", ".json", ".md")
+        if file.suffix in _SOURCES
     ]
 
 
 def code_digest(*rooms: str) -> str:
     """Return the SHA-256 of the source files of `rooms`, with their names."""
     digest = hashlib.sha256()
-    for name in code_of(*rooms):
+    for name in source_files(*rooms):
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256((ROOT / name).read_bytes()).digest())
     return digest.hexdigest()

@@ -80,13 +80,27 @@ _SERVICES = frozenset(
         "test_gathering_interrupted.py",
     ]
     + ["test_replay.py", "test_turn_credit.py", "test_second_task.py", "test_health.py"]
-    + ["test_coding.py", "test_containers.py", "test_r2e_gym.py", "test_training_kills.py"]
+    + [
+        "test_coding.py",
+        "test_coding_bad_input.py",
+        "test_containers.py",
+        "test_r2e_gym.py",
+        "test_training_kills.py",
+        "test_kills.py",
+    ]
 )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first."""
+    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first.
+
+    Tests marked `nightly` run only if `-m` names the mark.
+    """
+    if "nightly" not in config.option.markexpr:
+        nightly = [item for item in items if item.get_closest_marker("nightly")]
+        items[:] = [item for item in items if item not in nightly]
+        config.hook.pytest_deselected(items=nightly)
     tests = Path(__file__).parent
     for item in items:
         if not _SERVICES.isdisjoint(item.path.relative_to(tests).parts):

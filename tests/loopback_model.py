@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+
+from local_server import running
 
 Reply = str | int | dict[str, Any]
 """What the model writes, the whole message (with tool calls), or the HTTP status with which it refuses."""
@@ -36,14 +37,8 @@ class LoopbackModel(ThreadingHTTPServer):
     @contextmanager
     def serving(cls) -> Iterator[Self]:
         server = cls()
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
+        with running(server):
             yield server
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from local_server import running
 from scripted_policy import call_text
 
 ENTITY = "team"
@@ -54,14 +55,8 @@ class ServerlessService(ThreadingHTTPServer):
     @contextmanager
     def serving(cls, make_adapter: Callable[[Path, int], Path]) -> Iterator[ServerlessService]:
         server = cls(make_adapter)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
+        with running(server):
             yield server
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
     def create_model(self, asked: dict[str, Any]) -> dict[str, Any]:
         known = {"entity": asked["entity"] or ENTITY, "project": asked["project"], "name": asked["name"]}

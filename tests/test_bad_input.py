@@ -31,7 +31,7 @@ def shared_checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
-        (["--set", "train_rollouts_per_group=9"], "train_rollouts_per_group=9 must be less than rollouts_per_group=6"),
+        (["--set", "train_rollouts_per_group=9"], "train_rollouts_per_group=9 must be less than rollouts_per_group=8"),
         (["--config", "configs/absent.yaml"], "does not exist"),
         (["--dry-run", "--config", "unknown_section.yaml"], "unknown section or key 'trainr'; did you mean 'trainer'"),
         (["--dry-run", "--config", "wrong_section.yaml"], "'learning_rate' is no key of section 'agent'"),
@@ -86,7 +86,7 @@ def test_a_backend_that_cannot_work_here_is_named(shared_checkout: Checkout, tin
     assert done.returncode == 2 and "WANDB_API_KEY" in done.stderr, done.stderr
 
 
-def test_no_clock_ends_what_is_watched_for_hanging(request: pytest.FixtureRequest) -> None:
+def test_tests_that_are_watched_for_hanging_have_no_time_limit(request: pytest.FixtureRequest) -> None:
     limit = request.node.get_closest_marker("timeout")
     assert limit is not None and limit.args == (0,)
 

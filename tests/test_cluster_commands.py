@@ -10,13 +10,13 @@ from zenml.client import Client
 from zenml.enums import StackComponentType
 
 import run
-from cluster.preflight import Check
+from cluster.preflight import StackCheck
 from commands import stack as command
 
 CONFIG = str(Path(__file__).parents[1] / "configs" / "stack_k8s.yaml")
 STACK = ["--pipeline", "stack", "--config", CONFIG, "--set", "stack_name=commanded"]
-FINE = Check("storage", True, "s3://bucket can be written and read from here")
-NO_GPU = Check("GPU nodes", False, "none of 2 nodes offers 1 nvidia.com/gpu", "add a GPU node")
+FINE = StackCheck("storage", True, "s3://bucket can be written and read from here")
+NO_GPU = StackCheck("GPU nodes", False, "none of 2 nodes offers 1 nvidia.com/gpu", "add a GPU node")
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +26,10 @@ def as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Check]]:
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StackCheck]]:
     """What the checks find."""
     checks = [FINE]
-    monkeypatch.setattr(command, "preflight", lambda settings: iter(checks))
+    monkeypatch.setattr(command, "check_stack", lambda settings: iter(checks))
     yield checks
     client = Client()
     for stack in client.list_stacks(name="commanded").items:
@@ -45,7 +45,7 @@ def registered() -> bool:
     return bool(client.list_stacks(name="commanded").total or components)
 
 
-def test_a_stack_is_registered_once_and_then_kept(found: list[Check], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stack_is_registered_once_and_then_kept(found: list[StackCheck], capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(STACK) == 0
     first = capsys.readouterr().out
     assert str(FINE) in first and "create  stack commanded" in first and "zenml stack set commanded" in first
@@ -53,15 +53,17 @@ def test_a_stack_is_registered_once_and_then_kept(found: list[Check], capsys: py
     assert "keep    stack commanded" in capsys.readouterr().out and registered()
 
 
-def test_a_dry_run_registers_nothing(found: list[Check], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_registers_nothing(found: list[StackCheck], capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main([*STACK, "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "create  step operator commanded-gpu" in out and "nothing was changed" in out and not registered()
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_what_is_missing_is_one_line(found: list[Check], capsys: pytest.CaptureFixture[str], dry_run: bool) -> None:
-    found += [NO_GPU, Check("registry", False, "x does not answer", "check container_registry")]
+def test_a_missing_requirement_is_one_line(
+    found: list[StackCheck], capsys: pytest.CaptureFixture[str], dry_run: bool
+) -> None:
+    found += [NO_GPU, StackCheck("registry", False, "x does not answer", "check container_registry")]
     assert run.main([*STACK, "--dry-run"] if dry_run else STACK) == 2
     out, error = capsys.readouterr()
     assert "GPU nodes        missing  none of 2 nodes" in out and "registry         missing" in out

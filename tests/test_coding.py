@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
 from checkout import Checkout, settings
+from docker_daemon import require_bubblewrap
 
 CODING = ("--set", "task=coding")
 
@@ -26,7 +29,8 @@ def checkout(tmp_path: Path) -> Checkout:
             settings(bugs="nowhere", demonstrations=0),
             "bugs=nowhere: no such folder; give built-in, a folder of parquet files or a Hub id",
         ),
-        (settings(bugs="own/bugs"), "demonstrations=64: only the built-in bugs have demonstrations"),
+        (settings(dataset_size=40), "validation_questions=48 leaves nothing to train on: there are 40 train scenarios"),
+        (settings(bugs="own/bugs"), "demonstrations=128: only the built-in bugs have demonstrations"),
         (["--schedule", "0 2 * * *"], "--schedule: for task=email-search only; leave it out with task=coding"),
         (["--from", "first"], "--from (continue_from): for task=email-search only"),
         (settings(judge="llm", eval_samples=2), "judge and eval_samples: no effect on task=coding; leave it out"),
@@ -59,6 +63,7 @@ def test_pipelines_and_options_of_the_other_task_are_refused(
 def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_other_task(
     checkout: Checkout, tiny_base: Path
 ) -> None:
+    require_bubblewrap()
     words = [
         *CODING,
         *settings(
@@ -72,8 +77,9 @@ def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_othe
         *settings(
             dataset_size=4, coding_test_size=3, max_tokens=8, lora_layers=2, max_context=4096, max_context_tokens=1000
         ),
-        *settings(experiment="first"),
+        *settings(experiment="first", model_name="repairs", project="bugs-of-ours"),
     ]
+    checkout.environment |= {"WANDB_MODE": "offline", "WANDB_CACHE_DIR": str(checkout.folder / "wandb")}
     done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((checkout.folder / "summary.json").read_text())
@@ -83,6 +89,11 @@ def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_othe
         and "is not above promotion_floor=0.0" in summary["promotion"]["reason"]
     )
     assert "not promoted to production: 0.0% correct" in done.stdout
+    [tracked] = (checkout.folder / "outputs" / "runs").rglob("*.wandb")
+    assert b"bugs-of-ours" in tracked.read_bytes()
+    [store] = (checkout.folder / "zenml").rglob("zenml.db")
+    with contextlib.closing(sqlite3.connect(store)) as database:
+        assert database.execute("SELECT name FROM model").fetchall() == [("repairs",)]
     for other, message in (
         (
             ["--resume", "first", *CODING],
@@ -96,6 +107,7 @@ def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_othe
 
 @pytest.mark.slow
 def test_training_and_evaluation_of_the_coding_agent(checkout: Checkout, real_model_path: Path) -> None:
+    require_bubblewrap()
     words = [
         *CODING,
         *settings(demonstrations=4, max_steps=1, groups_per_step=1, rollouts_per_group=2, validation_questions=2),

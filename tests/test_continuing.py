@@ -19,7 +19,14 @@ def test_a_run_continues_from_an_earlier_ones_adapter(tmp_path: Path, tiny_base:
     checkout = Checkout.create(tmp_path / "project")
     words = [
         *("--pipeline", "train", *SMALL_COMPANY),
-        *settings(base_model=tiny_base, demonstrations=2, max_steps=1, groups_per_step=1, rollouts_per_group=2),
+        *settings(
+            base_model=tiny_base,
+            demonstrations=2,
+            max_steps=1,
+            groups_per_step=1,
+            max_extra_groups=0,
+            rollouts_per_group=2,
+        ),
         *settings(max_tokens=16, max_context=8192, validate_every=0, max_turns=1),
     ]
     first = checkout.run(*words, *settings(experiment="first"))

@@ -35,7 +35,14 @@ def ask(url: str, **parameters: object) -> tuple[int, dict]:
 def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, real_model_path: Path) -> None:
     words = [
         *SMALL_COMPANY,
-        *settings(demonstrations=8, max_steps=1, groups_per_step=1, rollouts_per_group=2, validation_questions=2),
+        *settings(
+            demonstrations=8,
+            max_steps=1,
+            groups_per_step=1,
+            max_extra_groups=0,
+            rollouts_per_group=2,
+            validation_questions=2,
+        ),
         *settings(eval_limit=4, max_tokens=64),
     ]
     done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json")
@@ -97,7 +104,14 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
         "--pipeline",
         "train",
         *SMALL_COMPANY,
-        *settings(base_model=tiny_base, demonstrations=4, max_steps=12, groups_per_step=1, rollouts_per_group=2),
+        *settings(
+            base_model=tiny_base,
+            demonstrations=4,
+            max_steps=12,
+            groups_per_step=1,
+            max_extra_groups=0,
+            rollouts_per_group=2,
+        ),
         *settings(
             max_tokens=24, lora_layers=2, max_context=8192, experiment="first", prompt_function="own_prompts:brief"
         ),

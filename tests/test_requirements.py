@@ -55,7 +55,7 @@ def pins(file: str, python: str | None = None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("file", EXPORTS)
-def test_exported_files_hold_what_pyproject_pins(file: str) -> None:
+def test_exported_files_contain_the_pins_of_pyproject(file: str) -> None:
     exported = pins(file)
     expected = named(EXPORTS[file])
     assert {name: exported.get(name) for name in expected} == expected, "run `make lock`"

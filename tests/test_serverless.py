@@ -16,7 +16,14 @@ from transformers import AutoModelForCausalLM
 
 WORDS = [
     *SMALL_COMPANY,
-    *settings(backend="serverless", base_model="tests/tiny", demonstrations=0, max_steps=2, groups_per_step=1),
+    *settings(
+        backend="serverless",
+        base_model="tests/tiny",
+        demonstrations=0,
+        max_steps=2,
+        groups_per_step=1,
+        max_extra_groups=0,
+    ),
     *settings(rollouts_per_group=2, max_concurrent=1, validate_every=0, max_tokens=16, max_turns=1, max_context=8192),
     *settings(eval_limit=2),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,33 @@ def test_imports_point_one_way(room: str) -> None:
             assert top not in ROOMS or top == room or top in ROOMS[room], f"{file.relative_to(ROOT)} imports {name}"
 
 
-def test_the_agent_knows_the_trainers_protocol_only() -> None:
-    allowed = {"training.task", "training.standstill"}
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Counts imports inside functions and for type checkers too."""
+    module_of = {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in sources()}
+    module_of = {name.removesuffix(".__init__"): file for name, file in module_of.items()}
+    graph = {
+        name: {found for found in _modules(file) if found in module_of and found != name}
+        for name, file in module_of.items()
+    }
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def _modules(file: Path) -> set[str]:
+    """Return the modules that a file imports, also those that it imports from a package."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_the_agent_knows_the_trainers_protocol_and_llm_client_only() -> None:
+    allowed = {"training.errors", "training.llm_client", "training.standstill", "training.task"}
     for file in (ROOT / "agent").rglob("*.py"):
         ours = {name for name in imported(file) if name.startswith("training")}
         assert ours <= allowed, f"{file.relative_to(ROOT)} imports {ours - allowed}"

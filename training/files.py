@@ -9,8 +9,8 @@ import uuid
 from pathlib import Path
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, all or nothing, and make its folder. Raises OSError."""
+def write_text(path: Path, text: str) -> Path:
+    """Write a text file, all or nothing, and make its folder. Return its path. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -18,6 +18,7 @@ def write_text(path: Path, text: str) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+    return path
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -19,7 +19,7 @@ import itertools
 import statistics
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -30,10 +30,10 @@ from openai import OpenAIError
 from training.deadline import MovingDeadline
 from training.errors import BadInput
 from training.history import AskedQuestion
-from training.judge import JudgeUse, judge_name
 from training.progress import Progress
+from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
-from training.selection import Question, StepQuestions
+from training.selection import StepQuestions, TrainQuestion
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import Policy, RolloutError, Task
@@ -103,12 +103,14 @@ class Gathered:
 
 @dataclass
 class _Group:
-    question: Question
+    question: TrainQuestion
     replaces: bool
     scored: art.TrajectoryGroup | None
     failures: list[BaseException]
     judged_by: JudgeUse
     checkpoint_step: int
+    played: int
+    """Rollouts begun, failed ones included."""
 
     def asked(self) -> AskedQuestion:
         trajectories = self.scored.trajectories if self.scored else []
@@ -133,7 +135,7 @@ class _Step:
     deadline: MovingDeadline
 
     tasks: list[asyncio.Task[_Group]] = field(default_factory=list)
-    reserve: list[Question] = field(default_factory=list)
+    reserve: list[TrainQuestion] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
     ended: float = 0.0
     rollouts_ended: int = 0
@@ -205,7 +207,7 @@ class Gatherer:
         for question in questions.asked:
             self._ask(under_way, step, question, replaces=False)
 
-    def _ask(self, under_way: _Step, step: int, question: Question, *, replaces: bool) -> None:
+    def _ask(self, under_way: _Step, step: int, question: TrainQuestion, *, replaces: bool) -> None:
         number = len(under_way.tasks) + 1
         under_way.tasks.append(asyncio.create_task(self._group(under_way, step, number, question, replaces)))
 
@@ -228,7 +230,7 @@ class Gatherer:
         groups = [group.scored for group in results if group.scored is not None]
         failures = [failure for group in results for failure in group.failures]
         use = sum((group.judged_by for group in results), JudgeUse())
-        played = len(results) * settings.rollouts_per_group
+        played = sum(group.played for group in results)
         ends = ""
         if not groups and not use.problem:
             ends = "none finished" if len(failures) == played else "and no group kept enough of its own"
@@ -257,7 +259,7 @@ class Gatherer:
                 return await self._task.rollout(policy, scenario)
         return await self._task.rollout(policy, scenario)
 
-    async def _group(self, under_way: _Step, step: int, number: int, question: Question, replaces: bool) -> _Group:
+    async def _group(self, under_way: _Step, step: int, number: int, question: TrainQuestion, replaces: bool) -> _Group:
         """Play and score one group, while others are still being played."""
         sampled_by: tuple[int, Policy] | None = None
 
@@ -273,14 +275,20 @@ class Gatherer:
             finally:
                 under_way.rollout_ended()
 
+        async def play(numbers: Iterable[int]) -> list[art.Trajectory | BaseException]:
+            names = (f"rollout {rollout_number} of question {number} in step {step}" for rollout_number in numbers)
+            return await asyncio.gather(*map(rollout, names), return_exceptions=True)
+
+        whole = self._settings.rollouts_per_group
+        first = min(self._settings.probe_rollouts or whole, whole)
         try:
-            outcomes = await asyncio.gather(
-                *(
-                    rollout(f"rollout {rollout_number} of question {number} in step {step}")
-                    for rollout_number in range(1, self._settings.rollouts_per_group + 1)
-                ),
-                return_exceptions=True,
-            )
+            outcomes = await play(range(1, first + 1))
+            if first < whole:
+                if all(_solved(outcome) for outcome in outcomes):
+                    for _ in range(first, whole):
+                        under_way.rollout_ended()
+                else:
+                    outcomes += await play(range(first + 1, whole + 1))
         finally:
             if sampled_by is not None:
                 self._sampling.remove(sampled_by[0])
@@ -288,7 +296,7 @@ class Gatherer:
         finished = [outcome for outcome in outcomes if isinstance(outcome, art.Trajectory)]
         group, use = None, JudgeUse()
         # What fails is rarely a random part of a group: long rollouts fail first. An advantage compares with the whole group.
-        if len(finished) >= max(2, self._settings.rollouts_per_group / 2):
+        if len(finished) >= max(2, len(outcomes) / 2):
             with self._watch.call(f"scores of question {number} in step {step}", turn=step):
                 group, use = await self._scorer.score(art.TrajectoryGroup(finished))
         under_way.ended = time.monotonic()
@@ -299,7 +307,13 @@ class Gatherer:
             self._ask(under_way, step, under_way.reserve.pop(0), replaces=True)
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)
-        return _Group(question, replaces, group, failures, use, sampled_by[0] if sampled_by else -1)
+        played_by = sampled_by[0] if sampled_by else -1
+        return _Group(question, replaces, group, failures, use, played_by, len(outcomes))
+
+
+def _solved(outcome: art.Trajectory | BaseException) -> bool:
+    """Return whether a rollout finished and its answer is known to be correct."""
+    return isinstance(outcome, art.Trajectory) and bool(outcome.metrics.get("correct"))
 
 
 def reward_spread(group: art.TrajectoryGroup) -> float:

@@ -21,7 +21,7 @@ from urllib.request import ProxyHandler, build_opener
 import psutil
 
 from training.backends import gpu_memory
-from training.settings import HealthLimits
+from training.health_limits import HealthLimits
 
 _DIRECT = build_opener(ProxyHandler({}))
 _HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
@@ -86,7 +86,7 @@ class HealthMonitor:
                     )
 
     def _causes(self) -> Iterator[tuple[str, str]]:
-        """Return the present problems: an identifier, and a sentence with the figures."""
+        """Return the current problems: an identifier, and a sentence with the figures."""
         limits = self._limits
         yield from _processes(limits)
         yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())}, limits.disk_bytes)

@@ -12,7 +12,7 @@ from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
 from training.gpu_use import gpu_use
 from training.history import HISTORY_FILE, StepRecord, read_history
-from training.judge import request_price
+from training.ruler import request_price
 from training.settings import TrainerSettings
 
 _TOKENS_PER_VERDICT = 80
@@ -35,9 +35,11 @@ class Pace(BaseModel):
 class Plan(BaseModel):
     """Estimates for a whole run, from its first step. `None` means unknown.
 
-    With `max_extra_groups` or `epochs`, rollouts, judge requests and all that follows from them are upper bounds.
+    With `max_extra_groups` or `epochs`, rollouts, judge requests and all that follows from them are upper bounds. With
+    `probe_rollouts`, replaced groups are counted as if they ended after their probes, as most do.
     """
 
+    backend: str
     demonstrations: int
     steps: int
     """An upper bound if `epochs` is set."""
@@ -61,10 +63,11 @@ class Plan(BaseModel):
     pace: Pace | None
 
 
-def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
+def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
     """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
     groups_per_step = settings.groups_per_step + settings.max_extra_groups
-    per_step = groups_per_step * settings.rollouts_per_group
+    replaced = min(settings.probe_rollouts or settings.rollouts_per_group, settings.rollouts_per_group)
+    per_step = settings.groups_per_step * settings.rollouts_per_group + settings.max_extra_groups * replaced
     rollouts = settings.max_steps * per_step
     validations = 0
     if settings.validates:
@@ -86,6 +89,7 @@ def plan(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pa
         seconds += validated * (pace.seconds_per_validation_rollout or pace.seconds_per_rollout)
         seconds = min(seconds, settings.stop_seconds or seconds)
     return Plan(
+        backend=settings.backend,
         demonstrations=demonstrations,
         steps=settings.max_steps,
         epochs=settings.epochs,

@@ -13,7 +13,8 @@ from training.backends import free_memory, gpu_memory, require_backend, require_
 from training.backends.base_model import ModelAccess, find_base_model
 from training.backends.memory import require_memory
 from training.errors import BadInput
-from training.judge import judge_name, litellm_parameters
+from training.llm_client import TEST_MESSAGES, TEST_SECONDS
+from training.ruler import judge_name, litellm_parameters
 from training.scoring import require_scoring
 from training.settings import TrainerSettings
 from training.stopping import require_stop_rules
@@ -23,11 +24,10 @@ _LEAST_MEMORY, _LEAST_WEIGHT_COPIES = 1e9, 3
 more.
 """
 _LEAST_DISK = 1e9
-_JUDGE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
-class Check:
+class RunCheck:
     """A requirement of a run. `found` says what is there, or what is wrong and what to do."""
 
     name: str
@@ -38,16 +38,16 @@ class Check:
         return f"{self.name:<14} {'ok' if self.ok else 'missing':<8} {self.found}"
 
 
-def preflight_elsewhere(settings: TrainerSettings) -> Iterator[Check]:
+def check_run_elsewhere(settings: TrainerSettings) -> Iterator[RunCheck]:
     """Check what can be checked of a run on another machine: its settings."""
     yield _passed("stop rules", "consistent", lambda: require_stop_rules(settings))
     yield _passed("rewards", _rewards(settings), lambda: require_scoring(settings, keys=False))
     yield _passed("backend", settings.backend, lambda: require_effect(settings))
     later = "keys, GPU, memory, disk, base model and judge are checked in the pod that trains, before it begins"
-    yield Check("elsewhere", True, later)
+    yield RunCheck("elsewhere", True, later)
 
 
-def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> Iterator[Check]:
+def check_run(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> Iterator[RunCheck]:
     """Yield the result of each check as it finishes: rules, rewards, backend, base model, memory, disk, and one short
     request to the judge.
     """
@@ -76,7 +76,7 @@ def preflight(settings: TrainerSettings, base_model: str, *, models: Path, runs:
 
 def require_ready(settings: TrainerSettings, base_model: str, *, models: Path, runs: Path) -> None:
     """Raise BadInput for the first failed check."""
-    for check in preflight(settings, base_model, models=models, runs=runs):
+    for check in check_run(settings, base_model, models=models, runs=runs):
         if not check.ok:
             raise BadInput(check.found)
 
@@ -86,26 +86,25 @@ async def ask_judge(settings: TrainerSettings) -> str:
     import litellm
     from openai import OpenAIError
 
-    parameters = {**litellm_parameters(settings), "timeout": _JUDGE_SECONDS}
+    parameters = {**litellm_parameters(settings), "timeout": TEST_SECONDS}
     started = time.monotonic()
     try:
-        async with asyncio.timeout(_JUDGE_SECONDS):
-            question = [{"role": "user", "content": "Reply with the word ready."}]
-            await litellm.acompletion(model=settings.ruler_model, messages=question, **parameters)
+        async with asyncio.timeout(TEST_SECONDS):
+            await litellm.acompletion(model=settings.ruler_model, messages=TEST_MESSAGES, **parameters)
     except (OpenAIError, TimeoutError) as error:
-        reason = " ".join(str(error).split())[:200] or f"no reply within {_JUDGE_SECONDS:g} s"
+        reason = " ".join(str(error).split())[:200] or f"no reply within {TEST_SECONDS:g} s"
         raise BadInput(f"{judge_name(settings)} cannot be asked: {reason}") from error
     return f"{judge_name(settings)} answers in {time.monotonic() - started:.1f} s"
 
 
-def _checked(name: str, look: Callable[[], str]) -> Check:
+def _checked(name: str, look: Callable[[], str]) -> RunCheck:
     try:
-        return Check(name, True, look())
+        return RunCheck(name, True, look())
     except BadInput as error:
-        return Check(name, False, " ".join(str(error).split()))
+        return RunCheck(name, False, " ".join(str(error).split()))
 
 
-def _passed(name: str, found: str, require: Callable[[], None]) -> Check:
+def _passed(name: str, found: str, require: Callable[[], None]) -> RunCheck:
     """Return a check that says `found` unless `require` raises BadInput."""
 
     def look() -> str:
@@ -124,9 +123,9 @@ def _rewards(settings: TrainerSettings) -> str:
 def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> str:
     free = free_memory(settings)
     if free is None:
-        return "not told"
+        return "unknown"
     if settings.backend == "torch" and gpu_memory() is None and access.parameters is not None:
-        needed = require_memory(base_model, access.parameters, settings.torch, free=free, beside=_LEAST_MEMORY)
+        needed = require_memory(base_model, access.parameters, settings.torch, free=free, reserved=_LEAST_MEMORY)
     else:
         needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (access.weight_bytes or 0)
         if free < needed:

@@ -15,28 +15,28 @@ class Progress(Protocol):
     """Receives the events of a training run."""
 
     def stage(self, description: str, total: int) -> None:
-        """A stage of `total` parts begins."""
+        """Begin a stage of `total` parts."""
 
     def extend(self, parts: int) -> None:
-        """The current stage has `parts` more parts."""
+        """Add `parts` parts to the current stage."""
 
     def advance(self) -> None:
-        """One part of the stage is done."""
+        """Count one part of the stage as done."""
 
     def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:
-        """The scored rollouts of a step (split `train`) or of a validation after it (`val`)."""
+        """Take the scored rollouts of a step (split `train`) or of a validation after it (`val`)."""
 
     def step(self, row: StepRecord) -> None:
-        """A step is finished and on disk."""
+        """Take the row of a step that is finished and on disk."""
 
     def note(self, sentence: str) -> None:
-        """A sentence about the run that deserves a line."""
+        """Show a sentence about the run."""
 
     def stopped(self, reason: str, best: str = "") -> None:
-        """There will be no further step. `best` names the checkpoint with the best validation, if there was one."""
+        """Report that there will be no further step. `best` names the checkpoint with the best validation, if there was one."""
 
     def warning(self, sentence: str) -> None:
-        """Something went wrong that does not end the run. May be called from another thread."""
+        """Report a problem that does not end the run. May be called from another thread."""
 
 
 class ForwardedProgress(Progress):

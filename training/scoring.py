@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from training.errors import BadInput
-from training.judge import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.rollout_samples import JUDGED
+from training.ruler import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import UNLABELLED
 from training.user_functions import load_function

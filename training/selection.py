@@ -32,7 +32,7 @@ _REST_STEPS = 4
 
 
 @dataclass(frozen=True)
-class Question:
+class TrainQuestion:
     """A train scenario, its position in the run's fixed order, and its kind if the task has kinds."""
 
     index: int
@@ -44,8 +44,8 @@ class Question:
 class StepQuestions:
     """The questions of a step, and its reserve: questions that replace groups without spread, in this order."""
 
-    asked: list[Question]
-    reserve: list[Question]
+    asked: list[TrainQuestion]
+    reserve: list[TrainQuestion]
 
 
 class QuestionSelection(Protocol):
@@ -74,7 +74,7 @@ def select_questions(task: Task, scenarios: Sequence[Any], settings: TrainerSett
         BadInput: a step would ask more questions than there are.
     """
     questions = [
-        Question(index, scenario, task.kind(scenario) if isinstance(task, TellsKinds) else None)
+        TrainQuestion(index, scenario, task.kind(scenario) if isinstance(task, TellsKinds) else None)
         for index, scenario in enumerate(scenarios)
     ]
     chosen = LearnableQuestions if settings.question_selection == "learnability" else ShuffledQuestions
@@ -88,13 +88,14 @@ class ShuffledQuestions:
     only that kind rewards, such as a second search.
     """
 
-    def __init__(self, questions: Sequence[Question], settings: TrainerSettings) -> None:
+    def __init__(self, questions: Sequence[TrainQuestion], settings: TrainerSettings) -> None:
         self._questions = list(questions)
         self._settings = settings
-        per_step = settings.groups_per_step + settings.max_extra_groups
-        _require_enough(len(self._questions), per_step if settings.max_extra_groups else 1, settings)
+        _require_enough(len(self._questions), 1, settings)
+        left = max(0, len(self._questions) - settings.groups_per_step)
+        per_step = settings.groups_per_step + min(settings.max_extra_groups, left)
         steps_per_epoch = max(1, math.ceil(len(self._questions) / per_step))
-        self._batches: list[list[Question]] = []
+        self._batches: list[list[TrainQuestion]] = []
         for epoch in range(math.ceil(settings.max_steps / steps_per_epoch)):
             order = _spread_kinds(self._questions, random.Random(f"epoch-{settings.seed}-{epoch}"))
             self._batches += [order[first : first + per_step] for first in range(0, len(order), per_step)]
@@ -114,12 +115,12 @@ class ShuffledQuestions:
         return rest if enough else [question.scenario for question in self._order]
 
 
-def _spread_kinds(questions: Sequence[Question], rng: random.Random) -> list[Question]:
+def _spread_kinds(questions: Sequence[TrainQuestion], rng: random.Random) -> list[TrainQuestion]:
     """Shuffle the questions so that any stretch of them has about the same share of each kind as all of them."""
-    of_kind: defaultdict[str | None, list[Question]] = defaultdict(list)
+    of_kind: defaultdict[str | None, list[TrainQuestion]] = defaultdict(list)
     for question in questions:
         of_kind[question.kind].append(question)
-    placed: list[tuple[float, int, Question]] = []
+    placed: list[tuple[float, int, TrainQuestion]] = []
     for members in of_kind.values():
         rng.shuffle(members)
         offset = rng.random()
@@ -130,7 +131,7 @@ def _spread_kinds(questions: Sequence[Question], rng: random.Random) -> list[Que
 class LearnableQuestions:
     """Thompson sampling of the questions whose success rate is most likely near one half."""
 
-    def __init__(self, questions: Sequence[Question], settings: TrainerSettings) -> None:
+    def __init__(self, questions: Sequence[TrainQuestion], settings: TrainerSettings) -> None:
         self._settings = settings
         order = list(questions)
         random.Random(settings.seed).shuffle(order)
@@ -140,7 +141,7 @@ class LearnableQuestions:
         apart = kept_back <= len(order) / 2
         self._questions = order[kept_back:] if apart else order
         self._demonstrable = [question.scenario for question in (order[:kept_back] if apart else order)]
-        _require_enough(len(self._questions), settings.groups_per_step + settings.max_extra_groups, settings)
+        _require_enough(len(self._questions), settings.groups_per_step, settings)
         self._first_asked: dict[int, set[int]] = {}
 
     def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
@@ -176,9 +177,9 @@ class LearnableQuestions:
 
 
 def success_beliefs(
-    questions: Sequence[Question], rows: Sequence[StepRecord], step: int, validation_questions: int
+    questions: Sequence[TrainQuestion], rows: Sequence[StepRecord], step: int, validation_questions: int
 ) -> dict[int, tuple[float, float]]:
-    """Question -> parameters of the Beta posterior of its success rate at step `step`.
+    """Map each question to the parameters of the Beta posterior of its success rate at step `step`.
 
     The prior of a question is the rate of its kind, that of a kind is the rate over all questions, validations included; each
     weighs `_PRIOR_ROLLOUTS` rollouts. Outcomes lose weight with age.
@@ -208,7 +209,7 @@ def success_beliefs(
                 count[key] += weight * asked.rollouts
     overall = (right[total] + 1) / (count[total] + 2)
 
-    def belief(question: Question) -> tuple[float, float]:
+    def belief(question: TrainQuestion) -> tuple[float, float]:
         kind, own = ("kind", question.kind), ("question", question.index)
         rate = (right[kind] + _PRIOR_ROLLOUTS * overall) / (count[kind] + _PRIOR_ROLLOUTS)
         return _PRIOR_ROLLOUTS * rate + right[own], _PRIOR_ROLLOUTS * (1 - rate) + count[own] - right[own]
@@ -220,6 +221,6 @@ def _require_enough(there: int, needed: int, settings: TrainerSettings) -> None:
     if not settings.max_steps or there >= needed:
         return
     raise BadInput(
-        f"a step may ask groups_per_step={settings.groups_per_step} + max_extra_groups={settings.max_extra_groups} questions, "
-        f"and there are {there} to choose from: lower them, or give more train questions"
+        f"a step asks groups_per_step={settings.groups_per_step} questions, and there are {there} to choose from: lower it, or "
+        "give more train questions"
     )

@@ -31,7 +31,7 @@ def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
 
 
 class _Model(art.TrainableModel):
-    """A model for which ART opens no Weights & Biases run, because `training.tracking` reports the run."""
+    """A model for which ART opens no Weights & Biases run, because `training.wandb_log` reports the run."""
 
     def _get_wandb_run(self) -> None:
         return None
@@ -75,7 +75,7 @@ async def run_training(
         **_place(task.name, settings, run_folder),
         base_model=base_model,
         base_path=str(run_folder),
-        report_metrics=[],  # training.tracking reports to Weights & Biases, where ART would give all runs the same name
+        report_metrics=[],  # training.wandb_log reports to Weights & Biases, where ART would give all runs the same name
         _internal_config=model_config(settings),
     )
     try:

@@ -7,41 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from training.backends.torch.settings import TorchEngineSettings
-
-
-class HealthLimits(BaseModel):
-    """Limits of the health monitor: it warns when one is exceeded."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    child_processes: int = Field(
-        default=200,
-        ge=1,
-        description="warn above this number of child processes; vLLM with its compile workers stays below 200",
-    )
-    memory_share: float = Field(
-        default=0.9, gt=0, le=1, description="warn when the run holds this share of its memory limit"
-    )
-    gpu_share: float = Field(
-        default=0.98, gt=0, le=1, description="warn when this share of the GPU memory is in use; vLLM takes most of it"
-    )
-    free_share: float = Field(
-        default=0.05, ge=0, lt=1, description="warn when less than this share of the machine's memory is free"
-    )
-    disk_bytes: float = Field(
-        default=2e9, ge=0, description="warn below this number of free bytes, twice what a run needs to start"
-    )
-    stale_seconds: float = Field(
-        default=3600.0,
-        gt=0,
-        description="warn when a half-written file has not changed for this long; no checkpoint takes as long",
-    )
-    server_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        description="warn when the policy's server takes longer than this to answer, also during an update",
-    )
-
+from training.health_limits import HealthLimits
 
 RewardSource = Literal["verifiable", "ruler", "custom"]
 
@@ -63,15 +29,21 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=4, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=8, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=8, ge=1, le=1024, description="scenarios (questions) per step")
-    rollouts_per_group: int = Field(default=6, ge=2, le=256, description="rollouts per scenario")
+    groups_per_step: int = Field(default=6, ge=1, le=1024, description="scenarios (questions) per step")
+    rollouts_per_group: int = Field(default=8, ge=2, le=256, description="rollouts per scenario")
+    probe_rollouts: int | None = Field(
+        default=2,
+        ge=2,
+        description="play this number of rollouts of a question first, and the rest of its group only if one of them "
+        "is not correct; null, or no fewer than rollouts_per_group: the whole group at once",
+    )
     train_rollouts_per_group: int | None = Field(
         default=None,
         ge=2,
@@ -83,14 +55,14 @@ class TrainerSettings(BaseModel):
         "near one half",
     )
     max_extra_groups: int = Field(
-        default=0,
+        default=10,
         ge=0,
         le=1024,
         description="additional questions that a step may ask to replace groups without reward spread; 0: such "
         "groups are dropped",
     )
     min_reward_std: float = Field(
-        default=0.0, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
+        default=0.1, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
     )
     replay_steps: int = Field(
         default=0,
@@ -99,13 +71,13 @@ class TrainerSettings(BaseModel):
         description="number of previous steps whose groups are trained on again, with the log-probabilities recorded "
         "at sampling",
     )
-    learning_rate: float = Field(default=1.5e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="constant",
+        default="cosine",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step",
     )
     scale_rewards: Literal["group", "batch"] = Field(
-        default="group",
+        default="batch",
         description="divide advantages by the standard deviation of the rewards of their group (GRPO), or of the "
         "whole batch",
     )
@@ -152,11 +124,11 @@ class TrainerSettings(BaseModel):
 
     # warm start
     demonstrations: int = Field(
-        default=64, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+        default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
-        default=1e-3, gt=0, le=1, description="peak learning rate of the warm start"
+        default=5e-4, gt=0, le=1, description="peak learning rate of the warm start"
     )
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
 
@@ -190,6 +162,12 @@ class TrainerSettings(BaseModel):
 
     # sampling
     temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
+    top_p: float = Field(
+        default=0.95,
+        gt=0,
+        le=1,
+        description="sample rollouts only from the most likely tokens that together have this probability; 1: from all",
+    )
     max_concurrent: int = Field(
         default=24,
         ge=1,
@@ -281,7 +259,7 @@ class TrainerSettings(BaseModel):
         default=None, ge=1, description="start no further step after this number of sampled tokens; null: no limit"
     )
 
-    # monitors
+    # alerts
     alert_share: float = Field(
         default=0.4, gt=0, le=1, description="share of rollouts with a suspicious habit that raises an alert"
     )

@@ -30,10 +30,18 @@ def require_stop_rules(settings: TrainerSettings) -> None:
     if not settings.demonstrations and not settings.max_steps:
         raise BadInput("demonstrations=0 and max_steps=0: nothing would be trained")
     if settings.epochs and (settings.max_extra_groups or settings.question_selection != "shuffled"):
-        other = "question_selection=learnability" if settings.question_selection != "shuffled" else "max_extra_groups"
+        selects = settings.question_selection != "shuffled"
+        other, off = (
+            ("question_selection=learnability", "question_selection=shuffled")
+            if selects
+            else (
+                f"max_extra_groups={settings.max_extra_groups}",
+                "max_extra_groups=0",
+            )
+        )
         raise BadInput(
-            f"epochs={settings.epochs} counts passes over all train questions, and with {other} there are none: set max_steps "
-            "and leave epochs out"
+            f"epochs={settings.epochs} counts passes over all train questions, and with {other} there are none: set {off}, or "
+            "max_steps instead of epochs"
         )
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
     margin = settings.stop_margin

@@ -37,6 +37,8 @@ class Policy(BaseModel):
     api_key: str = "none"
     temperature: float = Field(default=1.0, ge=0)
     """0 means greedy decoding."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample only from the most likely tokens that together have this probability (Holtzman et al. 2020)."""
     max_tokens: int = Field(default=96, ge=1)
     """Sampled tokens per turn."""
     must_call: bool = False

@@ -271,15 +271,16 @@ class Trainer:
         self.progress.rollouts(groups, split="train", step=step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
-        judged = [float(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
+        # Every question counts the same, whatever the size of its group.
+        right = [question.right / question.rollouts for question in gathered.questions if question.right is not None]
         row = StepRecord(
             step=step,
             phase="grpo",
             checkpoint_step=checkpoint_step,
             seconds=finished - started,
-            reward=statistics.fmean(t.reward for t in trajectories),
+            reward=statistics.fmean(statistics.fmean(t.reward for t in group.trajectories) for group in groups),
             reward_std=statistics.fmean(spread),
-            accuracy=statistics.fmean(judged) if judged else None,
+            accuracy=statistics.fmean(right) if right else None,
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
             questions=gathered.questions,
             groups_trained=len(trainable),
@@ -315,7 +316,12 @@ class Trainer:
         return too_long
 
     def _policy(self) -> Policy:
-        return current_policy(self.model, temperature=self.settings.temperature, max_tokens=self.max_tokens)
+        return current_policy(
+            self.model,
+            temperature=self.settings.temperature,
+            top_p=self.settings.top_p,
+            max_tokens=self.max_tokens,
+        )
 
     def _checkpoint(self, checkpoint_step: int) -> Path | None:
         folder = checkpoint_folder(self._model_dir, checkpoint_step)

@@ -14,9 +14,9 @@ from training.deadline import MovingDeadline
 from training.errors import BadInput
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
 from training.history import StepRecord
-from training.judge import judge_name
 from training.policy import current_policy
 from training.progress import Progress
+from training.ruler import judge_name
 from training.scoring import Scorer
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch

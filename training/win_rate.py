@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from training.errors import BadInput
 from training.files import write_text
-from training.judge import JudgeUse, RulerJudge
+from training.ruler import JudgeUse, RulerJudge
 from training.settings import TrainerSettings
 
 START_FILE = "validation_start.json"

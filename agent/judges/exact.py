@@ -13,8 +13,7 @@ import re
 from collections.abc import Sequence
 
 from agent.judges import Verdict
-from agent.judges.facts import Fact, ParsedText, Word, fold, parse, plain, uninflected
-from environment.words import content_words
+from agent.judges.facts import Fact, ParsedText, Word, content_stems, fold, parse, plain, uninflected
 
 _ARTICLES = ("a", "an", "the")
 _NEGATION = re.compile(
@@ -89,16 +88,12 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
         if uninflected(name) not in said:
             return f"{name!r} is missing"
     if not facts and not names:
-        wanted, given = _content_stems(reference), said | _content_stems(answer)
+        wanted, given = set(content_stems(reference)), said.union(content_stems(answer))
         if missing := sorted(wanted - given):
             return f"{missing[0]!r} is missing"
         if not wanted and not _YES_NO.match(reference):
             return "the answer differs from the reference"
     return _contradiction(parse(question), ours, theirs, names)
-
-
-def _content_stems(text: str) -> set[str]:
-    return {uninflected(part) for word in content_words(plain(text)) for part in re.split(r"[^\w']", word) if part}
 
 
 def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, names: list[str]) -> str | None:

@@ -115,6 +115,11 @@ def uninflected(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("e") else word
 
 
+def content_stems(text: str) -> list[str]:
+    """Return the uninflected content words of `text`, in order; a form such as `555-0173` counts as two."""
+    return [uninflected(part) for word in content_words(plain(text)) for part in re.split(r"[^\w']", word) if part]
+
+
 def parse(text: str) -> ParsedText:
     """Parse a text into facts and words. Longer forms take precedence, and facts do not overlap."""
     masked = plain(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent import prompts
 from agent.judges import JudgeError, Verdict
-from agent.llm_client import json_object, price_of
+from training.llm_client import error_text, json_object, price_of, repeated
 
 
 class _Reply(BaseModel):
@@ -33,13 +32,18 @@ class LLMJudge:
         model: str = "openai/gpt-4.1",
         *,
         attempts: int = 3,
+        backoff: float = 1.0,
         timeout: float = 60.0,
         api_base: str | None = None,
         api_key: str | None = None,
     ) -> None:
-        """`timeout` is in seconds per attempt; without `api_base` and `api_key` the environment variables of the provider count."""
+        """Ask up to `attempts` times, `backoff` seconds (then doubled) apart, and wait `timeout` seconds for each reply.
+
+        Without `api_base` and `api_key`, the environment variables of the provider count.
+        """
         self.model = model
         self.attempts = attempts
+        self.backoff = backoff
         self.timeout = timeout
         self.api_base = api_base
         self.api_key = api_key
@@ -50,24 +54,27 @@ class LLMJudge:
             return Verdict(correct=False, reason="the answer is empty")
         from openai import OpenAIError  # what LiteLLM's errors derive from; imported late like LiteLLM itself
 
-        problem, spent = "", _Spent()
-        for attempt in range(self.attempts):
-            try:
-                response = await self._ask(question, reference, answer)
-                spent = _Spent(
-                    prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens,
-                    cost=_sum(spent.cost, price_of(response)),
-                )
-                reply = _parse(response.choices[0].message.content or "")
-            except ValueError as error:
-                problem = f"unusable reply ({error})"
-                continue
-            except OpenAIError as error:
-                problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-                await asyncio.sleep(attempt)
-                continue
-            return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300], **spent.model_dump())
-        raise JudgeError(f"{self.model} gave no verdict in {self.attempts} attempts: {problem}", **spent.model_dump())
+        spent, attempts = _Spent(), 0
+
+        async def ask() -> _Reply:
+            nonlocal spent, attempts
+            attempts += 1
+            response = await self._ask(question, reference, answer)
+            spent = _Spent(
+                prompt_tokens=spent.prompt_tokens + response.usage.prompt_tokens,
+                cost=_sum(spent.cost, price_of(response)),
+            )
+            return _parse(response.choices[0].message.content or "")
+
+        try:
+            reply = await repeated(ask, attempts=self.attempts, backoff=self.backoff)
+        except (OpenAIError, ValueError) as error:
+            problem = error_text(error) if isinstance(error, OpenAIError) else f"unusable reply ({error})"
+            raise JudgeError(
+                f"{self.model} gave no verdict in {attempts} attempt{'s' if attempts > 1 else ''}: {problem}",
+                **spent.model_dump(),
+            ) from error
+        return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300], **spent.model_dump())
 
     async def _ask(self, question: str, reference: str, answer: str) -> Any:
         import litellm  # seconds of import that only this judge needs

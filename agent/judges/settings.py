@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.judges import Judge
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
-from agent.llm_client import key_for, require_model, require_reply
+from training.llm_client import key_for, require_model, require_reply
 
 
 class JudgeSettings(BaseModel):

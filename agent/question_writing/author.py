@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,20 +10,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from agent import prompts
-from agent.llm_client import json_object, key_for
-from agent.llm_client import require_model as require_llm
 from agent.question_writing.settings import QuestionSettings
-from environment.errors import BadInput
+from training.errors import BadInput
+from training.llm_client import error_text, json_object, key_for, refusal, repeated
+from training.llm_client import require_model as require_llm
 
 _MAX_PROBLEM_CHARS = 200
-# HTTP statuses after which repeating the request is useless.
-_REFUSALS = {
-    400: "does not accept the request",
-    401: "refuses the key; set it in the environment or in .env",
-    403: "refuses the key; set it in the environment or in .env",
-    404: "is not there; check question_model and question_api_base",
-    422: "does not accept the request",
-}
 
 
 class WrittenQuestion(BaseModel):
@@ -121,28 +112,31 @@ class QuestionAuthor:
         """
         from openai import OpenAIError  # what LiteLLM's errors derive from
 
-        spent, unusable, failure = Spent(), "", ""
-        for attempt in range(self.settings.question_attempts):
-            if attempt:
-                await asyncio.sleep(self.settings.question_backoff * 2 ** (attempt - 1))
-            try:
-                text, cost = await self._ask(request)
-            except OpenAIError as error:
-                failure = " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_PROBLEM_CHARS]
-                if refusal := _REFUSALS.get(getattr(error, "status_code", 0)):
-                    raise BadInput(f"{self._who} {refusal} ({failure})") from error
-                continue
+        spent, unusable = Spent(), ""
+        attempts = self.settings.question_attempts
+
+        async def ask() -> list[Any]:
+            nonlocal spent, unusable
+            text, cost = await self._ask(request)
             spent += cost
             try:
-                return Reply(questions=parse_reply(text), spent=spent)
+                return parse_reply(text)
             except ValueError as error:
                 unusable = str(error)[:_MAX_PROBLEM_CHARS]
-        if unusable:
+                raise
+
+        try:
+            questions = await repeated(ask, attempts=attempts, backoff=self.settings.question_backoff)
+        except (OpenAIError, ValueError) as error:
+            if refused := refusal(error, "question_model"):
+                raise BadInput(f"{self._who} {refused} ({error_text(error)})") from error
+            if not unusable:
+                raise BadInput(
+                    f"{self._who} gave no reply in {attempts} attempts ({error_text(error)}); "
+                    "the same command resumes after the last finished batch"
+                ) from error
             return Reply(questions=None, problem=unusable, spent=spent)
-        raise BadInput(
-            f"{self._who} gave no reply in {self.settings.question_attempts} attempts ({failure}); "
-            "the same command resumes after the last finished batch"
-        )
+        return Reply(questions=questions, spent=spent)
 
     @property
     def _who(self) -> str:

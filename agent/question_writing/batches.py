@@ -22,7 +22,7 @@ class Batch:
 def chosen_inboxes(database: MailDatabase, named: Sequence[str], largest: int) -> list[str]:
     """Return the distinct named inboxes as the database spells them; without names, the `largest` largest inboxes.
 
-    Raise BadInput for an address without mail.
+    Raise BadMail for an address without mail.
     """
     return list(dict.fromkeys(database.mailbox(address, LAST_DATE).address for address in named)) or largest_inboxes(
         database, largest

@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from agent.question_writing.author import Reply
-from environment.errors import BadInput
+from training.errors import BadInput
 
 
 class _Line(Reply):

@@ -20,10 +20,10 @@ from agent.question_writing.journal import Journal
 from agent.question_writing.settings import QuestionSettings
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
-from environment.errors import BadInput
 from environment.mail_text import LAST_DATE
 from environment.sources.parquet import Question
 from environment.tools import READ, MailTools
+from training.errors import BadInput
 
 _FRUITLESS_BATCHES = 8
 """Stop after this many batches without a usable question: the model will not write any."""

@@ -26,7 +26,7 @@ def main() -> None:
     torch.set_num_threads(job.threads)
     model = AutoModelForCausalLM.from_pretrained(job.model, dtype=getattr(torch, job.dtype)).eval()
     seconds, sampled = fastest(lambda: roll_out(model, job), job.repeats)
-    assert sampled == sum(c.reply_tokens for c in job.conversations), "every reply has the length that it was told"
+    assert sampled == sum(c.reply_tokens for c in job.conversations), "every reply has the requested length"
     print(json.dumps({"seconds": seconds, "sampled_tokens": sampled}))
 
 

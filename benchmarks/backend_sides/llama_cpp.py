@@ -32,14 +32,12 @@ def main() -> None:
 
         decode(1)
         seconds, sampled = fastest(lambda: decode(job.decode_tokens), job.repeats)
-    assert sampled == slots * job.decode_tokens, (
-        f"every reply has the length that it was told, but {sampled} tokens came"
-    )
+    assert sampled == slots * job.decode_tokens, f"every reply has the requested length, but {sampled} tokens came"
     print(json.dumps({"seconds": seconds, "sampled_tokens": sampled}))
 
 
 def _complete(server: Any, job: Job, slot: int, tokens: int) -> int:
-    """How many tokens came."""
+    """Return the number of sampled tokens."""
     asked = {
         "prompt": job.decode_prompts[slot],
         "n_predict": tokens,

@@ -59,7 +59,7 @@ def measure_rollouts(engine: Engine, job: Job) -> dict[str, float]:
 
     seconds, counted = fastest(roll_out, job.repeats)
     sampled = sum(c.reply_tokens for c in job.conversations)
-    assert counted["sampled_tokens"] == sampled, "every reply has the length that it was told"
+    assert counted["sampled_tokens"] == sampled, "every reply has the requested length"
     return {"seconds": seconds, "sampled_tokens": sampled, "computed_tokens": counted["computed_tokens"]}
 
 

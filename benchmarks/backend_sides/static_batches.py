@@ -30,12 +30,12 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(job.model, dtype=getattr(torch, job.dtype)).eval()
     generate(model, [job.decode_prompts[0][:32]], [2])
     seconds, sampled = fastest(lambda: roll_out(model, job), job.repeats)
-    assert sampled == sum(c.reply_tokens for c in job.conversations), "every reply has the length that it was told"
+    assert sampled == sum(c.reply_tokens for c in job.conversations), "every reply has the requested length"
     print(json.dumps({"seconds": seconds, "sampled_tokens": sampled}))
 
 
 def roll_out(model: Any, job: Job) -> int:
-    """Tokens sampled in all turns of all conversations."""
+    """Return the number of tokens sampled in all turns of all conversations."""
     ids = [list(c.opening) for c in job.conversations]
     sampled = 0
     for turn in range(max(len(c.turns) for c in job.conversations)):
@@ -50,7 +50,7 @@ def roll_out(model: Any, job: Job) -> int:
 
 @torch.inference_mode()
 def generate(model: Any, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
-    """`limits[i]` tokens after `prompts[i]`, sampled at temperature 1."""
+    """Sample `limits[i]` tokens after `prompts[i]` at temperature 1."""
     width = max(map(len, prompts))
     padding = model.config.pad_token_id or 0
     ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts])

@@ -74,7 +74,7 @@ class _Script:
         return self._replies[tuple(prompt)][0]
 
     def message(self, tokenizer: Any, ids: list[int], prefix: list[int], tools: Any) -> dict[str, Any]:
-        """Replacement for `trl.chat_template_utils.parse_response`."""
+        """Replace `trl.chat_template_utils.parse_response`."""
         if not self._replies[tuple(prefix)][1]:
             return {"role": "assistant", "content": "done"}
         call = {"name": "look_up", "arguments": {"key": self._result_after[tuple(prefix)]}}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from lzma import LZMAError
 from pathlib import Path
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources.maildir import END_OF_ARCHIVE, MailArchive, MailFolder, decompressed, mail_files
 from environment.sources.mbox import SEPARATOR, MboxFile
@@ -21,23 +21,23 @@ _FILE_ENDINGS = frozenset({".bz2", ".gz", ".mbox", ".parquet", ".tar", ".tgz", "
 
 
 def mail_source(source: str) -> Iterable[Email | DroppedMail]:
-    """The mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
+    """Return the mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
 
-    It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadInput if the source is
+    It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadMail if the source is
     missing, unreadable, empty or of an unknown format: for local sources at once, for the Hub when iteration starts.
     """
     path = Path(os.path.expanduser(source))
     try:
         if not source.strip() or not path.exists():
             if path.suffix.lower() in _FILE_ENDINGS:
-                raise BadInput(f"there is no file {source}")
+                raise BadMail(f"there is no file {source}")
             return parquet_emails(source)
         return _folder(path) if path.is_dir() else _file(path)
     except OSError as error:
-        raise BadInput(f"{source[:200]} cannot be read: {error.strerror or error}") from error
+        raise BadMail(f"{source[:200]} cannot be read: {error.strerror or error}") from error
 
 
-def source_files(source: str) -> Iterator[str]:
+def files_of(source: str) -> Iterator[str]:
     """Return the paths of the files of a local source, in order; an empty list if it is not local."""
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path):
@@ -58,7 +58,7 @@ def _folder(path: Path) -> Iterable[Email | DroppedMail]:
     if _parquet_files(path):
         return parquet_emails(path)
     if not any(names for _, names in mail_files(path, [])):
-        raise BadInput(f"there is nothing to read in {path}: expected parquet files, or mails in files of their own")
+        raise BadMail(f"there is nothing to read in {path}: expected parquet files, or mails in files of their own")
     return MailFolder(path)
 
 
@@ -70,7 +70,7 @@ def _file(path: Path) -> Iterable[Email | DroppedMail]:
         try:
             block = stream.read(tarfile.BLOCKSIZE)
         except (OSError, EOFError, zlib.error, LZMAError) as error:
-            raise BadInput(f"{path} is damaged or cut short: {error}") from error
+            raise BadMail(f"{path} is damaged or cut short: {error}") from error
     if begin.startswith(_PARQUET_MAGIC) or path.suffix.lower() == ".parquet":
         return parquet_emails(path)
     if begin == SEPARATOR:
@@ -78,10 +78,10 @@ def _file(path: Path) -> Iterable[Email | DroppedMail]:
     if _begins_tar(block):
         return MailArchive(path)
     if begin.startswith(_ZIP_MAGIC):
-        raise BadInput(f"{path} is a zip archive: unpack it, and give the folder or the mbox file that comes out")
+        raise BadMail(f"{path} is a zip archive: unpack it, and give the folder or the mbox file that comes out")
     if stream is not file:
-        raise BadInput(f"{path} is compressed, but not a tar archive: unpack it first")
-    raise BadInput(f"{path} is not a parquet file, tar archive or mbox; for mails in single files, give the folder")
+        raise BadMail(f"{path} is compressed, but not a tar archive: unpack it first")
+    raise BadMail(f"{path} is not a parquet file, tar archive or mbox; for mails in single files, give the folder")
 
 
 def _begins_tar(block: bytes) -> bool:

@@ -19,10 +19,10 @@ from io import BufferedReader
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO, Self, cast
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
-from environment.sources.mbox import Reading, mails_in
+from environment.sources.mbox import MailFile, mails_in
 
 COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -86,32 +86,20 @@ def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, lis
         yield folder, sorted(names)
 
 
-class MailArchive(Iterable[Email | DroppedMail]):
+class MailArchive(MailFile):
     """The mails of a tar archive, plain or compressed (gzip, bzip2, xz), in its order.
 
     The archive is read as a stream and nothing is unpacked; members whose name leads out of the archive are reported as
-    `unsafe_name`. Raises BadInput during iteration if the file is not an archive, damaged or truncated.
+    `unsafe_name`. Raises BadMail during iteration if the file is not an archive, damaged or truncated.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __iter__(self) -> Iterator[Email | DroppedMail]:
-        try:
-            file = self._path.open("rb")
-            return Reading(self._mails(file), file, self._path.stat().st_size)
-        except OSError as error:
-            raise BadInput(f"{self._path} cannot be read: {error.strerror}") from error
-
-    def _mails(self, file: BinaryIO) -> Iterator[Email | DroppedMail]:
+    def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
         with file:
             try:
                 yield from self._members(decompressed(file))
             except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
                 why = one_line(storable(str(error)))
-                raise BadInput(
-                    f"{self._path} cannot be read to its end, is it cut short or damaged? ({why})"
-                ) from error
+                raise BadMail(f"{self._path} cannot be read to its end, is it cut short or damaged? ({why})") from error
 
     def _members(self, stream: BinaryIO) -> Iterator[Email | DroppedMail]:
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:

@@ -8,12 +8,13 @@ a file of any size once, with one mail in memory.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources.rfc822 import MAX_MAIL_BYTES, parse_mail
 
@@ -46,8 +47,8 @@ class Reading(Iterator[Email | DroppedMail]):
         return self._count * max(0, self._size - read) // read if read else 0
 
 
-class MboxFile(Iterable[Email | DroppedMail]):
-    """Return the mails of an mbox file in order. Raises BadInput when the file cannot be read."""
+class MailFile(ABC, Iterable[Email | DroppedMail]):
+    """The mails of one file, in its order. Raises BadMail during iteration when the file cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,14 +58,22 @@ class MboxFile(Iterable[Email | DroppedMail]):
             file = self._path.open("rb")
             return Reading(self._mails(file), file, self._path.stat().st_size)
         except OSError as error:
-            raise BadInput(f"{self._path} cannot be read: {error.strerror}") from error
+            raise BadMail(f"{self._path} cannot be read: {error.strerror}") from error
+
+    @abstractmethod
+    def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
+        """Yield the mails of the open file, and close it."""
+
+
+class MboxFile(MailFile):
+    """The mails of an mbox file."""
 
     def _mails(self, file: BufferedReader) -> Iterator[Email | DroppedMail]:
         with file:
             try:
                 yield from mails_in(file, self._path.name)
             except OSError as error:
-                raise BadInput(f"{self._path} cannot be read to its end: {error.strerror}") from error
+                raise BadMail(f"{self._path} cannot be read to its end: {error.strerror}") from error
 
 
 def mails_in(file: BufferedReader, name: str) -> Iterator[Email | DroppedMail]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email
 
 _EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
@@ -64,7 +64,7 @@ class ParquetEmails(Iterable[Email]):
 def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
     """Return the mails of a Hub dataset id, a local folder of parquet files, or one parquet file.
 
-    Raises BadInput if the source is missing, unreadable, has no parquet file or lacks a column: for local files at
+    Raises BadMail if the source is missing, unreadable, has no parquet file or lacks a column: for local files at
     once, for the Hub when iteration starts.
     """
     return ParquetEmails(source, split)
@@ -74,7 +74,7 @@ def parquet_questions(source: str | Path, split: str = "train", *, labelled: boo
     """Return the questions of a source as in `parquet_emails`. Only `labelled` questions need columns for answer and
     mails.
 
-    Raises BadInput as `parquet_emails` does, and for a malformed row.
+    Raises BadMail as `parquet_emails` does, and for a malformed row.
     """
     files = _files(source, split)
     optional = () if labelled else _LABEL_COLUMNS
@@ -91,30 +91,30 @@ def parquet_questions(source: str | Path, split: str = "train", *, labelled: boo
         except ValidationError as error:
             problem = error.errors()[0]
             column = problem["loc"][0] if problem["loc"] else "row"
-            raise BadInput(f"question {number} of {source}: column '{column}': {problem['msg'].lower()}") from error
+            raise BadMail(f"question {number} of {source}: column '{column}': {problem['msg'].lower()}") from error
 
 
 def has_split(source: str | Path, split: str) -> bool:
-    """Return whether a source has separate rows for `split`. Raises BadInput when the source is missing."""
+    """Return whether a source has separate rows for `split`. Raises BadMail when the source is missing."""
     if _is_local(source):
         return bool(_files_of_split(_parquet_files(Path(source)), split))
     return split in _hub("get_dataset_split_names", str(source))
 
 
 def _is_local(source: str | Path) -> bool:
-    """Return whether `source` is on disk; False for a Hub id. Raises BadInput when it is neither."""
+    """Return whether `source` is on disk; False for a Hub id. Raises BadMail when it is neither."""
     if str(source).strip() and Path(source).expanduser().exists():
         return True
     if _HUB_ID.fullmatch(str(source)):
         return False
-    raise BadInput(f"dataset folder '{source}' does not exist; give a folder of parquet files or a Hub id (owner/name)")
+    raise BadMail(f"dataset folder '{source}' does not exist; give a folder of parquet files or a Hub id (owner/name)")
 
 
 def _parquet_files(path: Path) -> list[Path]:
     path = path.expanduser()
     files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
     if not files:
-        raise BadInput(f"there is no .parquet file in {path}")
+        raise BadMail(f"there is no .parquet file in {path}")
     return files
 
 
@@ -138,7 +138,7 @@ def _files(source: str | Path, split: str) -> list[Path]:
         return []
     files = _files_of_split(_parquet_files(Path(source)), split)
     if not files:
-        raise BadInput(f"{source} has no '{split}' split: no parquet file in it is named {split}*.parquet")
+        raise BadMail(f"{source} has no '{split}' split: no parquet file in it is named {split}*.parquet")
     return files
 
 
@@ -146,7 +146,7 @@ def _open(file: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"{file} is not a readable parquet file: {str(error).splitlines()[0]}") from error
+        raise BadMail(f"{file} is not a readable parquet file: {str(error).splitlines()[0]}") from error
 
 
 def _check_columns(files: list[Path], columns: tuple[str, ...]) -> None:
@@ -157,7 +157,7 @@ def _check_columns(files: list[Path], columns: tuple[str, ...]) -> None:
 def _require(present: set[str], columns: tuple[str, ...], where: object) -> None:
     missing = [name for name in columns if name not in present]
     if missing:
-        raise BadInput(f"{where} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
+        raise BadMail(f"{where} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
 
 def _rows(
@@ -174,7 +174,7 @@ def _rows(
                 for row in zip(*values.values(), strict=True):
                     yield dict(zip(values, row, strict=True))
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path} cannot be read to its end: {str(error).splitlines()[0]}") from error
+            raise BadMail(f"{path} cannot be read to its end: {str(error).splitlines()[0]}") from error
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -217,9 +217,9 @@ def _hub(function: str, source: str, **options: Any) -> Any:
         raise _unreachable(source, error) from error
 
 
-def _unreachable(source: str, error: Exception) -> BadInput:
+def _unreachable(source: str, error: Exception) -> BadMail:
     why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
-    return BadInput(f"{source} is neither a folder here nor a dataset that could be fetched from the Hub ({why})")
+    return BadMail(f"{source} is neither a folder here nor a dataset that could be fetched from the Hub ({why})")
 
 
 def _email(row: dict[str, Any]) -> Email:

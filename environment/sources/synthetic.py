@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email, Scenario
 from environment.sources.synthetic_inbox import (
     ASKED_SHARE,
@@ -105,18 +105,18 @@ def synthetic_company(
 ) -> SyntheticCompany:
     """Return a company whose mails and questions follow from these numbers alone, on every Python version.
 
-    Raises `BadInput` when a number is out of range or the mails cannot hold the facts that the questions need.
+    Raises `BadMail` when a number is out of range or the mails cannot hold the facts that the questions need.
     """
     for name, count, split in (("train_inboxes", train_inboxes, "train"), ("test_inboxes", test_inboxes, "test")):
         most = len(text()["names"]["person_first"]) * len(split_names(split)["owner_last"])
         if not 0 <= count <= most:
-            raise BadInput(f"{name} is {count}, but must be between 0 and {most}")
+            raise BadMail(f"{name} is {count}, but must be between 0 and {most}")
     if train_inboxes + test_inboxes == 0:
-        raise BadInput("train_inboxes and test_inboxes are both 0: ask for at least one inbox")
+        raise BadMail("train_inboxes and test_inboxes are both 0: ask for at least one inbox")
     if not 1 <= questions_per_inbox <= MAX_QUESTIONS:
-        raise BadInput(f"questions_per_inbox is {questions_per_inbox}, but must be between 1 and {MAX_QUESTIONS}")
+        raise BadMail(f"questions_per_inbox is {questions_per_inbox}, but must be between 1 and {MAX_QUESTIONS}")
     if mails_per_inbox < (needed := mails_needed(questions_per_inbox)):
-        raise BadInput(
+        raise BadMail(
             f"mails_per_inbox is {mails_per_inbox}, but {questions_per_inbox} questions per inbox need at least {needed}"
         )
     return SyntheticCompany(seed, train_inboxes, test_inboxes, mails_per_inbox, questions_per_inbox)

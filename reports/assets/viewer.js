@@ -119,8 +119,8 @@ function cardOf(question) {
     cell.setAttribute("aria-expanded", "false");
     const top = element("span", "top");
     top.append(element("span", "", labelOf(name)), element("span", `badge ${result}`, BADGES[result]));
-    const told = run.error ?? run.answer ?? labelOf(run.outcome ?? "");
-    cell.append(top, element("span", "answer", run.reward === undefined ? told : `${run.reward} · ${told}`));
+    const text = run.error ?? run.answer ?? labelOf(run.outcome ?? "");
+    cell.append(top, element("span", "answer", run.reward === undefined ? text : `${run.reward} · ${text}`));
     // Two stay open, the oldest gives way: what is compared stands side by side.
     cell.addEventListener("click", () => {
       if (open.includes(cell)) open.splice(open.indexOf(cell), 1);

@@ -12,7 +12,7 @@ from serving.access import Caller
 from serving.admission import Ticket
 from serving.answer import Invocation, Reply, StoredAnswer, Submission, Submitted
 from serving.answering import Answering
-from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, one_line
+from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, error_line
 from serving.events import EventQueue
 from serving.service import AskedQuestion
 
@@ -100,7 +100,12 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
             _log_outcome(request, reply)
             yield ServerSentEvent(event="answer", data=reply.model_dump(mode="json"))
         except Rejected as rejected:
-            data = {"success": False, "error": one_line(rejected), "request_id": request_id, "status": rejected.status}
+            data = {
+                "success": False,
+                "error": error_line(rejected),
+                "request_id": request_id,
+                "status": rejected.status,
+            }
             yield ServerSentEvent(event="error", data=data)
         finally:
             answer.cancel()

@@ -22,7 +22,7 @@ from steps.coding.sandbox_service import sandbox_service
 from steps.evaluation.ask_production import PRODUCTION
 from steps.evaluation.run_inference import adapters_to_ask
 from steps.interruption import run_cancellable
-from steps.project import code_of
+from steps.project import source_files
 from steps.published_model import base_model_files
 from tasks.coding.repl import CodingRun
 from tasks.coding.scenarios import CodingScenario
@@ -37,7 +37,7 @@ ATTEMPTS = 3
 
 @step(
     output_materializers={PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("sandbox", "tasks", "training")),
+    cache_policy=CachePolicy(file_dependencies=source_files("sandbox", "tasks", "training")),
 )
 def evaluate_coding_agent(
     config: EvaluationConfig, coding: CodingConfig, checkpoint: Checkpoint, warm_start: Checkpoint
@@ -65,7 +65,7 @@ def evaluate_coding_agent(
 # A separate step, so that its repairs stay cached until production or the bugs change.
 @step(
     output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("sandbox", "tasks", "training")),
+    cache_policy=CachePolicy(file_dependencies=source_files("sandbox", "tasks", "training")),
 )
 def ask_coding_production(
     config: EvaluationConfig, coding: CodingConfig, production: Checkpoint

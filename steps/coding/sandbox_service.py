@@ -6,21 +6,26 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from reports.console import say
 from steps.project import ROOT
 from tasks.coding.sandbox_client import require_sandbox
 from training.errors import BadInput
 
 START_SECONDS = 180.0
+RESTART_SECONDS = 1.0
+"""Pause before a service that died is started again."""
 
 
 @contextmanager
 def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> Iterator[str]:
-    """Yield the base URL of a running sandbox service. Without a `url`, start one here and stop it afterwards.
+    """Yield the base URL of a running sandbox service. Without a `url`, start one here, again whenever it dies, and stop
+    it afterwards.
 
     Raises:
         BadInput: the named service does not answer or has no `images` although they are needed, or nothing confines
@@ -31,22 +36,55 @@ def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> 
         yield url.rstrip("/")
         return
     port = free_port()
+    words = ["--port", str(port), "--stop-at-eof", "--set", f"capacity={capacity}"]
     with tempfile.TemporaryFile() as said:
-        # It stops when its standard input ends, also when this process is killed.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sandbox", "--port", str(port), "--stop-at-eof", "--set", f"capacity={capacity}"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stderr=said,
-        )
+        service = _Supervised([sys.executable, "-m", "sandbox", *words], said)
         try:
             base_url = f"http://127.0.0.1:{port}"
-            _wait_for(process, base_url, said)
+            _wait_for(service.process, base_url, said)
             require_sandbox(base_url, images=images)
+            service.watch()
             yield base_url
         finally:
-            process.terminate()
-            process.communicate()
+            service.stop()
+
+
+class _Supervised:
+    """A service in a process of its own. Once it is watched, it is started again whenever it dies."""
+
+    def __init__(self, command: list[str], said: IO[bytes]) -> None:
+        self._command, self._said = command, said
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._watching = threading.Thread(target=self._restart, name="sandbox service", daemon=True)
+        self.process = self._start()
+
+    def watch(self) -> None:
+        self._watching.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopping.set()
+        self.process.terminate()
+        self.process.communicate()
+        if self._watching.is_alive():
+            self._watching.join()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # It stops when its standard input ends, also when this process is killed.
+        return subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stderr=self._said)
+
+    def _restart(self) -> None:
+        while True:
+            code = self.process.wait()
+            if self._stopping.wait(RESTART_SECONDS):
+                return
+            with self._lock:
+                if self._stopping.is_set():
+                    return
+                say(f"the sandbox service ended with code {code} and is started again")
+                if self.process.stdin is not None:
+                    self.process.stdin.close()
+                self.process = self._start()
 
 
 def free_port() -> int:

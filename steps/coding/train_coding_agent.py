@@ -14,10 +14,11 @@ from reports.console import TrainingConsole, say
 from steps.artifact_names import CHECKPOINT, CODING_SCENARIOS, HISTORY, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.interruption import run_cancellable
-from steps.project import MODELS, RUNS, coding_code, git_revision
+from steps.project import MODELS, OUTPUTS, RUNS, coding_code, git_revision
 from steps.published_model import base_model_files
 from steps.training.outputs import outputs_of
-from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios, require_checked
+from tasks.coding.checking import require_checked
+from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.experiment import Experiment
@@ -26,7 +27,7 @@ from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
-from training.tracking import tracked
+from training.wandb_log import with_wandb
 
 
 @step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})
@@ -72,12 +73,14 @@ def train_coding_agent(
             system_prompt=config.system_prompt,
             seed=config.seed,
         )
-        run_cancellable(require_checked(scenarios, sandbox_url))
+        # The tests of a repository take minutes, those of a built-in bug milliseconds.
+        passed = OUTPUTS / "checked_bugs.txt" if images else None
+        run_cancellable(require_checked(scenarios, sandbox_url, concurrent=settings.max_concurrent, passed=passed))
         say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")
         with TrainingConsole(settings.max_steps) as console:
             experiment = experiment.resuming(run_folder)
             experiment.save(run_folder)
-            with tracked(console, experiment, run_folder) as told, traced(told, experiment) as progress:
+            with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
                 run = run_cancellable(
                     run_training(
                         task,

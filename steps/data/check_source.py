@@ -1,4 +1,4 @@
-"""Find the present version of the mail source. The later data steps run again only if it changed."""
+"""Find the current version of the mail source. The later data steps run again only if it changed."""
 
 from __future__ import annotations
 

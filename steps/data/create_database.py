@@ -11,20 +11,20 @@ from zenml.types import HTMLString
 from configs.schema import DataConfig
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
-from environment.errors import BadInput
+from environment.errors import BadMail
 from materializers.mail_database import MailDatabaseMaterializer
 from reports.console import counter
 from reports.mail import mail_html
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT
 from steps.data.sources import open_mails
-from steps.project import DATA, code_of
+from steps.project import DATA, source_files
 
 
 @step(
     output_materializers={MAIL_DATABASE: MailDatabaseMaterializer},
     cache_policy=CachePolicy(
         file_dependencies=[
-            *code_of("environment", "materializers", "steps/data"),
+            *source_files("environment", "materializers", "steps/data"),
             "reports/mail.py",
             "reports/page.py",
         ]
@@ -49,7 +49,7 @@ def create_database(
         )
     if not report.kept:
         why = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items()) or "it is empty"
-        raise BadInput(f"none of the {report.read:,} mails or files of {config.emails} is a usable mail ({why})")
+        raise BadMail(f"none of the {report.read:,} mails or files of {config.emails} is a usable mail ({why})")
     statistics = database_statistics(path).model_dump(mode="json")
     facts = {
         **report.model_dump(exclude={"listed"}),

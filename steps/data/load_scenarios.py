@@ -14,14 +14,14 @@ from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
 from steps.artifact_names import SCENARIOS
 from steps.data.sources import open_scenarios
-from steps.project import code_of
+from steps.project import source_files
 
 LISTED_PER_REASON = 50
 
 
 @step(
     output_materializers={SCENARIOS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("environment", "materializers", "steps/data")),
+    cache_policy=CachePolicy(file_dependencies=source_files("environment", "materializers", "steps/data")),
 )
 def load_scenarios(
     config: DataConfig, database: MailDatabase, source_version: str

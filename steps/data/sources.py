@@ -12,11 +12,11 @@ from zenml.client import Client
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.feedback import rating_files, with_reviewed
 from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
-from environment.sources.detection import mail_source, source_files
+from environment.sources.detection import files_of, mail_source
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
 from steps.artifact_names import MAIL_DATABASE
 
@@ -71,7 +71,7 @@ def source_version(config: DataConfig) -> str:
     version = hashlib.sha256()
     for source in (config.emails, config.train_questions, config.test_questions):
         version.update(f"{source}\n".encode("utf-8", "surrogateescape"))
-        for path in source_files(source) if source and source != SYNTHETIC else ():
+        for path in files_of(source) if source and source != SYNTHETIC else ():
             version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
     for path in map(str, rating_files(config.reviewed_feedback) if config.reviewed_feedback else ()):
         version.update(f"{path} {_state(path)}\n".encode("utf-8", "surrogateescape"))
@@ -81,7 +81,7 @@ def source_version(config: DataConfig) -> str:
 def current_source_version(config: DataConfig) -> str:
     """Return a version that changes with the revision of a dataset on the Hub too.
 
-    Raises `BadInput` if the Hub does not answer.
+    Raises `BadMail` if the Hub does not answer.
     """
     version = hashlib.sha256(source_version(config).encode())
     for dataset in (config.emails, config.train_questions, config.test_questions):
@@ -90,7 +90,7 @@ def current_source_version(config: DataConfig) -> str:
                 revision = HfApi().dataset_info(dataset, timeout=_HUB_SECONDS).sha
             except Exception as error:  # the Hub's client raises its own errors and those of its HTTP library
                 reason = " ".join(str(error).split())[:160]
-                raise BadInput(
+                raise BadMail(
                     f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again"
                 ) from error
             version.update(f"{dataset} {revision}\n".encode())

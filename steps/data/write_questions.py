@@ -17,7 +17,7 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import QUESTIONS
 from steps.interruption import signals_cancel
-from steps.project import QUESTION_REPLIES, code_of
+from steps.project import QUESTION_REPLIES, source_files
 
 __all__ = ["require_model", "write_questions"]
 
@@ -26,7 +26,7 @@ _BATCHES_PER_LINE = 10
 
 @step(
     output_materializers={QUESTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment")),
+    cache_policy=CachePolicy(file_dependencies=source_files("agent", "environment")),
 )
 def write_questions(
     config: QuestionConfig, database: MailDatabase, read_chars: int, max_messages: int, seed: int, fresh: str

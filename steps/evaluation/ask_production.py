@@ -20,7 +20,7 @@ from steps.caching import keep_errors_out_of_cache
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
-from steps.project import code_of
+from steps.project import source_files
 from steps.published_model import base_model_files
 from training.backends.serving import open_policy_server
 from training.task import Policy
@@ -31,7 +31,7 @@ PRODUCTION = "production"
 # A separate step, so that answers stay cached until production, mails or questions change.
 @step(
     output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment", "training")),
+    cache_policy=CachePolicy(file_dependencies=source_files("agent", "environment", "training")),
 )
 def ask_production(
     config: EvaluationConfig, production: str, database: MailDatabase, scenarios: list[Scenario]

@@ -74,7 +74,7 @@ def compute_metrics(
     production: list[Prediction] | None = None,
     title: str = "E-mail search agent",
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
-    """Metrics go to the model version, which becomes the one in production if the gate lets it pass.
+    """Store metrics in the model version, which becomes the one in production if the gate lets it pass.
 
     `checkpoint` is the evaluated one; `production` has the answers of the version that is in production now: without any, there is
     none, or it is the evaluated one. `title` is that of the report.

@@ -22,7 +22,7 @@ from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.prompted import prompted_model
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
-from steps.project import code_of
+from steps.project import source_files
 from steps.published_model import base_model_files
 from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
@@ -46,7 +46,7 @@ def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[
 
 @step(
     output_materializers={PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("agent", "environment", "training")),
+    cache_policy=CachePolicy(file_dependencies=source_files("agent", "environment", "training")),
 )
 def run_inference(
     config: EvaluationConfig,

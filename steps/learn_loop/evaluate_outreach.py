@@ -14,13 +14,21 @@ from reports.learn_loop import learn_loop_html
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import graph_of, open_task
-from steps.project import code_of
+from steps.project import source_files
 from steps.published_model import base_model_files
-from tasks.outreach.evaluation import BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT, compare, write_to_all
-from tasks.outreach.feedback import SimulatedProspects
-from tasks.outreach.loop import WrittenEmail
-from tasks.outreach.node_scores import NodeScores, rank_correlation
+from tasks.outreach.evaluation import (
+    BASELINE,
+    GRAPH_ONLY,
+    GRPO_ONLY,
+    LEARNT,
+    about_scores,
+    compare,
+    estimate_by_scores,
+    write_to_all,
+)
+from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario
+from tasks.outreach.written import WrittenEmail
 from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.task import Policy
@@ -28,7 +36,11 @@ from training.task import Policy
 _BEFORE, _AFTER = "warm_start", "trained"
 
 
-@step(cache_policy=CachePolicy(file_dependencies=code_of("tasks/outreach", "training", "steps/learn_loop", "reports")))
+@step(
+    cache_policy=CachePolicy(
+        file_dependencies=source_files("tasks/outreach", "training", "steps/learn_loop", "reports")
+    )
+)
 def evaluate_outreach(
     config: LearnLoopConfig,
     run_id: str,
@@ -68,23 +80,24 @@ def evaluate_outreach(
 
     adapters = {_BEFORE: warm_start.path, _AFTER: checkpoint.path}
     with open_policy_server(files.path, adapters, checkpoint.manifest.config) as server:
-        evaluation = compare(run_cancellable(write(server.base_url)), config.seed)
-    if config.feedback == "simulated":
-        simulation = SimulatedProspects(known, scenarios, config.graph_seed)
-        facts = [fact.id for fact in known.facts]
-        truth = [simulation.mean_interest(fact) for fact in facts]
-        evaluation["rank_correlation"] = {
-            rule: rank_correlation([node_scores[key][fact] for fact in facts], truth)
-            for rule, key in (("advantage", "after"), ("top_half", "top_half"))
-        }
+        held_out = run_cancellable(write(server.base_url))
+    task = open_task(config, known, scenarios, learnt)
+    evaluation = compare(held_out, config.seed) | about_scores(task, node_scores["top_half"])
+    estimate = estimate_by_scores(held_out, task)
+    evaluation["by_scores"] = estimate and estimate.model_dump()
     page = learn_loop_html(
         run_id,
         iterations=iterations,
         evaluation=evaluation,
         nodes=[node.model_dump() for node in known.nodes],
         edges=[edge.model_dump() for edge in known.edges],
-        scores={"before": fresh.scores, "after": node_scores["after"]},
-        emails=emails,
+        scores={"before": fresh.scores, "after": node_scores["after"], "top_half": node_scores["top_half"]},
+        emails={
+            **emails,
+            "held_out_before": [email.model_dump() for email in held_out[BASELINE]],
+            "held_out_after": [email.model_dump() for email in held_out[LEARNT]],
+        },
+        prospects={scenario.id: scenario.prospect.described for scenario in scenarios},
         simulated=config.feedback == "simulated",
     )
     return evaluation, HTMLString(page)

@@ -14,7 +14,7 @@ from reports.console import TrainingConsole, say
 from steps.artifact_names import CHECKPOINT, EMAILS, ITERATIONS, KNOWLEDGE_GRAPH, NODE_SCORES, PROSPECTS, WARM_START
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import EVENTS, graph_of, open_task, sources_of
-from steps.project import LEARN_LOOPS, MODELS, code_of, git_revision, learn_loop_code
+from steps.project import LEARN_LOOPS, MODELS, git_revision, learn_loop_code, source_files
 from steps.published_model import base_model_files, manifest_fields
 from tasks.outreach.events import EventStore
 from tasks.outreach.loop import LearnLoop
@@ -29,12 +29,12 @@ from training.history import checkpoint_folder
 from training.preflight import require_ready
 from training.settings import TrainerSettings
 from training.traces import traced
-from training.tracking import tracked
+from training.wandb_log import with_wandb
 
 
 @step(
     output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("tasks/outreach", "training", "steps/learn_loop")),
+    cache_policy=CachePolicy(file_dependencies=source_files("tasks/outreach", "training", "steps/learn_loop")),
 )
 def learn_outreach(
     config: LearnLoopConfig, run_id: str, base: dict[str, str], graph: str, scenarios: list[Scenario]
@@ -75,8 +75,8 @@ def learn_outreach(
     outbox = Outbox(folder / "webhook", config.webhook_url, private=config.webhook_private)
     with (
         TrainingConsole(settings.max_steps) as console,
-        tracked(console, experiment, folder) as tracking,
-        traced(tracking, experiment) as progress,
+        with_wandb(console, experiment, folder) as logged,
+        traced(logged, experiment) as progress,
         outbox,
     ):
         loop = LearnLoop(folder, task, EventStore(EVENTS), outbox, progress, settings.max_steps)

@@ -11,13 +11,13 @@ from configs.schema import LearnLoopConfig
 from materializers.json_lines import JsonLinesMaterializer
 from steps.artifact_names import KNOWLEDGE_GRAPH, PROSPECTS
 from steps.learn_loop.world import world_of
-from steps.project import code_of
+from steps.project import source_files
 from tasks.outreach.scenarios import Scenario
 
 
 @step(
     output_materializers={PROSPECTS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=code_of("tasks/outreach", "steps/learn_loop")),
+    cache_policy=CachePolicy(file_dependencies=source_files("tasks/outreach", "steps/learn_loop")),
 )
 def prepare_outreach(
     config: LearnLoopConfig, source_version: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from tasks.outreach.scenarios import Scenario, read_scenarios
 from tasks.outreach.settings import SYNTHETIC_GRAPH, OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
+from training.ruler import read_rubric
 from training.scoring import scoring_sources
 from training.settings import TrainerSettings
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 EVENTS = LEARN_LOOPS / "feedback.sqlite"
 """Messages of all runs, and their events."""
+MODEL_NAME = "ART_MODEL_NAME"
 
 
 def world_of(config: LearnLoopConfig) -> tuple[KnowledgeGraph, list[Scenario]]:
@@ -51,10 +54,21 @@ def source_version(config: LearnLoopConfig) -> str:
     return digest.hexdigest()[:16]
 
 
+def model_name() -> str:
+    """Return the name of the trained model. Raises `BadInput` if ART_MODEL_NAME is no name for a folder."""
+    name = os.environ.get(MODEL_NAME) or "outreach"
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", name, re.ASCII):
+        raise BadInput(
+            f"{MODEL_NAME}={name!r}: use up to 64 letters, digits, '.', '_' and '-', and begin with one of the first two"
+        )
+    return name
+
+
 def sources_of(config: LearnLoopConfig) -> dict[str, str]:
-    """Return setting -> sha256 of the file, files or function that it names."""
+    """Return setting -> sha256 of the file, files or function that it names, and of the model's name."""
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    return {**scoring_sources(settings), "graph and prospects": source_version(config)}
+    named = hashlib.sha256(model_name().encode()).hexdigest()
+    return {**scoring_sources(settings), "graph and prospects": source_version(config), MODEL_NAME: named}
 
 
 def graph_of(lines: str) -> KnowledgeGraph:
@@ -62,6 +76,11 @@ def graph_of(lines: str) -> KnowledgeGraph:
     with tempfile.TemporaryDirectory() as folder:
         (file := Path(folder) / "graph.jsonl").write_text(lines, encoding="utf-8")
         return read_graph(file)
+
+
+def simulation_of(config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario]) -> SimulatedProspects:
+    """Return the configured simulation of prospects."""
+    return SimulatedProspects(graph, scenarios, config.graph_seed, random_replies=config.random_replies)
 
 
 def open_task(
@@ -76,12 +95,12 @@ def open_task(
     from tasks.outreach.task import OutreachTask  # takes seconds to import, so bad input is reported first
 
     settings = OutreachSettings.model_validate(config.model_dump(include=set(OutreachSettings.model_fields)))
-    feedback: FeedbackSource
-    if config.feedback == "recorded":
-        feedback = RecordedFeedback(EventStore(EVENTS))
-    else:
-        feedback = SimulatedProspects(graph, scenarios, config.graph_seed)
+    recorded = config.feedback == "recorded"
+    feedback: FeedbackSource = (
+        RecordedFeedback(EventStore(EVENTS)) if recorded else simulation_of(config, graph, scenarios)
+    )
     scores = scores or NodeScores.fresh(graph, settings.node_decay)
-    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore)
-    task.name = os.environ.get("ART_MODEL_NAME", task.name)
+    rubric = read_rubric(TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields))))
+    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore, rubric=rubric)
+    task.name = model_name()
     return task

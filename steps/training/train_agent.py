@@ -37,7 +37,7 @@ from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
-from training.tracking import tracked
+from training.wandb_log import with_wandb
 
 
 class PublishingConsole(TrainingConsole):
@@ -52,7 +52,7 @@ class PublishingConsole(TrainingConsole):
         self._published.publish()
 
 
-def watch(max_steps: int, run_folder: Path) -> TrainingConsole:
+def open_console(max_steps: int, run_folder: Path) -> TrainingConsole:
     """Return the console of a run.
 
     With a remote artifact store it publishes the run, after fetching one that began elsewhere.
@@ -107,10 +107,10 @@ def train_agent(
     agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
     weights = config.verifiable_weights
     task = EmailSearchTask(database, scenarios, open_judge(config), agent_settings, weights=weights, seed=config.seed)
-    with watch(settings.max_steps, run_folder) as console:
+    with open_console(settings.max_steps, run_folder) as console:
         experiment = _experiment(config, run_key, files).resuming(run_folder)
         experiment.save(run_folder)
-        with tracked(console, experiment, run_folder) as tracking, traced(tracking, experiment) as progress:
+        with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
             run = run_cancellable(
                 run_training(
                     task,

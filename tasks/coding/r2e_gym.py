@@ -29,9 +29,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def repository_bugs(
-    source: str, *, train: int, test: int, seed: int, excluded: Sequence[str] = ()
+    source: str, *, train: int | None, test: int, seed: int, excluded: Sequence[str] = ()
 ) -> list[RepositoryBug]:
-    """Return up to `train` bugs to train on, and `test` others that are held out, chosen by `seed`.
+    """Return up to `train` bugs to train on (all if it is None), and `test` others that are held out, chosen by `seed`.
 
     The source is a Hub dataset id, a folder of parquet files or one such file. Rows without a problem statement, expected
     outcomes or a change outside of tests are left out.
@@ -49,7 +49,7 @@ def repository_bugs(
     found: list[RepositoryBug] = []
     for bug in usable:
         found.append(bug.model_copy(update={"split": "test"}) if len(found) < test else bug)
-        if len(found) == train + test:
+        if train is not None and len(found) == train + test:
             break
     if len(found) <= test:
         raise BadInput(
@@ -71,8 +71,10 @@ def _rows(source: str) -> Any:
             f"bugs={source}: no such folder; give built-in, a folder of parquet files or a Hub id (owner/name)"
         )
     import datasets
+    from huggingface_hub.utils import logging as hub_logging
 
     datasets.disable_progress_bars()
+    hub_logging.set_verbosity_error()  # a line for each of its retries
     try:
         if files:
             return datasets.load_dataset("parquet", data_files=files, split="train")

@@ -108,23 +108,33 @@ def _detail(answer: httpx.Response) -> str:
         return answer.text[:200]
 
 
-def require_sandbox(base_url: str, *, images: bool = False) -> str:
+def require_sandbox(base_url: str, *, images: bool = False, workspaces: int = 1) -> str:
     """Ask for the service's health; returns it in words.
 
     Raises:
-        BadInput: it cannot be used, or has no `images` although they are needed.
+        BadInput: it cannot be used, has no free workspace or fewer than `workspaces` in all, or has no `images` although
+            they are needed.
     """
     try:
         answer = httpx.get(f"{base_url}/health", timeout=10.0, trust_env=False)
         health = answer.raise_for_status().json()
-        capacity, isolation, has_images = int(health["capacity"]), str(health["isolation"]), bool(health["images"])
+        capacity, in_use, waiting = (int(health[name]) for name in ("capacity", "in_use", "waiting"))
+        isolation, has_images = str(health["isolation"]), bool(health["images"])
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, TypeError) as error:
         why = type(error).__name__
         raise BadInput(
             f"sandbox_url={base_url}: no sandbox service answers there ({why}); start one: python -m sandbox"
         ) from None
-    if health.get("waiting"):
-        raise BadInput(f"sandbox_url={base_url}: no capacity, {health['waiting']} requests are waiting already")
+    if waiting or in_use >= capacity:
+        raise BadInput(
+            f"sandbox_url={base_url}: no capacity, {in_use} of {capacity} workspaces are in use and {waiting} requests are "
+            "waiting; wait, or start a service of your own"
+        )
+    if capacity < workspaces:
+        raise BadInput(
+            f"sandbox_url={base_url}: {capacity} workspaces are too few for max_concurrent={workspaces}; start the service "
+            f"with --set capacity={workspaces} or lower max_concurrent"
+        )
     if images and not has_images:
         raise BadInput(
             f"sandbox_url={base_url}: these bugs come as container images, which the {isolation} runner cannot open; "

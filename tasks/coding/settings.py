@@ -10,13 +10,23 @@ class CodingSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    model_name: str = Field(
+        default="coding-agent",
+        pattern=r"^[A-Za-z0-9][\w.-]{0,63}$",
+        description="name under which trained versions are registered",
+    )
+    project: str | None = Field(
+        default=None, min_length=1, description="project in Weights & Biases; null: WANDB_PROJECT of the environment"
+    )
     bugs: str = Field(
         default="built-in",
         min_length=1,
         description="built-in, or R2E-Gym in its own columns: a Hub dataset id or a folder of parquet files",
     )
     excluded_bugs: tuple[str, ...] = Field(default=(), description="ids of R2E-Gym bugs to leave out")
-    dataset_size: int = Field(default=600, ge=1, le=100_000, description="bugs to train on")
+    dataset_size: int | None = Field(
+        default=600, ge=1, le=100_000, description="bugs to train on; null: all (only where `bugs` is not built-in)"
+    )
     coding_test_size: int = Field(default=120, ge=1, le=10_000, description="held-out bugs to evaluate on")
     coding_seed: int = Field(
         default=42, ge=0, description="seed of the built-in bugs, or of the selection from another source"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import openai
@@ -189,12 +189,14 @@ BUILT_IN = "built-in"
 
 def load_scenarios(settings: CodingSettings) -> list[CodingScenario]:
     """Return the configured bugs. Raises BadInput if their source cannot be used."""
-    sizes = {"train": settings.dataset_size, "test": settings.coding_test_size, "seed": settings.coding_seed}
+    train, test, seed = settings.dataset_size, settings.coding_test_size, settings.coding_seed
     if settings.bugs != BUILT_IN:
-        return [*repository_bugs(settings.bugs, **sizes, excluded=settings.excluded_bugs)]
+        return [*repository_bugs(settings.bugs, train=train, test=test, seed=seed, excluded=settings.excluded_bugs)]
     if settings.excluded_bugs:
         raise BadInput("excluded_bugs: has no effect on the built-in bugs; leave it out or set bugs")
-    return [*built_in_scenarios(**sizes)]
+    if train is None:
+        raise BadInput("dataset_size=null: there is no end of built-in bugs; set a number, or set bugs")
+    return [*built_in_scenarios(train=train, test=test, seed=seed)]
 
 
 def require_demonstrable(settings: CodingSettings, demonstrations: int) -> None:
@@ -215,38 +217,3 @@ def require_room(
             f"max_context_tokens={settings.max_context_tokens} is too small: the longest prompt has about {longest} tokens and a cell "
             f"up to max_tokens={max_tokens}; set it to at least {longest + max_tokens}"
         )
-
-
-async def require_checked(scenarios: Sequence[CodingScenario], sandbox_url: str, *, concurrent: int = 8) -> None:
-    """Run every scenario's checks before and after its reference patch.
-
-    Raises:
-        BadInput: a scenario's checks pass before the patch, or fail after it.
-    """
-    slots = asyncio.Semaphore(concurrent)
-    async with SandboxClient(sandbox_url) as sandbox:
-
-        async def check(scenario: CodingScenario) -> str | None:
-            async with slots:
-                before = await sandbox.test(scenario, {"changed": {}, "deleted": []})
-                after = await sandbox.test(scenario, await _reference_patch(scenario, sandbox))
-            if all(before):
-                return f"{scenario.id}: its tests pass before the repair"
-            return None if all(after) else f"{scenario.id}: its tests fail after the repair"
-
-        problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
-    if problems:
-        raise BadInput(f"scenario {'; '.join(problems)}; exclude the unusable ones (excluded_bugs)")
-
-
-async def _reference_patch(scenario: CodingScenario, sandbox: SandboxClient) -> dict[str, Any]:
-    """Return the reference repair: its patch, or the changes that its cells make."""
-    if (known := scenario.reference_patch()) is not None:
-        return known
-    workspace = await sandbox.open(scenario)
-    try:
-        for cell in (scenario.prelude(), *scenario.oracle_cells()):
-            await sandbox.execute(workspace, cell)
-        return await sandbox.changes(workspace)
-    finally:
-        await sandbox.destroy(workspace)

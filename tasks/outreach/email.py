@@ -13,6 +13,7 @@ from tasks.outreach.scenarios import Prospect
 MOST_CITATIONS = 3
 """Maximum number of citations. An e-mail that cites more has no clear subject."""
 FEWEST_WORDS, MOST_WORDS = 10, 80
+_QUOTED = 6
 _STATED = 0.7
 """Minimum share of a fact's words in a body that states the fact, and of a sentence's words that facts must cover."""
 
@@ -60,6 +61,8 @@ class EmailCheck(BaseModel):
     """Ends with a question."""
     words: int
     addresses_judge: bool
+    quotes_rubric: bool
+    """Has `_QUOTED` words in a row from the judge's rubric."""
 
     @property
     def cites_everything(self) -> bool:
@@ -85,9 +88,12 @@ def words_of(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(_MARK.sub(" ", text))]
 
 
-def check_email(email: Email, prospect: Prospect, read: Sequence[Node], known: Collection[str] = ()) -> EmailCheck:
-    """Check an e-mail against the facts that were `read`. It may also repeat the `known` texts, such as the product's
-    name.
+def check_email(
+    email: Email, prospect: Prospect, read: Sequence[Node], known: Collection[str] = (), rubric: str = ""
+) -> EmailCheck:
+    """Check an e-mail against the facts that were `read` and the judge's `rubric`.
+
+    It may also repeat the `known` texts, such as the product's name.
     """
     facts = {node.id: node for node in read}
     cited = list(dict.fromkeys(email.citations))
@@ -112,8 +118,15 @@ def check_email(email: Email, prospect: Prospect, read: Sequence[Node], known: C
         greets=greeting is not None,
         asks=email.body.rstrip().endswith("?"),
         words=len(words_of(email.body)),
-        addresses_judge=bool(_TO_JUDGE.search(written)),
+        addresses_judge=any(not supported.issuperset(words_of(found)) for found in _TO_JUDGE.findall(written)),
+        quotes_rubric=not _runs(rubric).isdisjoint(_runs(written)),
     )
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    """Return all `_QUOTED` words in a row of a text."""
+    words = words_of(text)
+    return {tuple(words[start : start + _QUOTED]) for start in range(len(words) - _QUOTED + 1)}
 
 
 def _share(words: Sequence[str], among: Collection[str]) -> float:
@@ -123,9 +136,10 @@ def _share(words: Sequence[str], among: Collection[str]) -> float:
 def verifiable_reward(check: EmailCheck | None) -> float:
     """Return the verifiable score of an e-mail between 0 and 1: half for its claims, half for its form.
 
-    No e-mail, one that addresses its judge and one that cites more than `MOST_CITATIONS` facts earn 0.
+    No e-mail, one that addresses its judge or quotes the rubric, and one that cites more than `MOST_CITATIONS` facts
+    earn 0.
     """
-    if check is None or check.addresses_judge or check.cites_everything:
+    if check is None or check.addresses_judge or check.quotes_rubric or check.cites_everything:
         return 0.0
     grounded = (
         bool(check.stated),

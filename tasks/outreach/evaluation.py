@@ -10,8 +10,11 @@ from typing import Any
 
 import art
 
-from tasks.outreach.loop import WrittenEmail
+from tasks.outreach.feedback import SimulatedProspects
+from tasks.outreach.node_scores import START, NodeScores, rank_correlation
+from tasks.outreach.off_policy import Estimate, by_scores, estimate
 from tasks.outreach.task import OutreachTask
+from tasks.outreach.written import WrittenEmail, logged_choices
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
 from training.task import Policy
 
@@ -66,6 +69,7 @@ def compare(emails: Mapping[str, Sequence[WrittenEmail]], seed: int = 0) -> dict
         values = [rates[row][prospect] for prospect in prospects]
         rows[row] = {
             "reply_rate": fmean(values),
+            "sends": sum(email.sends for email in written),
             "sampled_reply_rate": fmean(email.reply_rate for email in written),
             "finished": fmean(float(email.body is not None) for email in written),
             "finished_reply_rate": _finished(written),
@@ -74,6 +78,39 @@ def compare(emails: Mapping[str, Sequence[WrittenEmail]], seed: int = 0) -> dict
         }
     known = all(email.expected is not None for written in emails.values() for email in written)
     return {"prospects": len(prospects), "expected": known, "rows": rows}
+
+
+def estimate_by_scores(emails: Mapping[str, Sequence[WrittenEmail]], task: OutreachTask) -> Estimate | None:
+    """Estimate the reply rate of always following the task's scores, from held-out e-mails of policies that did not see
+    these scores.
+    """
+    fresh = NodeScores.fresh(task.graph, task.scores.decay)
+    choices = [
+        choice for row in (BASELINE, GRPO_ONLY) for choice in logged_choices(emails[row], task, fresh, explore=False)
+    ]
+    return estimate(choices, [by_scores(choice.options, task.scores) for choice in choices])
+
+
+def about_scores(task: OutreachTask, top_half: Mapping[str, float]) -> dict[str, Any]:
+    """Return how far the scores of facts moved from 1 at most, and their rank correlation with the hidden interests.
+
+    Both are also given for the top-half rule. Without a simulation, or if its interests have no effect, there is no
+    rank correlation.
+    """
+    facts = [fact.id for fact in task.graph.facts]
+    rules = {"advantage": task.scores.scores, "top_half": top_half}
+    found: dict[str, Any] = {
+        "drift": {rule: max(abs(scores[fact] - START) for fact in facts) for rule, scores in rules.items()},
+        "drift_in_deviations": max(abs(task.scores.score(f) - START) / task.scores.deviation(f) for f in facts),
+    }
+    if isinstance(task.feedback, SimulatedProspects):
+        truth = [task.feedback.mean_interest(fact) for fact in facts]
+        found["interests"] = dict(zip(facts, truth, strict=True))
+        if len(set(truth)) > 1:
+            found["rank_correlation"] = {
+                rule: rank_correlation([scores[fact] for fact in facts], truth) for rule, scores in rules.items()
+            }
+    return found
 
 
 def _rate(email: WrittenEmail) -> float:

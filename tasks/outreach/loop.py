@@ -16,7 +16,6 @@ says which iterations are finished. If one of these lacks `metrics.json`, a resu
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tasks.outreach.events import EventStore, RecordedFeedback
 from tasks.outreach.node_scores import NodeScores, SentEmail, TopHalfScores, read_scores
-from tasks.outreach.off_policy import Estimate, LoggedChoice, by_scores, estimate
+from tasks.outreach.off_policy import Estimate, by_scores, estimate
 from tasks.outreach.results import (
     BASELINE,
     EMAILS,
@@ -40,8 +39,9 @@ from tasks.outreach.results import (
 )
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
+from tasks.outreach.written import WrittenEmail, logged_choices
 from training.files import write_text
-from training.history import HISTORY_FILE, StepRecord, read_history
+from training.history import HISTORY_FILE, StepRecord, read_history, without_damaged_end
 from training.progress import ForwardedProgress, Progress
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -51,51 +51,6 @@ _GOODBYE_SECONDS = 20.0
 """Seconds that the end of a run waits for the webhook's receiver. Remaining notices are delivered when the run is
 started again.
 """
-
-
-class WrittenEmail(BaseModel):
-    """An e-mail of a rollout and its feedback. `expected` is the reply probability, if the simulation knows it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    message_id: str
-    scenario: str
-    outcome: str
-    subject: str | None
-    body: str | None
-    citations: tuple[str, ...]
-    facts: tuple[str, ...]
-    reward: float
-    reply_rate: float
-    open_rate: float
-    expected: float | None
-    quality: float
-    options: tuple[str, ...]
-    first_fact: str | None
-    probability: float | None
-    """Probability with which the policy chose its first fact."""
-
-    @classmethod
-    def of(cls, trajectory: art.Trajectory) -> WrittenEmail:
-        told, measured = trajectory.metadata, trajectory.metrics
-        logprob = measured.get("first_fact_logprob")
-        return cls(
-            message_id=str(told["message_id"]),
-            scenario=str(told["scenario_id"]),
-            outcome=str(told["outcome"]),
-            subject=told["subject"],
-            body=told["body"],
-            citations=json.loads(str(told["citations"])),
-            facts=json.loads(str(told["facts"])),
-            reward=trajectory.reward,
-            reply_rate=float(measured["reply_rate"]),
-            open_rate=float(measured["open_rate"]),
-            expected=measured.get("expected_reply_rate"),
-            quality=float(measured["quality"]),
-            options=json.loads(str(told["options"])),
-            first_fact=told["first_fact"],
-            probability=math.exp(float(logprob)) if logprob is not None else None,
-        )
 
 
 class IterationMetrics(BaseModel):
@@ -116,7 +71,8 @@ class IterationMetrics(BaseModel):
     validation_reply_rate: float | None
     validation_expected: float | None
     by_scores: Estimate | None
-    """Estimated reply rate of following the new scores for this iteration's prospects, from its e-mails."""
+    """Estimated reply rate of always following the scores with which the iteration began, from its e-mails. Those scores
+    do not depend on these e-mails; estimates for the new scores would be too high."""
     seconds: float
     alerts: list[str]
 
@@ -164,8 +120,9 @@ class LearnLoop(ForwardedProgress):
         return run
 
     def _finished_rows(self) -> list[StepRecord]:
+        """Return the rows after which the trainer continues, without those of a damaged checkpoint."""
         histories = sorted((self.folder / "training").rglob(HISTORY_FILE))
-        return read_history(histories[0]) if histories else []
+        return without_damaged_end(histories[0].parent, read_history(histories[0])) if histories else []
 
     def _of(self, iteration: int) -> Path:
         return self.folder / "iterations" / f"{iteration:04d}"
@@ -241,7 +198,7 @@ class LearnLoop(ForwardedProgress):
             finished=_mean([float(email.body is not None) for email in emails]),
             validation_reply_rate=_mean([email.reply_rate for email in validation]),
             validation_expected=_mean([email.expected for email in validation]),
-            by_scores=self._by_scores(emails, self.scores_after(row.step)),
+            by_scores=self._by_scores(emails, self.scores_after(row.step - 1)),
             seconds=row.seconds,
             alerts=[alert.name for alert in row.alerts],
         )
@@ -259,11 +216,7 @@ class LearnLoop(ForwardedProgress):
         self.save_state("running", row.step)
 
     def _by_scores(self, emails: Sequence[WrittenEmail], scores: NodeScores) -> Estimate | None:
-        choices = [
-            LoggedChoice(options=e.options, fact=e.first_fact, probability=e.probability, reply_rate=e.reply_rate)
-            for e in emails
-            if e.first_fact in e.options and e.first_fact and e.probability
-        ]
+        choices = logged_choices(emails, self._task, scores, explore=self._task.explore)
         return estimate(choices, [by_scores(choice.options, scores) for choice in choices])
 
     def save_state(self, state: str, iteration: int, error: str | None = None) -> None:

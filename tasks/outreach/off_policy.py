@@ -21,7 +21,10 @@ from tasks.outreach.node_scores import NodeScores
 
 
 class LoggedChoice(BaseModel):
-    """A fact chosen among `options`, with its probability, and the reply rate of the e-mail."""
+    """A fact chosen among `options`, with its probability, and the reply rate of the e-mail.
+
+    `rates` has the true reply rate of every option, which only a simulation knows.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,13 +32,19 @@ class LoggedChoice(BaseModel):
     fact: str
     probability: float
     reply_rate: float
+    rates: dict[str, float] | None = None
 
 
 class Estimate(BaseModel):
-    """Estimated reply rates of the target policy, and the effective sample size."""
+    """Estimated reply rates of the target policy, and the effective sample size.
+
+    `logged` is the mean reply rate of the logged choices, `truth` that of the target policy if a simulation knows it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
+    logged: float
+    truth: float | None
     ips: float
     snips: float
     doubly_robust: float
@@ -59,7 +68,14 @@ def estimate(choices: Sequence[LoggedChoice], targets: Sequence[Mapping[str, flo
     rewards = [weight * choice.reply_rate for weight, choice in zip(weights, choices, strict=True)]
     corrections = [w * (choice.reply_rate - q[choice.fact]) for w, choice in zip(weights, choices, strict=True)]
     total, squares = math.fsum(weights), math.fsum(weight * weight for weight in weights)
+    truths = [
+        sum(p * choice.rates[fact] for fact, p in target.items())
+        for choice, target in zip(choices, targets, strict=True)
+        if choice.rates is not None
+    ]
     return Estimate(
+        logged=overall,
+        truth=fmean(truths) if len(truths) == len(choices) else None,
         ips=fmean(rewards),
         snips=math.fsum(rewards) / total if total else 0.0,
         doubly_robust=fmean(expected) + fmean(corrections),

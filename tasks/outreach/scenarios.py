@@ -27,6 +27,11 @@ class Prospect(BaseModel):
     def first_name(self) -> str:
         return self.name.split()[0]
 
+    @property
+    def described(self) -> str:
+        """Return the prospect in words, on one line."""
+        return f"{self.name}, {self.role} at {self.company} ({self.industry}, {self.employees:,} employees)"
+
 
 class Scenario(BaseModel):
     """One e-mail to write."""

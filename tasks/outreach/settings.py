@@ -44,6 +44,10 @@ class OutreachSettings(BaseModel):
     sends_per_email: int = Field(
         default=200, ge=1, le=100_000, description="simulated recipients of an e-mail; fewer make reply rates noisier"
     )
+    random_replies: bool = Field(
+        default=False,
+        description="control: simulated prospects have no interests, so that no fact is better than another",
+    )
     open_weight: float = Field(
         default=0.0, ge=0, le=1, description="amount that an open rate of 1 adds to the feedback reward"
     )

@@ -52,7 +52,9 @@ class OutreachTask:
         *,
         seed: int = 0,
         explore: bool = False,
+        rubric: str | None = None,
     ) -> None:
+        """`rubric` is what the judge is told, by default the packaged one."""
         self.graph = graph
         self.scenarios = list(scenarios)
         self.feedback = feedback
@@ -60,6 +62,7 @@ class OutreachTask:
         self.scores = scores
         self.seed = seed
         self.explore = explore
+        self.rubric = load("rubric") if rubric is None else rubric
 
     def train_scenarios(self) -> list[Scenario]:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
@@ -130,6 +133,7 @@ class OutreachTask:
         first_fact: str | None = None
         first_logprob: float | None = None
         options: tuple[str, ...] = ()
+        options_of: str | None = None
         outcome = "max_turns"
         progress = progress_of(policy.base_url)
         async with openai.AsyncOpenAI(
@@ -163,13 +167,13 @@ class OutreachTask:
                 counts["invalid_calls"] += result.invalid
                 if len(tools.read) == 1 and read == 0:
                     first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice)) if _logprobs(choice) else None
-                    options = tools.options
+                    options, options_of = tools.options, tools.options_of
                 email = result.email
                 if email is None and counts["turns"] < self.settings.max_turns:
                     observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
                     record.append(observation)
                     sent += [choice.message.model_dump(exclude_none=True), observation]
-        check = check_email(email, scenario.prospect, tools.read, self._names(scenario)) if email else None
+        check = check_email(email, scenario.prospect, tools.read, self._names(scenario), self.rubric) if email else None
         back = self.feedback.send(scenario, check, self.settings.sends_per_email, message_id)
         signatures = [json.dumps(call, sort_keys=True) for call in calls]
         return art.Trajectory(
@@ -182,6 +186,7 @@ class OutreachTask:
                 "finished": check is not None,
                 "facts_stated": len(check.stated) if check else 0,
                 "quality": check.quality if check else 0.0,
+                "sends": back.sends if check else 0,
                 "reply_rate": back.reply_rate,
                 "open_rate": back.open_rate,
                 "open_weight": self.settings.open_weight,
@@ -189,6 +194,7 @@ class OutreachTask:
                 **({"first_fact_logprob": first_logprob} if first_logprob is not None else {}),
                 "suspect_cites_everything": bool(check and check.cites_everything),
                 "suspect_addresses_judge": bool(check and check.addresses_judge),
+                "suspect_quotes_rubric": bool(check and check.quotes_rubric),
                 "suspect_repeated_calls": len(set(signatures)) < len(signatures),
             },
             metadata={
@@ -202,6 +208,7 @@ class OutreachTask:
                 "facts": json.dumps(check.stated if check else []),
                 "first_fact": first_fact,
                 "options": json.dumps(options),
+                "options_of": options_of,
                 CALL_SEQUENCE: json.dumps(signatures),
             },
         )

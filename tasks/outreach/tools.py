@@ -39,7 +39,9 @@ class ToolResult(NamedTuple):
 
 
 class OutreachTools:
-    """The tools of one episode. `read` holds the facts read so far, in order; `options` the facts listed last."""
+    """The tools of one episode. `read` holds the facts read so far, in order; `options` the facts listed last, next to the
+    node `options_of`.
+    """
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class OutreachTools:
         self._explore = explore
         self.read: list[Node] = []
         self.options: tuple[str, ...] = ()
+        self.options_of: str | None = None
 
     def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         if name in (CONNECTED, CONTEXT):
@@ -87,7 +90,8 @@ class OutreachTools:
 
     def _connected(self, node_id: str) -> ToolResult:
         listed = self.listed(node_id)
-        self.options = tuple(node.id for node in listed if node.type in FACT_TYPES) or self.options
+        if facts := tuple(node.id for node in listed if node.type in FACT_TYPES):
+            self.options, self.options_of = facts, node_id
         return ToolResult("\n".join(f"{node.id} {node.type}: {node.name}" for node in listed) or "None.")
 
     def _context(self, node_id: str) -> ToolResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import http.client
 import ipaddress
 import json
 import os
@@ -119,11 +120,38 @@ class Outbox:
         try:
             # Checked again for every notice, because the name may resolve to another address now.
             require_webhook(self._url, private=self._private)
-            opener = urllib.request.build_opener(_NoRedirects)
+            handlers = () if self._private else (_PublicHttp, _PublicHttps)
+            opener = urllib.request.build_opener(_NoRedirects, *handlers)
             with opener.open(urllib.request.Request(self._url, body, headers), timeout=_TIMEOUT) as response:
                 return 200 <= response.status < 300
         except (OSError, ValueError):  # refused, timed out, 4xx or 5xx, not HTTP: the receiver is asked again
             return False
+
+
+class _PublicConnection(http.client.HTTPConnection):
+    """Refuses to send anything to an address that is not public, whatever the name resolved to when it was checked."""
+
+    def connect(self) -> None:
+        super().connect()
+        address = self.sock.getpeername()[0]
+        if not ipaddress.ip_address(address).is_global:
+            self.close()
+            raise ConnectionRefusedError(f"{self.host} leads to the private address {address}")
+
+
+class _PublicTlsConnection(http.client.HTTPSConnection, _PublicConnection):
+    """The same before the TLS handshake."""
+
+
+class _PublicHttp(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        """Connect, to a proxy without the check, because the proxy resolves the name."""
+        return self.do_open(http.client.HTTPConnection if request.has_proxy() else _PublicConnection, request)
+
+
+class _PublicHttps(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(http.client.HTTPSConnection if request.has_proxy() else _PublicTlsConnection, request)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

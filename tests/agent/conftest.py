@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from local_server import running
 from scripted_policy import OWNER, ScriptedPolicy
 
 from environment.email_db import MailDatabase, build_database
@@ -17,12 +17,8 @@ from environment.models import Email, Scenario
 @pytest.fixture
 def scripted() -> Iterator[ScriptedPolicy]:
     server = ScriptedPolicy()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server
 
 
 def mail(number: int, subject: str, body: str) -> Email:

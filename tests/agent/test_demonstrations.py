@@ -43,7 +43,10 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
         if run.answer is None:
             continue
         followed += 1
-        by_name += run.calls[0].arguments["keywords"][0].lower().split() == named_words(scenario.question)
+        query = run.calls[0].arguments["keywords"][0]
+        named = query.lower().split() == named_words(scenario.question)
+        assert named or query == scenario.question
+        by_name += named
         seen = scenario.question
         for call in run.calls:
             if call.name == "search_inbox_tool":
@@ -55,7 +58,7 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
             seen += f"\n{call.observation}"
         assert run.answer.answer in run.calls[-2].observation
     assert 0.7 * len(task.train_scenarios()) < followed < len(task.train_scenarios())
-    assert 0.2 < by_name / followed < 0.6
+    assert 0.1 < by_name / followed < 0.4
 
 
 def test_an_answer_is_quoted_from_the_mail_or_not_demonstrated() -> None:

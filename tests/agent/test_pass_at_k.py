@@ -32,7 +32,7 @@ def test_errors_and_unlabelled_questions_do_not_count() -> None:
     assert pass_at_k([]) == {}
 
 
-def test_what_many_errors_leave_is_no_result() -> None:
+def test_too_many_errors_are_no_result() -> None:
     easy, hard = samples("easy", [True] * 6), samples("hard", [None] * 14, error="TimeoutError")
     assert pass_at_k(easy + hard) is None
     assert pass_at_k(hard) is None

@@ -74,8 +74,8 @@ def test_rollouts_with_the_same_calls_have_the_same_call_sequence(
 ) -> None:
     task = EmailSearchTask(database, [two_mail_question], ExactJudge(), AgentSettings())
     search, other = (("search_inbox_tool", {"keywords": [word]}) for word in ("Heron", "Dana"))
-    told = []
+    recorded = []
     for calls in ([search, ANSWER], [search, ANSWER], [other, ANSWER], [search, search, ANSWER]):
         scripted.replies = list(calls)
-        told.append(asyncio.run(task.rollout(scripted.policy, two_mail_question)).metadata[CALL_SEQUENCE])
-    assert told[0] == told[1] and len(set(told)) == 3
+        recorded.append(asyncio.run(task.rollout(scripted.policy, two_mail_question)).metadata[CALL_SEQUENCE])
+    assert recorded[0] == recorded[1] and len(set(recorded)) == 3

@@ -13,8 +13,8 @@ from agent.prompted import PromptedModel
 from agent.rollout import answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
-from environment.errors import BadInput
 from environment.models import Scenario
+from training.errors import BadInput
 
 
 def call(name: str, arguments: str) -> dict[str, Any]:
@@ -66,6 +66,14 @@ def test_a_reply_that_is_not_a_tool_call_ends_the_episode(
 ) -> None:
     model.says = says
     assert play(model, database, two_mail_question).outcome == outcome
+
+
+def test_a_model_that_fails_once_is_asked_again(
+    model: Prompted, database: MailDatabase, two_mail_question: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, failures = model.answer, [503]
+    monkeypatch.setattr(model, "answer", lambda request: failures.pop() if failures else answers(request))
+    assert play(model, database, two_mail_question).answer.answer == "555-0173" and len(model.requests) == 3
 
 
 def test_a_key_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ def test_the_oracle_follows_the_bridge_from_mail_to_mail(database: MailDatabase,
     assert example.additional_histories == []
 
 
-def test_rewards_order_episodes_by_what_they_achieved(
+def test_rewards_order_episodes_by_their_achievement(
     scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:
     task = EmailSearchTask(database, [two_mail_question], ExactJudge(), AgentSettings())

@@ -61,14 +61,14 @@ def test_an_evaluation_leaves_accuracy_empty(database: MailDatabase, scripted: S
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"scoring": "verifiable"}, "scoring=verifiable: 1 of 1 train questions have no reference answer"),
         ({"scoring": "ruler"}, "set validation_metric=win_rate"),
         ({"scoring": "ruler", "validation_metric": "win_rate"}, "none can be demonstrated: set demonstrations=0"),
     ],
 )
-def test_settings_that_need_answers_are_refused_at_once(changes: dict[str, str], told: str) -> None:
-    with pytest.raises(BadInput, match=told):
+def test_settings_that_need_answers_are_refused_at_once(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
         require_labels(TrainerSettings(**changes), [QUESTION])
     require_labels(TrainerSettings(scoring="ruler", validation_metric="win_rate", demonstrations=0), [QUESTION])

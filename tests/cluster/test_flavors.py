@@ -180,7 +180,7 @@ def test_an_unreachable_cluster_does_not_fail_the_step(
         operator.get_status(STEP)
 
 
-def test_patience_outlasts_a_server_that_is_away(
+def test_requests_wait_for_an_unreachable_api_server(
     cluster: ApiServer, kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flavors, "PATIENCE", Retry(total=None, connect=8, backoff_factor=0.2))

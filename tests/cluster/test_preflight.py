@@ -16,7 +16,7 @@ from kubernetes_api import ApiServer
 from zenml.enums import StackComponentType, StoreType
 
 from cluster import preflight
-from cluster.preflight import Check
+from cluster.preflight import StackCheck
 from cluster.settings import StackSettings
 from cluster.stack import components_of
 from training.errors import BadInput
@@ -35,11 +35,11 @@ def settings(**values: Any) -> StackSettings:
 def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not the cluster's is asked in the tests that are about it only."""
     for name in ("_zenml_server", "_storage", "_registry", "_image_builder"):
-        monkeypatch.setattr(preflight, name, lambda *_, name=name: Check(name, True, ""))
+        monkeypatch.setattr(preflight, name, lambda *_, name=name: StackCheck(name, True, ""))
 
 
-def checks(**values: Any) -> dict[str, Check]:
-    return {check.name: check for check in preflight.preflight(settings(**values)) if not check.name.startswith("_")}
+def checks(**values: Any) -> dict[str, StackCheck]:
+    return {check.name: check for check in preflight.check_stack(settings(**values)) if not check.name.startswith("_")}
 
 
 def missing(**values: Any) -> str:
@@ -124,7 +124,7 @@ def test_nodes_that_may_not_be_listed(cluster: ApiServer) -> None:
 
 def test_a_setting_without_default_is_asked_for_before_anything_else() -> None:
     with pytest.raises(BadInput, match="artifact_store: needed"):
-        next(preflight.preflight(StackSettings(kubernetes_context="x", container_registry="y")))
+        next(preflight.check_stack(StackSettings(kubernetes_context="x", container_registry="y")))
 
 
 @pytest.fixture

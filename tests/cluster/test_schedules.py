@@ -30,30 +30,36 @@ def test_accepted_cron_expressions(expression: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "named"),
     [
-        ("", "not 0"),
-        ("0 2 * *", "not 4"),
-        ("0 0 2 * * *", "not 6"),
-        ("@nightly", "not 1"),
-        ("@Daily", "not 1"),
-        ("60 2 * * *", "'60' is not a valid minute (0-59"),
-        ("0 24 * * *", "'24' is not a valid hour"),
-        ("0 2 0 * *", "'0' is not a valid day of month (1-31"),
-        ("0 2 * 13 *", "jan-dec"),
-        ("0 2 * * 7", "'7' is not a valid day of week (0-6 or sun-sat"),
-        ("0 2 * * mon-sun", "'mon-sun'"),
-        ("*/0 2 * * *", "'*/0'"),
-        ("30-10 2 * * *", "'30-10'"),
-        ("0 2, * * *", "''"),
-        ("H 2 * * *", "'H'"),
-        ("0 2 L * *", "'L'"),
-        ("-1 2 * * *", "'-1'"),
-        ("٣ 2 * * *", "'٣'"),
+        ("", "it does not have five fields"),
+        ("0 2 * *", "it does not have five fields"),
+        ("0 0 2 * * *", "it does not have five fields"),
+        ("@nightly", "five fields are needed"),
+        ("60 2 * * *", "out of range"),
+        ("0 24 * * *", "out of range"),
+        ("0 2 0 * *", "out of range"),
+        ("0 2 * 13 *", "out of range"),
+        ("*/0 2 * * *", "step '0' in field 0"),
+        ("0 2, * * *", "[0 2, * * *] is not acceptable"),
+        ("H 2 * * *", "Hashed definitions"),
+        ("-1 2 * * *", "negative numbers not allowed"),
+        ("٣ 2 * * *", "[٣ 2 * * *] is not acceptable"),
     ],
 )
 def test_rejected_cron_expressions(expression: str, named: str) -> None:
     with pytest.raises(BadInput) as caught:
         schedules.require_cron(expression)
     assert named in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_expressions_that_only_the_cluster_refuses_leave_no_schedule(
+    cluster: ApiServer, kubernetes_stack: Client
+) -> None:
+    for expression in ("0 2 * * 7", "0 2 * * mon-sun", "30-10 2 * * *", "0 2 L * *"):
+        schedules.require_cron(expression)
+    cluster.failing["/apis/batch/v1/namespaces/zenml/cronjobs"] = 422
+    with pytest.raises(BadInput, match="^--schedule: ") as caught:
+        create("0 2 * * 7")
+    assert "\n" not in str(caught.value) and schedules.all_schedules() == []
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from zenml.client import Client
 from zenml.enums import StackComponentType
 
 from cluster.settings import StackSettings
-from cluster.stack import components_of, plan, register, require_remote_stack
+from cluster.stack import components_of, planned_changes, register, require_remote_stack
 from configs.loading import load_config
 from configs.schema import ConfigError
 from training.errors import BadInput
@@ -53,7 +53,7 @@ def actions(changes: list[Any]) -> set[str]:
 
 def test_registering_again_changes_nothing(client: Client) -> None:
     components = components_of(settings())
-    assert actions(plan("tested", components)) == {"create"}
+    assert actions(planned_changes("tested", components)) == {"create"}
     assert not client.list_stacks(name="tested").items, "a plan registers nothing"
     assert actions(register("tested", components)) == {"create"}
     stack = client.get_stack("tested")
@@ -65,10 +65,10 @@ def test_registering_again_changes_nothing(client: Client) -> None:
     } == identifiers
 
 
-def test_a_change_updates_only_what_it_concerns(client: Client) -> None:
+def test_a_change_updates_only_the_components_it_concerns(client: Client) -> None:
     register("tested", components_of(settings(artifact_store_endpoint="https://minio.example.com")))
     changed = components_of(settings(artifact_store="s3://other", kubernetes_namespace="training"))
-    updates = {str(change) for change in plan("tested", changed) if change.action != "keep"}
+    updates = {str(change) for change in planned_changes("tested", changed) if change.action != "keep"}
     assert updates == {
         "update  orchestrator tested-orchestrator (kubernetes_namespace)",
         "update  step operator tested-gpu (kubernetes_namespace)",
@@ -78,7 +78,7 @@ def test_a_change_updates_only_what_it_concerns(client: Client) -> None:
     register("tested", changed)
     store = client.get_stack_component(StackComponentType.ARTIFACT_STORE, "tested-artifacts")
     assert store.configuration == {"path": "s3://other", "authentication_secret": "s3-keys"}
-    assert actions(plan("tested", changed)) == {"keep"}
+    assert actions(planned_changes("tested", changed)) == {"keep"}
 
 
 def test_a_component_that_was_exchanged_comes_back_and_others_stay(client: Client) -> None:
@@ -86,7 +86,7 @@ def test_a_component_that_was_exchanged_comes_back_and_others_stay(client: Clien
     register("tested", components)
     client.create_stack_component("tested-other", "local", StackComponentType.IMAGE_BUILDER, {})
     client.update_stack("tested", component_updates={StackComponentType.IMAGE_BUILDER: "tested-other"})
-    assert str(plan("tested", components)[-1]) == "update  stack tested (image_builder)"
+    assert str(planned_changes("tested", components)[-1]) == "update  stack tested (image_builder)"
     register("tested", components)
     (builder,) = client.get_stack("tested").components[StackComponentType.IMAGE_BUILDER]
     assert builder.name == "tested-images"

@@ -6,7 +6,7 @@ import pytest
 
 from commands import data as command
 from configs.schema import DataConfig
-from environment.errors import BadInput
+from environment.errors import BadMail
 
 
 def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatc
     assert command.version_of_source(DataConfig()) == "revision b" and not said
 
     def silent(data: DataConfig) -> str:
-        raise BadInput("somebody/mails: the Hub does not say whether it changed")
+        raise BadMail("somebody/mails: the Hub does not say whether it changed")
 
     monkeypatch.setattr(command, "current_source_version", silent)
     monkeypatch.setattr(command, "prepared_version", lambda data: "revision a")

@@ -16,7 +16,6 @@ from zenml.deployers.local.local_deployer import LocalDeployerSettings
 from commands import deploy
 from commands.deploy import run_deploy
 from configs.loading import load_config
-from environment.errors import BadInput as BadKeys
 from pipelines.inference import inference_pipeline
 from serving.key_file import read_keys
 from serving.runner import with_keys
@@ -119,7 +118,7 @@ def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) 
 def test_an_invalid_key_file_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(content)
-    with pytest.raises(BadKeys, match="access_keys"):
+    with pytest.raises(BadInput, match="access_keys"):
         read_keys(file)
 
 
@@ -177,11 +176,11 @@ def test_both_commands_serve_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
         files[name].write_text(text.format(keys=keys, feedback=tmp_path / "feedback"))
     deployer = SimpleNamespace(flavor="local")
     monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
-    told: dict[str, Any] = {}
-    monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: told.update(arguments) or "http://x")
+    recorded: dict[str, Any] = {}
+    monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: recorded.update(arguments) or "http://x")
     config = load_config(files["run"] if configured else None, [])
     run_deploy(config, "agent", checkpoint=None, base_model=None)
-    chosen = {name: told[name] for name in ("port", "address", "serving", "settings")}
+    chosen = {name: recorded[name] for name in ("port", "address", "serving", "settings")}
     by_run = inference_pipeline.with_options(settings=deploy._zenml_settings(**chosen))
     by_zenml = inference_pipeline.with_options(config_path=str(files["zenml"])) if configured else inference_pipeline
     assert as_served(by_run) == as_served(by_zenml)

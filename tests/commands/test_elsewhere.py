@@ -16,7 +16,6 @@ from commands.evaluate import require_evaluation
 from commands.train import require_training
 from configs.loading import load_config
 from configs.schema import Config
-from environment.errors import BadInput as BadQuestion
 from training.errors import BadInput
 
 FILE = Path(__file__).parents[2] / "configs" / "training_k8s.yaml"
@@ -40,7 +39,7 @@ def test_a_key_that_the_pods_have_is_not_needed_here() -> None:
     require_evaluation(config)
     with pytest.raises(BadInput, match="OPENAI_API_KEY"):
         require_training(here(config))
-    with pytest.raises(BadQuestion, match="baseline_model=openai/gpt-4.1 needs OPENAI_API_KEY"):
+    with pytest.raises(BadInput, match="baseline_model=openai/gpt-4.1 needs OPENAI_API_KEY"):
         require_evaluation(here(config.model_copy(update={"judge": "exact"})))
     with pytest.raises(BadInput, match="names no provider"):
         require_training(load_config(FILE, ["ruler_model=nobody"]))
@@ -76,15 +75,19 @@ def test_the_judge_of_an_evaluation_elsewhere_needs_no_key_here() -> None:
 def test_the_judge_of_an_evaluation_here_is_missed_before_the_training(capsys: pytest.CaptureFixture[str]) -> None:
     words = settings(judge="llm", step_settings="{train_agent: {step_operator: pods}}")
     assert run.main(["--pipeline", "all", *words]) == 2
-    told = capsys.readouterr().err
-    assert "judge=llm asks openai/gpt-4.1, which needs OPENAI_API_KEY" in told and told.count("\n") == 1
+    recorded = capsys.readouterr().err
+    assert "judge=llm asks openai/gpt-4.1, which needs OPENAI_API_KEY" in recorded and recorded.count("\n") == 1
 
 
-def test_a_plan_for_a_cluster_says_nothing_of_this_machines_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_for_a_cluster_ignores_this_machines_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config(FILE, SYNTHETIC)
     run_plan(config)
-    told = capsys.readouterr().out
-    assert "checked in the pod that trains" in told and "CUDA" not in told and "rollouts       at most 160" in told
+    recorded = capsys.readouterr().out
+    assert (
+        "checked in the pod that trains" in recorded
+        and "CUDA" not in recorded
+        and "rollouts       at most 160" in recorded
+    )
     with pytest.raises(BadInput):
         run_plan(here(config))
     assert "CUDA GPU" in capsys.readouterr().out

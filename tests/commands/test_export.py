@@ -124,13 +124,13 @@ def test_nothing_is_overwritten_or_half_written(
     words = ["--pipeline", "export", "--checkpoint", str(checkpoint.path)]
     assert run.main([*words, "--to", str(out)]) == 2
     assert "is not empty: name a new folder" in capsys.readouterr().err
-    for wrong, told in (
+    for wrong, message in (
         (words, "needs --to FOLDER"),
         (["--pipeline", "train", "--to", "x"], "--to is for --pipeline export"),
     ):
         with pytest.raises(SystemExit) as stopped:
             run.main(wrong)
-        assert stopped.value.code == 2 and told in capsys.readouterr().err
+        assert stopped.value.code == 2 and message in capsys.readouterr().err
     full = OSError(28, "No space left on device")
 
     def write(*_: object) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+import run
 from commands import learn_loop
 from commands.learn_loop import learn_loop_config, run_key
 from steps import project
-from steps.learn_loop.world import sources_of
+from steps.learn_loop.world import model_name, open_task, sources_of, world_of
 from steps.project import coding_code, learn_loop_code, training_code
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
@@ -54,10 +56,12 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
     written(tmp_path, synthetic_scenarios(0, 4, 3))
     assert "began with another graph and prospects: " in refusal()
     written(tmp_path, synthetic_scenarios(0, 4, 2))
+    monkeypatch.setenv("ART_MODEL_NAME", "second")
+    assert "began with another ART_MODEL_NAME: " in refusal()
     monkeypatch.setattr(learn_loop, "learn_loop_code", lambda: "today's")
-    told = refusal()
-    assert "first began with other code (commit abc) and cannot be resumed with today's" in told
-    assert "--set experiment=ANOTHER_NAME" in told
+    recorded = refusal()
+    assert "first began with other code (commit abc) and cannot be resumed with today's" in recorded
+    assert "--set experiment=ANOTHER_NAME" in recorded
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,56 @@ def test_a_changed_file_changes_the_code_of_the_runs_that_depend_on_it(
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("changed = True\n")
     assert {name for name, code in codes.items() if code() != before[name]} == changed
+
+
+def test_the_gpu_profiles_plan_and_cost_are_shown_without_its_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for key in ("OPENAI_API_KEY", "WANDB_API_KEY"):
+        monkeypatch.delenv(key, raising=False)
+    dry_run = ["--pipeline", "learn-loop", "--config", "configs/learn_loop_gpu.yaml", "--dry-run"]
+    assert run.main(dry_run) == 2
+    told, problem = capsys.readouterr()
+    for words in (
+        "200 train and 100 held-out prospects",
+        "needs OPENAI_API_KEY",
+        "needs WANDB_API_KEY",
+        "steps          20",
+        "at most 960, and 80 for validation",
+        "W&B bills tokens",
+        "160 requests, at most",
+        "400 e-mails to 100 held-out prospects",
+    ):
+        assert words in told, words
+    assert problem.startswith("error: this plan cannot run here yet: ") and "(and 2 more above)" in problem
+    assert run.main([*dry_run, "--set", "backend=local", "--set", "ruler_api_base=http://127.0.0.1:1/v1"]) == 2
+    assert "GPU hours      unknown" in capsys.readouterr().out
+
+
+def test_a_dry_run_refuses_contradictions_before_it_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    contradiction = ["--set", "feedback=recorded", "--set", "random_replies=true"]
+    assert run.main(["--pipeline", "learn-loop", "--dry-run", *contradiction]) == 2
+    told, problem = capsys.readouterr()
+    assert told == "" and "random_replies: recorded feedback" in problem
+
+
+def test_arts_variables_choose_base_model_project_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_BASE_MODEL", "owner/model")
+    monkeypatch.setenv("ART_PROJECT", "letters")
+    monkeypatch.setenv("ART_MODEL_NAME", "writer-2")
+    monkeypatch.setenv("WANDB_PROJECT", "")
+    monkeypatch.delenv("WANDB_PROJECT")
+    config = learn_loop_config(None, [])
+    assert config.base_model == "owner/model" and os.environ["WANDB_PROJECT"] == "letters"
+    assert learn_loop_config(None, ["base_model=mine"]).base_model == "mine"
+    monkeypatch.setenv("WANDB_PROJECT", "chosen")
+    learn_loop_config(None, [])
+    assert os.environ["WANDB_PROJECT"] == "chosen"
+    assert open_task(config, *world_of(config)).name == "writer-2"
+    for name in ("../outside", "a/b", "-x", "x" * 65):
+        monkeypatch.setenv("ART_MODEL_NAME", name)
+        with pytest.raises(BadInput, match="ART_MODEL_NAME="):
+            model_name()
 
 
 def test_changed_code_is_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_a_pod_that_waits_is_a_line(remote: Remote, capsys: pytest.CaptureFixtur
     ("step", "kind", "line"),
     [
         ({"source": "training.errors.BadInput", "message": "no mail"}, BadInput, "no mail"),
-        ({"source": "environment.errors.BadInput", "message": "no mail"}, BadInput, "no mail"),
+        ({"source": "environment.errors.BadMail", "message": "no mail"}, BadInput, "no mail"),
         (
             {"source": "builtins.ValueError", "message": "two\nlines"},
             RunFailed,

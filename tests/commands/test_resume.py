@@ -69,12 +69,12 @@ def test_the_name_is_enough_and_repeated_settings_are_no_change(runs: Path, tmp_
 def test_each_changed_setting_is_named_with_both_values(runs: Path) -> None:
     begun(runs, "long", max_steps=50)
     begun(runs, "long-2")
-    told = refusal("long", "max_steps=60", "stop_target=0.9", "emails=mine", "train_questions=mine")
+    noted = refusal("long", "max_steps=60", "stop_target=0.9", "emails=mine", "train_questions=mine")
     assert (
         'emails "synthetic" -> "mine", train_questions null -> "mine", max_steps 50 -> 60, stop_target null -> 0.9: '
-        in told
+        in noted
     )
-    assert told.endswith("--set experiment=long-3 instead of --resume")
+    assert noted.endswith("--set experiment=long-3 instead of --resume")
     assert f'system_prompt null -> "{"a" * 59}...: resume' in refusal("long", f"system_prompt={'a' * 400}")
     assert refusal("long", "experiment=other", "seed=1").endswith("--set experiment=other instead of --resume")
     assert refusal("long", "experiment=long-2").endswith("--set experiment=long-3 instead of --resume")
@@ -111,9 +111,9 @@ def test_another_content_behind_the_same_setting_is_a_change(runs: Path, tmp_pat
 def test_a_run_of_other_code_continues_only_with_new_code(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "training_code", lambda: "today")
     begun(runs, "long").model_copy(update={"code": "then", "git_revision": "abc"}).save(runs / "r-long")
-    told = refusal("long")
-    assert "began with other code (commit abc)" in told and "--new-code" in told
-    assert told.endswith("--set experiment=long-2 instead of --resume")
+    noted = refusal("long")
+    assert "began with other code (commit abc)" in noted and "--new-code" in noted
+    assert noted.endswith("--set experiment=long-2 instead of --resume")
     found = find_resumable("long", None, [], new_code=True).experiment
     again = found.model_copy(
         update={"code": "today", "git_revision": "def", "created": datetime(2026, 11, 23, tzinfo=UTC)}
@@ -140,10 +140,10 @@ def test_changed_code_is_another_run_and_an_unfinished_old_one_is_named(
     old = begun(runs, "long").model_copy(
         update={"code": "then", "data": {"a": str(DATA.database), "b": str(DATA.scenarios)}}
     )
-    for stopped, told in (("max_steps=2 reached", False), (None, True)):
+    for stopped, noted in (("max_steps=2 reached", False), (None, True)):
         old.model_copy(update={"stopped": stopped}).save(runs / "r-long")
         train._say_if_unfinished_with_other_code(TrainingConfig(experiment="long"), DATA)
-        assert bool(said) is told
+        assert bool(said) is noted
     assert "run r-long of 2026-11-21" in said[0] and "--resume r-long --new-code" in said[0]
 
 

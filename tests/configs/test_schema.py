@@ -83,7 +83,7 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("max_steps_off_policy=-1", ["max_steps_off_policy", ">= 0"]),
         ("max_steps_off_policy=0.5", ["max_steps_off_policy", "integer"]),
         ("backend=vllm", ["backend", "torch"]),
-        ("train_rollouts_per_group=6", ["must be less than rollouts_per_group=6", "null"]),
+        ("train_rollouts_per_group=8", ["must be less than rollouts_per_group=8", "null"]),
         ("scale_rewards=true", ["scale_rewards=True", "expected group", "batch"]),
         ("question_selection=random", ["question_selection", "'shuffled' or 'learnability'"]),
         ("validate_every=-1", ["validate_every", ">= 0"]),

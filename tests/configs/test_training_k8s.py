@@ -177,7 +177,7 @@ def test_images(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("image", ["cpu", "gpu"])
-def test_what_an_image_copies_is_there(image: str) -> None:
+def test_files_that_an_image_copies_exist(image: str) -> None:
     text = (ROOT / "images" / f"{image}.Dockerfile").read_text()
     copied = re.findall(r"^COPY (\S+) \.$", text, re.MULTILINE)
     assert copied and all((ROOT / name).is_file() for name in copied)

@@ -10,7 +10,7 @@ import pytest
 from sample_mails import OWNER, mail
 
 from environment.email_db import MailDatabase, build_database
-from environment.errors import BadInput, QueryTimeout
+from environment.errors import BadMail, QueryTimeout
 from environment.models import Email
 
 LATE = datetime(2030, 1, 1)
@@ -40,7 +40,7 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, damage: str) -> Non
         connection.execute("PRAGMA user_version = 99" if damage == "old_schema" else "DELETE FROM metadata")
         connection.commit()
         connection.close()
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadMail) as caught:
         MailDatabase(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
@@ -69,7 +69,7 @@ def test_any_thread_may_read_and_nothing_is_written(tmp_path: Path) -> None:
 
 
 def test_an_unknown_inbox_is_one_clear_line(database_of: Build) -> None:
-    with pytest.raises(BadInput, match="unknown inbox 'nobody@example.com'"):
+    with pytest.raises(BadMail, match="unknown inbox 'nobody@example.com'"):
         database_of([mail(1)]).mailbox("nobody@example.com", LATE)
 
 

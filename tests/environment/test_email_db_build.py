@@ -21,7 +21,7 @@ from sample_mails import OWNER, STRANGER, mail
 
 from environment import email_db_build
 from environment.email_db import MailDatabase, build_database
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email
 from environment.words import TOKENIZER
 
@@ -170,9 +170,9 @@ def test_a_failed_build_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
     def broken() -> Iterator[Email]:
         yield mail(2)
-        raise BadInput("the source ends here")
+        raise BadMail("the source ends here")
 
-    with pytest.raises(BadInput, match="the source ends here"):
+    with pytest.raises(BadMail, match="the source ends here"):
         build_database(broken(), path)
     assert list(tmp_path.iterdir()) == [path] and path.read_bytes() == before
 
@@ -191,19 +191,19 @@ def test_a_full_disk_is_one_clear_line(
         raise error
 
     monkeypatch.setattr(where, name, full)
-    with pytest.raises(BadInput, match="disk is full"):
+    with pytest.raises(BadMail, match="disk is full"):
         build_database([mail(1)], tmp_path / "mails.sqlite")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_what_goes_wrong_in_the_indexer_ends_the_build_and_the_indexer(
+def test_an_error_in_the_indexer_ends_the_build_and_the_indexer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(email_db_build, "_MAILS_PER_BATCH", size)
     monkeypatch.setattr(email_db_build, "_INDEX", "INSERT INTO no_index VALUES (?)")
     threads = set(threading.enumerate())
-    with pytest.raises(BadInput, match="no such table: no_index"):
+    with pytest.raises(BadMail, match="no such table: no_index"):
         build_database([mail(1), mail(2), mail(3)], tmp_path / "mails.sqlite")
     assert set(threading.enumerate()) <= threads and list(tmp_path.iterdir()) == []
 
@@ -214,7 +214,7 @@ def test_a_write_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> No
         import resource, signal, sys
         from pathlib import Path
         from environment.email_db import build_database
-        from environment.errors import BadInput
+        from environment.errors import BadMail
         from environment.models import Email
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -222,7 +222,7 @@ def test_a_write_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> No
             mails = (Email(message_id=f"<{n}>", from_address="a@b.example", date="2001-01-01", body=f"{n} " * 500)
                      for n in range(3_000))
             build_database(mails, Path(sys.argv[1]))
-        except BadInput as error:
+        except BadMail as error:
             print(error)
     """
     path = tmp_path / "mails.sqlite"
@@ -236,7 +236,7 @@ def test_a_write_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="cannot write the mail database"):
+    with pytest.raises(BadMail, match="cannot write the mail database"):
         build_database([mail(1)], tmp_path / "file" / "mails.sqlite")
 
 
@@ -261,7 +261,7 @@ def test_a_killed_build_leaves_no_file_that_looks_finished(tmp_path: Path) -> No
     build.communicate()
     assert not path.exists()
     for leftover in tmp_path.iterdir():
-        with pytest.raises(BadInput):
+        with pytest.raises(BadMail):
             MailDatabase(leftover)
 
 

@@ -10,7 +10,7 @@ import yaml
 from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.feedback import with_reviewed
 from environment.models import Email, Scenario
 from environment.scenarios import ScenarioReport
@@ -83,12 +83,12 @@ def test_no_mail_is_trained_on_and_tested_under_another_message_id(
 
 
 @pytest.mark.parametrize("change", [{"review": "yes"}, {"question": 5}, {"message_ids": "x"}])
-def test_a_file_that_is_no_rating_is_named(tmp_path: Path, database: MailDatabase, change: dict[str, Any]) -> None:
+def test_a_file_without_a_rating_is_named(tmp_path: Path, database: MailDatabase, change: dict[str, Any]) -> None:
     rate(tmp_path / "f", "a", "train", **change) if "review" not in change else rate(tmp_path / "f", "a", "yes")
-    with pytest.raises(BadInput, match="a.yaml"):
+    with pytest.raises(BadMail, match="a.yaml"):
         with_reviewed(report(), tmp_path / "f", database)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, database: MailDatabase) -> None:
-    with pytest.raises(BadInput, match="not a folder"):
+    with pytest.raises(BadMail, match="not a folder"):
         with_reviewed(report(), tmp_path / "absent", database)

@@ -113,9 +113,7 @@ def call(chance: random.Random) -> tuple[Any, Any]:
     return value(chance), value(chance)
 
 
-def test_no_call_raises_or_shows_what_is_not_of_this_inbox_at_this_moment(
-    database: MailDatabase, tools: MailTools
-) -> None:
+def test_no_call_raises_or_shows_foreign_or_later_mail(database: MailDatabase, tools: MailTools) -> None:
     own = {n for n in range(1, 62) if tools.mailbox.read(n) is not None}
     assert len(own) == 21
     sources = {f"<{n}@example.com>" for n in (*range(1, 21), 61)}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.mail_text import (
     condensed,
     normalise_address,
@@ -57,7 +57,7 @@ def test_query_dates(value: str | date, expected: datetime) -> None:
     "value", ["", "yesterday", "2001-13-01", "15.05.2001", None, 20010515, "0001-01-01T00:00+14:00", "9" * 100_000]
 )
 def test_a_malformed_query_date_is_one_clear_line(value: object) -> None:
-    with pytest.raises(BadInput, match="YYYY-MM-DD") as caught:
+    with pytest.raises(BadMail, match="YYYY-MM-DD") as caught:
         parse_query_date(value)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
@@ -87,7 +87,7 @@ def test_every_line_is_said_or_quoted(parts: list[str]) -> None:
     assert sorted(own + quoted) == sorted(body)
 
 
-def test_a_mail_is_shown_without_what_says_nothing() -> None:
+def test_a_mail_is_shown_without_empty_lines_and_rules() -> None:
     body = """Ann,
 
     Room   4B it is.

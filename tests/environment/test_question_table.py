@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.question_table import write_question_table
 from environment.sources.parquet import Question, has_split, parquet_questions
 
@@ -25,7 +25,7 @@ ROWS = [
 ]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_written_table_can_be_read(tmp_path: Path) -> None:
     folder = write_question_table(ROWS, tmp_path / "new" / "questions")
     assert list(parquet_questions(folder)) == ROWS
     assert has_split(folder, "train") and not has_split(folder, "test")
@@ -39,8 +39,8 @@ def test_an_earlier_table_is_replaced(tmp_path: Path) -> None:
     assert list(parquet_questions(tmp_path / "questions")) == ROWS[:1]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(BadInput, match="cannot write the questions"):
+    with pytest.raises(BadMail, match="cannot write the questions"):
         write_question_table(ROWS, tmp_path / "file" / "questions")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -12,7 +12,7 @@ import pytest
 from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email, Scenario
 from environment.scenarios import check_scenarios, load_scenarios
 
@@ -94,7 +94,7 @@ def test_unlabelled_questions_are_kept_when_asked_for(tmp_path: Path, database: 
     report = load(train, train, database, unlabelled=True)
     assert report.dropped == {"unknown_inbox": 2}
     assert [(s.answer, s.message_ids, s.labelled) for s in report.scenarios] == [("", (), False)] * 4
-    with pytest.raises(BadInput, match="lacks the columns answer, message_ids"):
+    with pytest.raises(BadMail, match="lacks the columns answer, message_ids"):
         load(train, train, database)
     half = write(tmp_path / "half.parquet", [question(1, answer=None), question(2, message_ids=[]), question(3)])
     kept = load(half, half, database, unlabelled=True).scenarios
@@ -142,7 +142,7 @@ def test_a_test_split_next_to_the_train_split_is_used(tmp_path: Path, database: 
 
 def test_questions_about_other_mails_are_one_clear_line(tmp_path: Path, database: MailDatabase) -> None:
     path = write(tmp_path / "train.parquet", [question(n, message_ids=["<x@y>"]) for n in range(1, 4)])
-    with pytest.raises(BadInput, match=r"none of 3 questions .*gold_mail_not_in_database 3"):
+    with pytest.raises(BadMail, match=r"none of 3 questions .*gold_mail_not_in_database 3"):
         load(path, None, database)
 
 
@@ -156,5 +156,5 @@ def test_scenarios_are_checked_and_kept_in_order(database: MailDatabase) -> None
     report = check_scenarios([good, lost, early], database)
     assert report.dropped == {"gold_mail_after_query_date": 1, "gold_mail_not_in_database": 1}
     assert report.scenarios == [good.model_copy(update={"message_ids": ("<2@example.com>", "<1@example.com>")})]
-    with pytest.raises(BadInput, match="none of 1 questions"):
+    with pytest.raises(BadMail, match="none of 1 questions"):
         check_scenarios([lost], database)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase, build_database, parse_query_date
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email
 
 LATE = datetime(2030, 1, 1)
@@ -103,8 +103,10 @@ def test_of_equally_good_mails_the_newest_comes_first(database_of: Build) -> Non
 
 def test_of_equally_good_mails_one_that_asks_comes_last(database_of: Build) -> None:
     asked = mail(5, subject="Lunch", body="Does anybody have the lunch list?", from_address="5@x.example")
-    told = [mail(n, subject="Lunch", body="Here is the lunch list.", from_address=f"{n}@x.example") for n in (3, 4)]
-    mailbox = database_of([asked, *told]).mailbox(OWNER, LATE)
+    statements = [
+        mail(n, subject="Lunch", body="Here is the lunch list.", from_address=f"{n}@x.example") for n in (3, 4)
+    ]
+    mailbox = database_of([asked, *statements]).mailbox(OWNER, LATE)
     assert [hit.message_id for hit in mailbox.search(["lunch list"])] == [
         "<4@example.com>",
         "<3@example.com>",
@@ -195,7 +197,7 @@ def test_a_snippet_shows_numbers_whole(database_of: Build) -> None:
     assert len(shown) == 3 and all("555-0173" in snippet for snippet in shown)
 
 
-def test_filters_by_person_match_addresses_and_what_is_before_the_at_sign(database_of: Build) -> None:
+def test_filters_by_person_match_addresses_and_local_parts(database_of: Build) -> None:
     mailbox = database_of(
         [
             mail(1, from_address="bob.ray@example.com"),
@@ -273,8 +275,8 @@ def test_only_ids_of_own_and_past_mail_can_be_read(two_owners: MailDatabase, ema
 
 @settings(max_examples=200)
 @given(st.text())
-def test_free_text_is_no_known_address_and_no_message_id(two_owners: MailDatabase, text: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_free_text_is_neither_a_known_address_nor_a_message_id(two_owners: MailDatabase, text: str) -> None:
+    with pytest.raises(BadMail) as caught:
         two_owners.mailbox(f"{text}?", LATE)
     assert len(str(caught.value).splitlines()) == 1
     assert two_owners.resolve(text) is None

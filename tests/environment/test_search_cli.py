@@ -49,7 +49,7 @@ def test_hits_are_listed_and_mails_shown(
     assert run(capsys, path, "--query", "zeppelin")[:2] == (0, "No mails found.\n")
 
 
-def test_what_a_mail_quotes_is_shown_below_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_quoted_text_is_shown_below_the_mail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "reply.sqlite"
     build_database([mail(1, body="> When is it?\nOn Friday.\n> And where?\nIn 4B.")], path)
     assert run(capsys, path, "--read", "1")[1].endswith("\n\nOn Friday.\nIn 4B.\n> When is it?\n> And where?\n\n")

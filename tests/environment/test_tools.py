@@ -87,7 +87,7 @@ def test_a_read_shows_the_mail_cut_to_length(tools: MailTools) -> None:
     assert body.endswith('filler …(cut; read on with "start": 195)') and len(body) <= 240
 
 
-def test_a_long_mail_is_read_where_it_says_what_was_searched_for(
+def test_a_read_of_a_long_mail_shows_the_passage_that_matches_the_search(
     database_of: Callable[[Iterable[Email]], MailDatabase],
 ) -> None:
     body = "\n".join([*["filler " * 5] * 20, "The caterer is Bluebird.", *["filler " * 5] * 20])
@@ -219,9 +219,7 @@ ARGUMENTS = ANY_JSON | st.fixed_dictionaries(
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(NAMES) | st.text(), arguments=ARGUMENTS)
-def test_whatever_a_model_writes_it_gets_text_and_only_its_own_mail(
-    tools: MailTools, name: str, arguments: object
-) -> None:
+def test_any_call_gets_text_and_only_mail_of_its_own_inbox(tools: MailTools, name: str, arguments: object) -> None:
     result = tools.call(name, arguments)
     assert result.observation and set(result.email_ids) <= {1, 2}
     assert "Secret" not in result.observation and "Later" not in result.observation

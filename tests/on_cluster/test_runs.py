@@ -36,6 +36,7 @@ SMALL = {
     "max_steps": 30,
     "validate_every": 0,
     "groups_per_step": 1,
+    "max_extra_groups": 0,
     "rollouts_per_group": 2,
     "max_tokens": 24,
     "lora_layers": 2,

@@ -38,6 +38,7 @@ TINY = {
     "max_steps": 1,
     "validate_every": 0,
     "groups_per_step": 1,
+    "max_extra_groups": 0,
     "rollouts_per_group": 2,
     "max_tokens": 16,
     "lora_layers": 2,

@@ -13,7 +13,7 @@ from raw_mails import raw_mail
 from zenml.client import Client
 
 from configs.schema import DataConfig
-from environment.errors import BadInput
+from environment.errors import BadMail
 from pipelines.data_preparation import data_preparation_pipeline
 from steps.data import create_database
 from steps.data.sources import source_version
@@ -54,6 +54,6 @@ def test_mails_that_are_left_out_are_counted_and_listed(config: DataConfig) -> N
 
     archive = Path(config.emails)
     archive.write_bytes(archive.read_bytes()[:-100])
-    with pytest.raises(BadInput, match="cut short"):
+    with pytest.raises(BadMail, match="cut short"):
         run(config)
     assert [file.name for file in create_database.DATA.iterdir()] == ["mail_database.sqlite"]

@@ -35,6 +35,7 @@ def retrain(base: Path, continue_from: str | None = None, **data: int) -> Pipeli
             demonstrations=2,
             max_steps=1,
             groups_per_step=1,
+            max_extra_groups=0,
             rollouts_per_group=2,
             validation_questions=2,
             max_tokens=16,
@@ -46,7 +47,9 @@ def retrain(base: Path, continue_from: str | None = None, **data: int) -> Pipeli
     return Client().get_pipeline_run(started.id)
 
 
-def test_data_is_reused_training_is_not_and_the_gate_says_why(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_is_reused_but_training_is_not_and_the_gate_gives_its_reason(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = retrain(base, continue_from="production"), retrain(base)
     assert second.model_version is not None
     in_production = second.model_version.get_artifact("checkpoint")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from chromium import BROWSER, headless
 
 from reports.comparison import ComparedRun, comparison_html
 from reports.evaluation import evaluation_html
 from reports.training import training_html
 
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>"
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
@@ -29,15 +26,8 @@ def shown(page: str, folder: Path, script: str = "") -> str:
         page.replace("<body>", f"<body>{watched}", 1).replace("</body>", f"<script>{script}</script></body>"),
         encoding="utf-8",
     )
-    command = [
-        BROWSER,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--no-first-run",
-    ]
-    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom", file.as_uri()]
+    options = (f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom")
+    command = headless(*options, file.as_uri())
     return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
 
 
@@ -111,7 +101,7 @@ def test_the_training_page(tmp_path: Path) -> None:
 
 def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> None:
     def prediction(policy: str, correct: bool) -> dict:
-        told = {
+        recorded = {
             "policy": policy,
             "scenario_id": "q1",
             "kind": "date",
@@ -120,7 +110,7 @@ def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> No
             "correct": correct,
         }
         turns = [{"role": "assistant", "content": f"{policy} {HOSTILE}"}]
-        return told | {
+        return recorded | {
             "answer": "5 pm",
             "outcome": "answered",
             "turns": 1,

@@ -36,14 +36,16 @@ def run(label: str, steps: int = 7, gain: float = 0.1, **config: object) -> Comp
     return ComparedRun(label, experiment, [warm, *rows])
 
 
-def test_what_each_run_reached_and_where_they_differ() -> None:
-    told = dict(facts([run("a", learning_rate=1e-4, lora_rank=8), run("b", gain=0.2, learning_rate=2e-4, lora_rank=8)]))
-    assert told["reward, last 5 steps"] == ["0.500", "1.000"]
-    assert told["best validation"] == ["0.750 at step 2"] * 2
-    assert told["time"] == ["4 min 30 s"] * 2
-    assert told["learning_rate"] == ["0.0001", "0.0002"] and "lora_rank" not in told
-    assert (told["alerts"], told["warnings"]) == (["source_spam"] * 2, ["1", "1"])
-    assert "judge's cost" not in told and "code" not in told
+def test_the_table_has_the_figures_of_each_run_and_the_settings_that_differ() -> None:
+    shown = dict(
+        facts([run("a", learning_rate=1e-4, lora_rank=8), run("b", gain=0.2, learning_rate=2e-4, lora_rank=8)])
+    )
+    assert shown["reward, last 5 steps"] == ["0.500", "1.000"]
+    assert shown["best validation"] == ["0.750 at step 2"] * 2
+    assert shown["time"] == ["4 min 30 s"] * 2
+    assert shown["learning_rate"] == ["0.0001", "0.0002"] and "lora_rank" not in shown
+    assert (shown["alerts"], shown["warnings"]) == (["source_spam"] * 2, ["1", "1"])
+    assert "judge's cost" not in shown and "code" not in shown
     unfinished = dict(facts([ComparedRun("c", {"run": "r"}, [])]))
     assert unfinished["stopped"] == ["unfinished"] and unfinished["steps"] == ["0"]
 

@@ -80,8 +80,8 @@ def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: py
     ]
     learnt = "  learnt from  4 of 6 questions with spread (2 asked in place of others), 16 of 36 rollouts"
     varied = "3.2 different call sequences per question, entropy 0.031"
-    told = [line for line, quiet in lines if quiet and line.startswith("  learnt")]
-    assert told == [learnt, *[f"{learnt}, {varied}"] * 3, f"{learnt}, 12 replayed ones, {varied}"]
+    recorded = [line for line, quiet in lines if quiet and line.startswith("  learnt")]
+    assert recorded == [learnt, *[f"{learnt}, {varied}"] * 3, f"{learnt}, 12 replayed ones, {varied}"]
     assert [line for line, quiet in lines if quiet and not line.startswith("  learnt")] == [
         "  alert        a: a is high; b: b is high",
         "  validation   reward  0.900  accuracy  90%",

@@ -27,7 +27,7 @@ def test_escaped_text_holds_no_markup(text: str) -> None:
 
 
 @given(st.text())
-def test_a_body_that_is_no_markup_is_escaped(text: str) -> None:
+def test_a_body_without_markup_is_escaped(text: str) -> None:
     body = page("Title", text).partition("<main>")[2].partition("</main>")[0]
     assert not set("<>\"'") & set(body)
 

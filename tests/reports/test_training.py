@@ -84,7 +84,7 @@ def test_alerts_are_listed_once_with_their_steps_and_latest_figures() -> None:
     assert training_html([hostile]).count("<script") == 2
 
 
-def test_validation_has_charts_of_its_own_and_columns_that_say_nothing_are_left_out() -> None:
+def test_validation_has_its_own_charts_and_empty_columns_are_left_out() -> None:
     rows = [{**row, "validation_accuracy": None, "validation_tokens": 0, "entropy": None} for row in ROWS]
     assert "validation_accuracy" not in training_html(rows)
     rows[4]["validation_accuracy"], rows[9]["validation_accuracy"] = 0.5, 0.75

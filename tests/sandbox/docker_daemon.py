@@ -22,10 +22,13 @@ from sandbox.local import LocalRunner
 
 def require_bubblewrap() -> None:
     """Skip the test where nothing confines a process."""
+    runner = LocalRunner()
     try:
-        LocalRunner().require_isolation()
+        runner.require_isolation()
     except NoIsolation as error:
         pytest.skip(str(error))
+    finally:
+        runner.close()
 
 
 class FakeContainer:

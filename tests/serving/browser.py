@@ -6,7 +6,6 @@ import base64
 import contextlib
 import itertools
 import json
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import websocket
-
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+from chromium import headless
 
 
 class Tab:
@@ -82,16 +78,7 @@ class Tab:
 @contextlib.contextmanager
 def browser(folder: Path) -> Iterator[Tab]:
     """A new browser with one tab, and a profile of its own in `folder`."""
-    assert BROWSER is not None
-    command = [
-        BROWSER,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--no-first-run",
-    ]
-    command += ["--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
+    command = headless("--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank")
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         ports = folder / "DevToolsActivePort"

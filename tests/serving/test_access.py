@@ -72,7 +72,7 @@ def test_an_allowed_host_is_a_host_name(host: str) -> None:
     "path", ["/invoke", "/stream", "/submit", "/feedback", "/answers/x", "/inboxes", "/model", "/metrics"]
 )
 @pytest.mark.parametrize("headers", [{}, bearer("wrong"), bearer("ä"), {"Authorization": f"Basic {OWNER_KEY}"}])
-def test_without_a_key_nobody_is_told_anything(closed: TestClient, path: str, headers: dict[str, str]) -> None:
+def test_without_a_key_every_route_is_refused(closed: TestClient, path: str, headers: dict[str, str]) -> None:
     encoded = {name: value.encode() for name, value in headers.items()}
     if path in ("/invoke", "/stream", "/submit", "/feedback"):
         body = {"parameters": GOOD} if path != "/feedback" else {"token": "x", "verdict": "up"}

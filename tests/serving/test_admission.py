@@ -69,7 +69,7 @@ def test_one_key_does_not_fill_the_queue() -> None:
     run(test)
 
 
-def test_nobody_waits_longer_than_is_said_and_places_come_back() -> None:
+def test_no_request_waits_longer_than_the_limit_and_places_are_returned() -> None:
     async def test() -> None:
         work = Work(Admission(1, max_waiting=2, max_wait=2))
         first = work.ask("first")

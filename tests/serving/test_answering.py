@@ -102,16 +102,16 @@ def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: 
     assert [request["max_completion_tokens"] for request in policy.requests] == [1]
 
 
-def test_events_tell_what_happens(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_events_describe_the_episode_in_order(client: TestClient, policy: ScriptedPolicy) -> None:
     policy.answer = 'room 4B – "näher" 😀'
-    told = events(client)
-    kinds = [kind for kind, _ in told if kind != "token"]
+    recorded = events(client)
+    kinds = [kind for kind, _ in recorded if kind != "token"]
     assert kinds == ["step", "step", "source", "step", "answer"]
-    assert told[0][1] == {"number": 1, "action": "search", "keywords": ["budget", "review"], "found": 1}
-    assert "".join(data["text"] for kind, data in told if kind == "token") == policy.answer
-    source = next(data for kind, data in told if kind == "source")
+    assert recorded[0][1] == {"number": 1, "action": "search", "keywords": ["budget", "review"], "found": 1}
+    assert "".join(data["text"] for kind, data in recorded if kind == "token") == policy.answer
+    source = next(data for kind, data in recorded if kind == "source")
     assert source["subject"] == "Budget review"
-    assert told[-1][1]["answer"] == policy.answer and told[-1][1]["sources"][0]["read"]
+    assert recorded[-1][1]["answer"] == policy.answer and recorded[-1][1]["sources"][0]["read"]
 
 
 def test_a_failure_ends_the_stream_with_an_error(client: TestClient, policy: ScriptedPolicy) -> None:

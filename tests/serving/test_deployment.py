@@ -54,7 +54,7 @@ version.set_stage("production")
 """
 DEPLOY = """
 import json, sys
-from environment.errors import BadInput as BadMail
+from environment.errors import BadMail
 from commands.deploy import deploy_inference
 from training.errors import BadInput
 

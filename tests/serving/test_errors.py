@@ -139,4 +139,4 @@ def test_any_text_is_accepted_or_rejected_in_one_line(question: str, inbox: str,
     try:
         Invocation.model_validate({"parameters": {"question": question, "inbox_address": inbox, "query_date": date}})
     except ValueError as error:
-        assert errors.one_line(error).encode() and "\n" not in errors.one_line(error)
+        assert errors.error_line(error).encode() and "\n" not in errors.error_line(error)

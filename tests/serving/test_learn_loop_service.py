@@ -120,6 +120,16 @@ def test_one_loop_at_a_time_per_graph(client: TestClient, service: Service) -> N
     assert wait_for(client, second, lambda found: found["state"] == "failed")["error"] == "error: the graph is gone"
 
 
+def test_a_loop_on_the_graph_that_another_program_started_counts(service: Service) -> None:
+    busy = {"graph 0"}
+    runs = LearnLoopRuns(service.folder / "loops", lambda settings: "graph 0", lambda *_: ["true"], busy.__contains__)
+    with pytest.raises(BadInput, match="another learn loop works on this graph"):
+        runs.submit({}, wait=False)
+    assert not list((service.folder / "loops").iterdir())
+    assert runs.submit({}, wait=True)
+    runs.close()
+
+
 def test_loops_go_on_when_the_service_comes_back(service: Service) -> None:
     with client_of(service) as client:
         running, waiting = start(client), start(client, wait=True)

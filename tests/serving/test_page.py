@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import BROWSER, Tab, browser
+from browser import Tab, browser
+from chromium import BROWSER
 from scripted_service import ScriptedPolicy, scripted_app, served
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
@@ -108,7 +109,9 @@ def test_an_answer_that_is_not_in_the_mail_says_so(tab: Tab, policy: ScriptedPol
         assert badge in tab.run("document.querySelector('article').innerText")
 
 
-def test_stopping_and_failing_are_told(tab: Tab, policy: ScriptedPolicy, page: tuple[str, Path]) -> None:
+def test_the_page_reports_stopped_and_failed_questions(
+    tab: Tab, policy: ScriptedPolicy, page: tuple[str, Path]
+) -> None:
     policy.calm()
     policy.go_on.clear()
     open_page(tab, page[0], KEY)

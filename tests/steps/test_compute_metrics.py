@@ -79,7 +79,7 @@ def test_an_alert_holds_a_version_back_until_somebody_accepts_it(stages: list[Mo
     assert stages == [ModelStages.PRODUCTION]
 
 
-def test_nothing_in_production_is_no_comparison(stages: list[ModelStages]) -> None:
+def test_without_a_version_in_production_there_is_no_comparison(stages: list[ModelStages]) -> None:
     # A scheduled run asks whatever is in production, and has no answers when nothing is.
     predictions = answers("base", 0) + answers("trained", 3)
     module.compute_metrics.entrypoint(EvaluationConfig(), predictions, evaluated(), [])

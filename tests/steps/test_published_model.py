@@ -108,7 +108,7 @@ def test_the_listing_comes_last_and_nothing_is_published_twice(store: Store, bas
     assert setup_art_model.entrypoint(str(base)) == described and store.written == []
 
 
-def test_an_upload_that_ended_early_is_no_model_and_is_done_again(
+def test_an_interrupted_upload_is_no_model_and_is_repeated(
     store: Store, base: Path, models: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(path: str) -> None:

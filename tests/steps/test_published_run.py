@@ -54,7 +54,7 @@ def test_another_machine_has_the_same_folder(store: BaseArtifactStore, tmp_path:
     assert content(there) == content(here) and len(content(there)) == 2
 
 
-def test_runs_in_the_store_are_known_by_what_they_were(store: BaseArtifactStore, tmp_path: Path) -> None:
+def test_runs_in_the_store_are_described_by_their_experiment(store: BaseArtifactStore, tmp_path: Path) -> None:
     assert published_experiments(store) == []
     experiment = Experiment(
         name="long",
@@ -89,7 +89,7 @@ def test_a_row_is_published_after_the_files_it_refers_to(
     assert len(opened) == 2 and opened[-1].endswith(HISTORY_FILE)
 
 
-def test_only_what_changed_is_sent_again(
+def test_only_changed_files_are_uploaded_again(
     store: BaseArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finish_step(tmp_path / "a" / "run", 1)

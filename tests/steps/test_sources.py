@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from configs.schema import DataConfig
-from environment.errors import BadInput
+from environment.errors import BadMail
 from steps.data import sources
 from steps.data.sources import company, source_version
-from steps.project import ROOT, code_of
+from steps.project import ROOT, source_files
 
 
 def version(emails: Path) -> str:
@@ -48,7 +48,7 @@ def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
 
 
 def test_every_text_that_decides_about_data_is_watched() -> None:
-    watched = code_of("environment", "steps/data")
+    watched = source_files("environment", "steps/data")
     assert {"environment/sources/synthetic_text.toml", "environment/sources/rfc822.py", "steps/data/sources.py"} <= set(
         watched
     )
@@ -74,7 +74,7 @@ def test_a_datasets_revision_is_part_of_its_version(monkeypatch: pytest.MonkeyPa
         found.append(sources.current_source_version(config))
     assert found[0] == found[1] != found[2]
     monkeypatch.setattr(sources, "HfApi", lambda: Hub(None))
-    with pytest.raises(BadInput, match="somebody/mails: the Hub does not say whether it changed .no route to the Hub."):
+    with pytest.raises(BadMail, match="somebody/mails: the Hub does not say whether it changed .no route to the Hub."):
         sources.current_source_version(config)
 
 

@@ -32,8 +32,8 @@ def task_of(config: TrainingConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "run_training", run_training)
     monkeypatch.setattr(module, "base_model_files", lambda *_, **__: SimpleNamespace(checksum="c" * 64, path="base"))
     monkeypatch.setattr(module, "require_ready", lambda *_, **__: None)
-    monkeypatch.setattr(module, "watch", lambda *_: nullcontext())
-    monkeypatch.setattr(module, "tracked", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "open_console", lambda *_: nullcontext())
+    monkeypatch.setattr(module, "with_wandb", lambda *_: nullcontext())
     monkeypatch.setattr(
         module, "_experiment", lambda *_: SimpleNamespace(resuming=lambda _: SimpleNamespace(save=lambda _: None))
     )

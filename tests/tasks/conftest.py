@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
+from local_server import running
 from scripted_policy import ScriptedPolicy
 
 
@@ -13,9 +13,5 @@ from scripted_policy import ScriptedPolicy
 def slow_policy() -> Iterator[ScriptedPolicy]:
     server = ScriptedPolicy()
     server.seconds_per_reply = 2.0
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server

@@ -60,11 +60,11 @@ class GuessingGame:
         while True:
             guess = (low + high) // 2
             turns.append({"role": "assistant", "content": call_text(guess)})
-            told = observation(guess, hidden)
-            if told == "right":
+            hint = observation(guess, hidden)
+            if hint == "right":
                 return art.Trajectory(messages_and_choices=turns, tools=TOOLS, reward=1.0)
-            turns.append({"role": "tool", "tool_call_id": "call", "content": told})
-            low, high = (guess + 1, high) if told == "higher" else (low, guess - 1)
+            turns.append({"role": "tool", "tool_call_id": "call", "content": hint})
+            low, high = (guess + 1, high) if hint == "higher" else (low, guess - 1)
 
     async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
         turns = opening()
@@ -91,13 +91,13 @@ class GuessingGame:
                     break
                 guesses.append(number)
                 if number != scenario and len(guesses) < CALLS:
-                    told = {
+                    hint = {
                         "role": "tool",
                         "tool_call_id": choice.message.tool_calls[0].id,
                         "content": observation(number, scenario),
                     }
-                    turns.append(told)
-                    sent += [choice.message.model_dump(exclude_none=True), told]
+                    turns.append(hint)
+                    sent += [choice.message.model_dump(exclude_none=True), hint]
         # A win is worth 1, less 0.1 per guess; a well-formed guess 0.1 anyway.
         reward = 1.1 - 0.1 * len(guesses) if scenario in guesses else 0.1 * min(len(guesses), 1)
         return art.Trajectory(

@@ -29,6 +29,7 @@ SETTINGS = TrainerSettings(
     demonstrations=4,
     max_steps=3,
     groups_per_step=1,
+    max_extra_groups=0,
     rollouts_per_group=3,
     validate_every=0,
     lora_rank=2,

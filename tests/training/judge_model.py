@@ -31,8 +31,10 @@ def by_id(ids: list[str], asked: str = "") -> str:
 
 
 def scores(values: dict[str, float]) -> str:
-    told = [{"trajectory_id": id, "explanation": f"so good is {id}", "score": value} for id, value in values.items()]
-    return json.dumps({"scores": told[::-1]})
+    recorded = [
+        {"trajectory_id": id, "explanation": f"so good is {id}", "score": value} for id, value in values.items()
+    ]
+    return json.dumps({"scores": recorded[::-1]})
 
 
 def prose(ids: list[str], asked: str = "") -> str:

@@ -11,10 +11,10 @@ from typing import Any
 from unittest.mock import patch
 
 import art
-from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
+from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 import training.trainer
-from training.judge import JudgeUse
+from training.ruler import JudgeUse
 from training.settings import TrainerSettings
 from training.task import Policy
 from training.trainer import Trainer, TrainingRun
@@ -85,7 +85,7 @@ class ScriptedBackend(CountingBackend):
 
 
 def run(
-    folder: Path, rules: TrainerSettings, task: Scripted, update: Any = None, told: Told | None = None
+    folder: Path, rules: TrainerSettings, task: Scripted, update: Any = None, progress: RecordedProgress | None = None
 ) -> tuple[TrainingRun, ScriptedBackend]:
     """A run after which nothing is left over in the event loop."""
     model = CountingModel(folder)
@@ -95,7 +95,7 @@ def run(
         try:
             scorer = SimpleNamespace(score=task.score, score_alone=task.score_alone)
             with patch.object(training.trainer, "Scorer", lambda *_: scorer):
-                return await Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()
+                return await Trainer(task, model, backend, rules, max_tokens=8, progress=progress).run()
         finally:
             coroutines = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
             assert not [name for name in coroutines if name.startswith("Gatherer")], "nothing goes on after the run"

@@ -54,7 +54,7 @@ def test_save_replaces_a_checkpoint_but_nothing_else(checkpoint: Checkpoint, tmp
     assert (other / "chapter.txt").exists()
 
 
-def test_failed_save_leaves_what_was_there(
+def test_a_failed_save_keeps_the_previous_checkpoint(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = checkpoint.save(tmp_path / "stored").path
@@ -91,7 +91,7 @@ def test_damage_is_noticed(checkpoint: Checkpoint, tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_only_its_own_base_will_do(checkpoint: Checkpoint) -> None:
+def test_another_base_model_is_refused(checkpoint: Checkpoint) -> None:
     checkpoint.require_base("a renamed copy", "a" * 64)
     with pytest.raises(BadInput, match="set base_model to package==1.0"):
         checkpoint.require_base("owner/other", "b" * 64)

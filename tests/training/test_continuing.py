@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import toy_run
-from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, settings
+from toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, settings
 
 from training.errors import BadInput
-from training.plan import plan
+from training.plan import plan_run
 from training.trainer import Trainer, TrainingRun
 
 WEIGHTS = b"an adapter's weights"
@@ -30,10 +30,12 @@ def adapter(tmp_path: Path) -> Path:
     return folder
 
 
-def train(folder: Path, adapter: Path, task: ToyTask, told: Told | None = None, **changes: Any) -> TrainingRun:
+def train(
+    folder: Path, adapter: Path, task: ToyTask, recorded: RecordedProgress | None = None, **changes: Any
+) -> TrainingRun:
     model = CountingModel(folder)
     rules = settings(continue_from="r1", **changes)
-    trainer = Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=told, start=adapter)
+    trainer = Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=recorded, start=adapter)
     return asyncio.run(trainer.run())
 
 
@@ -46,7 +48,7 @@ def test_the_first_rollouts_are_those_of_the_start_and_nothing_is_demonstrated(t
     assert run.history[0].checkpoint_digest is not None
 
 
-def test_the_start_is_validated_and_stays_the_result_when_nothing_beats_it(
+def test_the_start_is_validated_and_is_the_result_if_no_step_improves(
     tmp_path: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(toy_run.SKILL, 0, 1.0)
@@ -71,5 +73,5 @@ def test_invalid_starts_are_refused_and_the_plan_has_no_warm_start(tmp_path: Pat
         train(tmp_path / "run", adapter, ToyTask(), max_steps=0)
     with pytest.raises(BadInput, match="backend=serverless begins with the base model"):
         train(tmp_path / "run", adapter, ToyTask(), backend="serverless")
-    planned = plan(settings(continue_from="r1", validate_every=3), max_turns=1, max_tokens=1, pace=None)
+    planned = plan_run(settings(continue_from="r1", validate_every=3), max_turns=1, max_tokens=1, pace=None)
     assert (planned.demonstrations, planned.validation_rollouts) == (0, 30)

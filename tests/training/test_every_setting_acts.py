@@ -9,7 +9,7 @@ from typing import Any
 
 import art
 import pytest
-from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
+from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 from training.settings import TrainerSettings
 from training.trainer import Trainer
@@ -20,6 +20,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "epochs": ({"groups_per_step": 20}, 1),
     "groups_per_step": ({}, 4),
     "rollouts_per_group": ({}, 5),
+    "probe_rollouts": ({}, 2),
     "train_rollouts_per_group": ({}, 2),
     "question_selection": ({}, "learnability"),
     "max_extra_groups": ({}, 2),
@@ -45,6 +46,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
         {"verifiable": 1.0, "custom": 0.25},
     ),
     "temperature": ({}, 0.5),
+    "top_p": ({}, 0.5),
     "max_concurrent": ({}, 1),
     "max_steps_off_policy": ({}, 1),
     "validate_every": ({"validate_every": 2}, 3),
@@ -132,11 +134,20 @@ class Habitual(ToyTask):
 
 
 def trace(folder: Path, rules: TrainerSettings) -> Any:
-    model, task, told = CountingModel(folder), Habitual(), Told()
+    model, task, recorded = CountingModel(folder), Habitual(), RecordedProgress()
     backend = Tracing(model)
-    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run())
+    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=recorded).run())
     alerts = [[alert.name for alert in row.alerts] for row in run.history]
-    return backend.updates, task.asked, task.most_running, run.checkpoint_of, run.stopped, told.reasons, alerts
+    return (
+        backend.updates,
+        task.asked,
+        task.top_ps,
+        task.most_running,
+        run.checkpoint_of,
+        run.stopped,
+        recorded.reasons,
+        alerts,
+    )
 
 
 @pytest.mark.parametrize("setting", ACTS)

@@ -20,10 +20,10 @@ from scripted_gathering import (
     questions,
     run,
 )
-from toy_run import Told
+from toy_run import RecordedProgress
 
 from training.gathering import Slots
-from training.judge import JudgeUse
+from training.ruler import JudgeUse
 from training.task import Policy
 
 
@@ -111,7 +111,7 @@ def test_few_slots_go_to_the_earlier_step_and_a_group_to_the_policy_that_is_the_
     assert [task.versions[question] for question in backend.trained[1]] == [{1}, {2}, {2}]
 
 
-def test_a_validation_does_not_wait_for_what_is_gathered_ahead(tmp_path: Path) -> None:
+def test_a_validation_does_not_wait_for_rollouts_gathered_ahead(tmp_path: Path) -> None:
     rules = {"max_steps": 2, "max_concurrent": 2, "validate_every": 1, "validation_questions": 5}
     asked = questions(tmp_path / "plain", **rules)
     validated = asyncio.Event()
@@ -120,15 +120,15 @@ def test_a_validation_does_not_wait_for_what_is_gathered_ahead(tmp_path: Path) -
         if scenario in asked[1]:
             await comes(validated)
 
-    class Tells(Told):
+    class Tells(RecordedProgress):
         def step(self, row: Any) -> None:
             super().step(row)
             if row.step == 1:
                 validated.set()
 
-    told = Tells()
-    run(tmp_path / "ahead", ahead(1, **rules), Scripted(play=play), told=told)
-    assert [row.validation_errors for row in told.rows] == [0, 0, 0] and told.rows[2].off_policy_steps == 1
+    recorded = Tells()
+    run(tmp_path / "ahead", ahead(1, **rules), Scripted(play=play), progress=recorded)
+    assert [row.validation_errors for row in recorded.rows] == [0, 0, 0] and recorded.rows[2].off_policy_steps == 1
 
 
 def test_the_judges_cost_is_in_the_row_of_the_step_that_it_was_for(tmp_path: Path) -> None:
@@ -141,31 +141,20 @@ def test_the_judges_cost_is_in_the_row_of_the_step_that_it_was_for(tmp_path: Pat
         for _ in range(200):
             await asyncio.sleep(0)
 
-    told = Told()
-    finished, backend = run(tmp_path, ahead(2, stop_tokens=300), Judged(), slowly, told)
+    recorded = RecordedProgress()
+    finished, backend = run(tmp_path, ahead(2, stop_tokens=300), Judged(), slowly, recorded)
     for row, asked in zip(finished.history[1:], backend.trained, strict=True):
         assert (row.judge_requests, row.judge_cost) == (3, sum(asked))
-    assert len(told.warnings) == 1 and "6 requests to the judge" in told.warnings[0]
-    assert "that no step has used" in told.warnings[0]
+    assert len(recorded.warnings) == 1 and "6 requests to the judge" in recorded.warnings[0]
+    assert "that no step has used" in recorded.warnings[0]
 
 
 def test_each_bar_of_the_progress_is_filled_by_its_own_stage(tmp_path: Path) -> None:
-    class Bars(Told):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stages: list[list[Any]] = []
-
-        def stage(self, description: str, total: int) -> None:
-            self.stages.append([description, total, 0])
-
-        def advance(self) -> None:
-            self.stages[-1][2] += 1
-
     async def briefly(*_: Any) -> None:
         for _ in range(30):
             await asyncio.sleep(0)
 
-    bars = Bars()
+    bars = RecordedProgress()
     run(
         tmp_path, ahead(2, max_steps=4, validate_every=2, validation_questions=4), Scripted(play=briefly), briefly, bars
     )

@@ -17,7 +17,7 @@ from scripted_gathering import (
     run,
     version,
 )
-from toy_run import Killed, Told
+from toy_run import Killed, RecordedProgress
 
 from training.errors import BadInput
 from training.history import HISTORY_FILE, read_history
@@ -25,7 +25,7 @@ from training.task import Policy, RolloutError
 
 
 @pytest.mark.parametrize("bound", [1, 2])
-def test_a_killed_run_asks_again_what_was_only_gathered_ahead(bound: int, tmp_path: Path) -> None:
+def test_a_killed_run_repeats_rollouts_that_were_only_gathered_ahead(bound: int, tmp_path: Path) -> None:
     rules = ahead(bound, max_steps=4, validate_every=2, validation_questions=2)
     whole = questions(tmp_path / "plain", max_steps=4, validate_every=2, validation_questions=2)
     for number in range(1, 4 * 12 + 6, 5):
@@ -50,7 +50,7 @@ def test_a_killed_run_asks_again_what_was_only_gathered_ahead(bound: int, tmp_pa
 @pytest.mark.parametrize(
     "rules", [{"stop_tokens": 300}, {"validate_every": 1, "stop_target": 0.6, "validation_questions": 5}]
 )
-def test_a_stop_rule_cancels_what_was_gathered_ahead(rules: dict[str, Any], tmp_path: Path) -> None:
+def test_a_stop_rule_cancels_rollouts_gathered_ahead(rules: dict[str, Any], tmp_path: Path) -> None:
     expected, plain = run(tmp_path / "plain", ahead(0, **rules), Scripted())
     cancelled = []
     last = set(plain.trained[-1])
@@ -63,12 +63,12 @@ def test_a_stop_rule_cancels_what_was_gathered_ahead(rules: dict[str, Any], tmp_
                 cancelled.append(scenario)
                 raise
 
-    told = Told()
-    finished, backend = run(tmp_path / "ahead", ahead(2, **rules), Scripted(play=hang), told=told)
+    recorded = RecordedProgress()
+    finished, backend = run(tmp_path / "ahead", ahead(2, **rules), Scripted(play=hang), progress=recorded)
     assert finished.stopped == expected.stopped
     assert len(finished.history) == len(expected.history) and backend.trained == plain.trained
     assert cancelled and not last & set(cancelled)
-    assert len(told.rows) == len(finished.history) and told.warnings == []
+    assert len(recorded.rows) == len(finished.history) and recorded.warnings == []
 
 
 def test_a_checkpoint_that_is_sampled_from_is_not_deleted_until_then(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_is_sampled_from_is_not_deleted_until_then(tmp_path: P
     assert sorted(path.name for path in finished.checkpoint.parent.iterdir()) == ["0001", "0007", "0008"]
 
 
-def test_errors_ahead_are_told_when_their_step_comes_and_what_is_finished_stays(tmp_path: Path) -> None:
+def test_errors_of_a_step_gathered_ahead_are_reported_at_their_step_and_finished_work_is_kept(tmp_path: Path) -> None:
     asked = questions(tmp_path / "plain", max_steps=3)
     refused = asyncio.Event()
 
@@ -120,11 +120,11 @@ def test_a_warning_is_in_the_row_of_the_step_whose_rollouts_failed(tmp_path: Pat
             failed.set()
             raise OSError("the connection was reset")
 
-    told = Told()
-    run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted(play=play), first_update_after(failed), told)
-    assert [len(row.warnings) for row in told.rows] == [0, 0, 1, 0]
-    assert told.rows[2].warnings[0].startswith("step 2: 4 rollouts failed (4 OSError: the connection")
-    assert [(row.rollout_errors, row.groups_dropped) for row in told.rows] == [(0, 0), (0, 0), (4, 1), (0, 0)]
+    recorded = RecordedProgress()
+    run(tmp_path / "ahead", ahead(1, max_steps=3), Scripted(play=play), first_update_after(failed), recorded)
+    assert [len(row.warnings) for row in recorded.rows] == [0, 0, 1, 0]
+    assert recorded.rows[2].warnings[0].startswith("step 2: 4 rollouts failed (4 OSError: the connection")
+    assert [(row.rollout_errors, row.groups_dropped) for row in recorded.rows] == [(0, 0), (0, 0), (4, 1), (0, 0)]
 
 
 @pytest.mark.parametrize(("broken", "ends"), [(1, False), (2, True)])
@@ -136,10 +136,10 @@ def test_a_step_whose_rollouts_mostly_fail_ends_the_run(broken: int, ends: bool,
             raise RolloutError("the judge gave no verdict")
 
     if ends:
-        told = (
+        recorded = (
             r"^step 2: 8 rollouts failed \(8 RolloutError: the judge .* more than 50% of 12; the same command resumes"
         )
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=recorded):
             run(tmp_path / "run", ahead(0, max_steps=2), Scripted(play=play))
     else:
         run(tmp_path / "run", ahead(0, max_steps=2), Scripted(play=play))

@@ -8,7 +8,7 @@ import pytest
 from toy_run import ToyTask, settings, train
 
 from training import gpu_use
-from training.plan import Pace, plan
+from training.plan import Pace, plan_run
 from training.settings import TrainerSettings
 
 PACE = Pace(seconds_per_rollout=10, seconds_per_demonstration=None, tokens_per_rollout=1, source="a test")
@@ -16,12 +16,12 @@ PACE = Pace(seconds_per_rollout=10, seconds_per_demonstration=None, tokens_per_r
 
 def test_the_plan_prices_the_gpus_that_the_backend_occupies() -> None:
     rules = settings(backend="local", gpu_price=3.0, demonstrations=0, max_steps=6)
-    planned = plan(rules, max_turns=1, max_tokens=1, pace=PACE)
+    planned = plan_run(rules, max_turns=1, max_tokens=1, pace=PACE)
     assert planned.gpu_hours == pytest.approx(6 * 3 * 4 * 10 / 3600) and planned.gpu_cost == pytest.approx(0.6)
-    two = plan(rules.model_copy(update={"max_steps_off_policy": 1}), max_turns=1, max_tokens=1, pace=PACE)
+    two = plan_run(rules.model_copy(update={"max_steps_off_policy": 1}), max_turns=1, max_tokens=1, pace=PACE)
     assert two.gpu_hours == pytest.approx(0.4)
-    assert plan(rules.model_copy(update={"gpu_price": None}), max_turns=1, max_tokens=1, pace=PACE).gpu_cost is None
-    elsewhere = plan(rules.model_copy(update={"backend": "serverless"}), max_turns=1, max_tokens=1, pace=PACE)
+    assert plan_run(rules.model_copy(update={"gpu_price": None}), max_turns=1, max_tokens=1, pace=PACE).gpu_cost is None
+    elsewhere = plan_run(rules.model_copy(update={"backend": "serverless"}), max_turns=1, max_tokens=1, pace=PACE)
     assert elsewhere.gpu_hours is None
 
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from toy_run import Told, ToyTask, settings, train
+from toy_run import RecordedProgress, ToyTask, settings, train
 
 from training import health
 from training.backends import GpuMemory
 from training.health import HealthMonitor, _cgroup_limits
-from training.settings import HealthLimits
+from training.health_limits import HealthLimits
 
 GIGABYTE = 10**9
 
@@ -44,13 +44,13 @@ class Monitored:
         self.memory = SimpleNamespace(total=64 * GIGABYTE, available=32 * GIGABYTE)
         self.gpu: GpuMemory | None = None
         self.url: str | None = None
-        self.told: list[str] = []
+        self.recorded: list[str] = []
         monkeypatch.setattr(health.psutil, "virtual_memory", lambda: self.memory)
         monkeypatch.setattr(health.psutil, "Process", own_processes())
         self.set("_cgroup_limits", lambda: [])
         self.set("gpu_memory", lambda: self.gpu)
         self.limits = HealthLimits(disk_bytes=0)
-        self._monitor = HealthMonitor(0, self.limits, folder, lambda: self.url, self.told.append)
+        self._monitor = HealthMonitor(0, self.limits, folder, lambda: self.url, self.recorded.append)
 
     def limit(self, **changes: float) -> None:
         self._monitor._limits = self.limits.model_copy(update=changes)
@@ -58,7 +58,7 @@ class Monitored:
     def looks(self, times: int = 4) -> list[str]:
         for _ in range(times):
             self._monitor.look()
-        return self.told
+        return self.recorded
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def monitored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Monitored:
     return Monitored(tmp_path, monkeypatch)
 
 
-def test_says_nothing_of_a_healthy_machine(monitored: Monitored) -> None:
+def test_a_healthy_machine_gives_no_warning(monitored: Monitored) -> None:
     assert monitored.looks() == []
 
 
@@ -85,9 +85,9 @@ def test_problems_found_twice_are_reported_once_and_peaks_never(monitored: Monit
 
 def test_memory_of_the_run_of_its_group_and_of_the_machine(monitored: Monitored) -> None:
     monitored.memory.available = 2 * GIGABYTE
-    [told] = monitored.looks()
+    [recorded] = monitored.looks()
     left = "2.0 GB of 64.0 GB of memory are left on this machine, of which this run holds "
-    assert re.fullmatch(rf"{re.escape(left)}\d\.\d GB: it may be killed", told)
+    assert re.fullmatch(rf"{re.escape(left)}\d\.\d GB: it may be killed", recorded)
 
     monitored.memory.available = 32 * GIGABYTE
     resident = health.psutil.Process().memory_info().rss
@@ -151,13 +151,13 @@ def test_little_disk_is_said_of_the_run_and_of_temporary_files(monitored: Monito
     assert f"on the disk of the run ({tmp_path})" in of_run and "on the disk of temporary files" in of_temporary
 
 
-def test_a_folder_that_stays_half_written(monitored: Monitored, tmp_path: Path) -> None:
+def test_a_folder_that_remains_half_written(monitored: Monitored, tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / "art" / f".{name}.partial").mkdir(parents=True)
     long_ago = time.time() - 7200
     os.utime(tmp_path / "art" / ".old.partial", (long_ago, long_ago))
-    [told] = monitored.looks()
-    assert ".old.partial is half-written for 2.0 hours" in told
+    [recorded] = monitored.looks()
+    assert ".old.partial is half-written for 2.0 hours" in recorded
 
 
 class Server:
@@ -211,18 +211,18 @@ def test_a_failing_check_is_reported_and_the_next_ones_continue(
             raise failure
         yield "disk", "the disk is full"
 
-    told: list[str] = []
+    recorded: list[str] = []
 
     def warn(sentence: str) -> None:
-        told.append(sentence)
+        recorded.append(sentence)
         if "disk" in sentence:
             looked.set()
 
     monkeypatch.setattr(HealthMonitor, "_causes", causes)
     with HealthMonitor(0.01, HealthLimits(), tmp_path, lambda: None, warn):
         assert looked.wait(300)
-    assert [sentence for sentence in told if "could not be checked" in sentence] == told[:1]
-    assert "PermissionError: no access to /proc" in told[0] and told[1:] == ["the disk is full"]
+    assert [sentence for sentence in recorded if "could not be checked" in sentence] == recorded[:1]
+    assert "PermissionError: no access to /proc" in recorded[0] and recorded[1:] == ["the disk is full"]
 
 
 class Slow(ToyTask):
@@ -232,13 +232,13 @@ class Slow(ToyTask):
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(0.05, 1), (0, 0)])
-def test_a_training_is_looked_after_and_says_it_in_its_history(
+def test_health_warnings_of_a_training_are_in_its_history(
     seconds: float, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         HealthMonitor, "_causes", lambda self: iter([("disk", f"the disk of {self._folder.name} is full")])
     )
-    run = train(tmp_path, settings(health_seconds=seconds), Slow(), Told())
+    run = train(tmp_path, settings(health_seconds=seconds), Slow(), RecordedProgress())
     warnings = [warning for row in run.history for warning in row.warnings]
     assert warnings == [f"the disk of {tmp_path.name} is full"] * times
     assert not [thread for thread in threading.enumerate() if thread.name == "health"]

@@ -17,7 +17,7 @@ import pytest
 from injection import POINTS, SETTINGS, Varied, train, train_until_killed
 from judge_model import JudgeModel, by_id, one_short, prose
 from tiny_models import save_tiny_model
-from toy_run import Told
+from toy_run import RecordedProgress
 
 from training.errors import BadInput
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
@@ -67,10 +67,10 @@ def test_a_kill_at_any_point_loses_no_finished_step(point: str, children: Any, b
     before = history(tmp_path)
     assert len(before) == FINISHED_BEFORE.get(point, 2)
 
-    told = Told()
-    run = train(tmp_path, base, progress=told)
+    recorded = RecordedProgress()
+    run = train(tmp_path, base, progress=recorded)
     assert history(tmp_path)[: len(before)] == before and run.resumed_from == (before[-1].step if before else None)
-    assert len(told.rows) == SETTINGS.max_steps + 1 - len(before) and told.warnings == []
+    assert len(recorded.rows) == SETTINGS.max_steps + 1 - len(before) and recorded.warnings == []
     require_whole(tmp_path)
 
 
@@ -87,25 +87,27 @@ def finished_run(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(base: Path, finished_run: Path) -> None:
-    def resume(damaged: str, file: str) -> Told:
+    def resume(damaged: str, file: str) -> RecordedProgress:
         damage(model_dir(finished_run) / CHECKPOINTS / damaged / file)
-        told = Told()
-        train(finished_run, base, progress=told)
+        recorded = RecordedProgress()
+        train(finished_run, base, progress=recorded)
         require_whole(finished_run)
-        return told
+        return recorded
 
-    told = resume("0004", "adapter_model.safetensors")
-    assert [row.step for row in told.rows] == [3]
+    recorded = resume("0004", "adapter_model.safetensors")
+    assert [row.step for row in recorded.rows] == [3]
     assert (
-        told.warnings == ["the checkpoint of step 3 is damaged or gone: resuming after step 2"] == told.rows[0].warnings
+        recorded.warnings
+        == ["the checkpoint of step 3 is damaged or gone: resuming after step 2"]
+        == recorded.rows[0].warnings
     )
     damage(model_dir(finished_run) / CHECKPOINTS / "0003" / "adapter_model.safetensors")
-    told = resume("0004", "optimizer.pt")
-    assert [row.step for row in told.rows] == [1, 2, 3] and "resuming after step 0" in told.warnings[0]
+    recorded = resume("0004", "optimizer.pt")
+    assert [row.step for row in recorded.rows] == [1, 2, 3] and "resuming after step 0" in recorded.warnings[0]
     shutil.rmtree(model_dir(finished_run) / CHECKPOINTS)
-    told = Told()
-    train(finished_run, base, progress=told)
-    assert [row.step for row in told.rows] == [0, 1, 2, 3] and "resuming from the start" in told.warnings[0]
+    recorded = RecordedProgress()
+    train(finished_run, base, progress=recorded)
+    assert [row.step for row in recorded.rows] == [0, 1, 2, 3] and "resuming from the start" in recorded.warnings[0]
 
 
 def test_a_damaged_best_checkpoint_is_not_the_result(base: Path, tmp_path: Path) -> None:
@@ -113,9 +115,9 @@ def test_a_damaged_best_checkpoint_is_not_the_result(base: Path, tmp_path: Path)
     first = train(tmp_path, base, rules)
     assert first.checkpoint_of == 0  # all validate alike, and of equals the earliest is the best
     damage(first.checkpoint / "adapter_model.safetensors")
-    told = Told()
-    again = train(tmp_path, base, rules, told)
-    assert "step 0, the best one, is damaged" in told.warnings[0]
+    recorded = RecordedProgress()
+    again = train(tmp_path, base, rules, recorded)
+    assert "step 0, the best one, is damaged" in recorded.warnings[0]
     assert again.checkpoint_of == 2 and again.warm_start is None
     assert checkpoint_digest(again.checkpoint) == again.history[2].checkpoint_digest
 
@@ -133,7 +135,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-class FillsTheDisk(Told):
+class FillsTheDisk(RecordedProgress):
     """After step 1 there is no space left."""
 
     def __init__(self, filler: Path) -> None:
@@ -163,11 +165,11 @@ def test_a_full_disk_ends_the_run_in_one_line_and_it_goes_on_when_there_is_space
 
 def test_off_policy_ratios_use_the_sampling_policy(base: Path, tmp_path: Path) -> None:
     rules = SETTINGS.model_copy(update={"max_steps_off_policy": 1, "learning_rate": 0.05, "warm_up_steps": 1})
-    told = Told()
-    train(tmp_path, base, rules, told)
+    recorded = RecordedProgress()
+    train(tmp_path, base, rules, recorded)
     require_whole(tmp_path)
-    assert [row.off_policy_steps for row in told.rows] == [0, 0, 1, 1] and told.warnings == []
-    divergences = [row.model_extra["loss/kl_old_new"] for row in told.rows[1:]]
+    assert [row.off_policy_steps for row in recorded.rows] == [0, 0, 1, 1] and recorded.warnings == []
+    divergences = [row.model_extra["loss/kl_old_new"] for row in recorded.rows[1:]]
     assert divergences[0] < 0.001 and all(divergence > 0.01 for divergence in divergences[1:]), divergences
 
 
@@ -188,11 +190,13 @@ class Hanging(Varied):
 
 def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) -> None:
     rules = SETTINGS.model_copy(update={"step_timeout": 8.0, "stall_seconds": 2.0})
-    told = Told()
-    train(tmp_path, base, rules, told, Hanging(lambda played: played == 5))
-    assert any("waiting for rollout 2 of question 1 in step 2" in sentence for sentence in told.warnings), told.warnings
-    assert told.rows[2].rollout_errors == 1 and any(
-        "1 rollouts failed (1 TimeoutError)" in sentence for sentence in told.rows[2].warnings
+    recorded = RecordedProgress()
+    train(tmp_path, base, rules, recorded, Hanging(lambda played: played == 5))
+    assert any("waiting for rollout 2 of question 1 in step 2" in sentence for sentence in recorded.warnings), (
+        recorded.warnings
+    )
+    assert recorded.rows[2].rollout_errors == 1 and any(
+        "1 rollouts failed (1 TimeoutError)" in sentence for sentence in recorded.rows[2].warnings
     )
     require_whole(tmp_path)
 
@@ -230,9 +234,9 @@ def test_a_judge_that_often_talks_nonsense_costs_requests_or_a_group(
         return bad(ids) if replies[asked] == 1 or asked == next(iter(replies)) else by_id(ids)
 
     judge.reply = reply
-    told = Told()
-    train(tmp_path, base, judged(judge, groups_per_step=2, rollouts_per_group=8), told)
-    rows = told.rows[1:]
+    recorded = RecordedProgress()
+    train(tmp_path, base, judged(judge, groups_per_step=2, rollouts_per_group=8), recorded)
+    rows = recorded.rows[1:]
     assert [row.groups_dropped for row in rows] == [1, 0, 0]
     assert [row.groups_trained for row in rows] == [1, 2, 2]
     assert [row.judge_requests for row in rows] == [3 + 2, 2 + 2, 2 + 2]

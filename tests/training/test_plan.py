@@ -16,8 +16,8 @@ from training.backends.torch import TorchSettings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import HISTORY_FILE, StepRecord, append_row
-from training.plan import Pace, earlier_pace, plan
-from training.preflight import preflight, require_ready
+from training.plan import Pace, earlier_pace, plan_run
+from training.preflight import check_run, require_ready
 from training.settings import TrainerSettings
 
 PACE = Pace(seconds_per_rollout=2.0, seconds_per_demonstration=3.0, tokens_per_rollout=100.0, source="a run")
@@ -31,8 +31,9 @@ def test_counts_of_a_run() -> None:
         demonstrations=96,
         validate_every=5,
         validation_questions=10,
+        max_extra_groups=0,
     )
-    planned = plan(rules, max_turns=6, max_tokens=96, pace=PACE)
+    planned = plan_run(rules, max_turns=6, max_tokens=96, pace=PACE)
     assert (planned.steps, planned.rollouts, planned.validation_rollouts) == (
         12,
         288,
@@ -41,24 +42,28 @@ def test_counts_of_a_run() -> None:
     assert planned.most_tokens == 328 * 6 * 96 and planned.tokens == 32_800
     assert planned.seconds == (288 + 40) * 2.0 + 96 * 3.0
     quicker = PACE.model_copy(update={"seconds_per_validation_rollout": 0.5})
-    assert plan(rules, max_turns=6, max_tokens=96, pace=quicker).seconds == 288 * 2.0 + 40 * 0.5 + 96 * 3.0
-    assert plan(rules.model_copy(update={"stop_seconds": 600}), max_turns=6, max_tokens=96, pace=PACE).seconds == 600
+    assert plan_run(rules, max_turns=6, max_tokens=96, pace=quicker).seconds == 288 * 2.0 + 40 * 0.5 + 96 * 3.0
     assert (
-        plan(rules.model_copy(update={"stop_seconds": 9e9}), max_turns=6, max_tokens=96, pace=PACE).seconds
+        plan_run(rules.model_copy(update={"stop_seconds": 600}), max_turns=6, max_tokens=96, pace=PACE).seconds == 600
+    )
+    assert (
+        plan_run(rules.model_copy(update={"stop_seconds": 9e9}), max_turns=6, max_tokens=96, pace=PACE).seconds
         == planned.seconds
     )
     assert (planned.judge_requests, planned.most_judge_cost) == (0, 0.0)
-    assert plan(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
+    assert plan_run(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
     asking_on = rules.model_copy(update={"max_extra_groups": 2})
-    assert plan(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
-    twice = plan(rules.model_copy(update={"epochs": 2}), max_turns=6, max_tokens=96, pace=None)
+    assert plan_run(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * (4 * 6 + 2 * 2)
+    whole = asking_on.model_copy(update={"probe_rollouts": None})
+    assert plan_run(whole, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
+    twice = plan_run(rules.model_copy(update={"epochs": 2}), max_turns=6, max_tokens=96, pace=None)
     assert (twice.epochs, twice.questions_for_fewer_steps) == (2, 22), "44 questions are 11 steps of 4, 46 are 12"
 
 
 def test_steps_ahead_are_none_unless_asked_for_and_never_more_than_there_are() -> None:
     def steps_ahead(**changes: int) -> int:
         rules = TrainerSettings(**{"max_steps": 12, **changes})
-        return plan(rules, max_turns=6, max_tokens=96, pace=None).steps_ahead
+        return plan_run(rules, max_turns=6, max_tokens=96, pace=None).steps_ahead
 
     assert steps_ahead() == 0
     assert steps_ahead(max_steps_off_policy=2) == 2
@@ -71,14 +76,15 @@ def test_the_judges_price() -> None:
         max_steps=10,
         groups_per_step=4,
         rollouts_per_group=6,
+        max_extra_groups=0,
         max_context=1000,
         ruler_model="openai/gpt-4.1",
     )
-    planned = plan(rules, max_turns=6, max_tokens=96, pace=None)
+    planned = plan_run(rules, max_turns=6, max_tokens=96, pace=None)
     assert planned.judge_requests == 40
     assert planned.most_judge_cost == pytest.approx(40 * 6 * (1000 * 2e-6 + 80 * 8e-6))
     unknown = rules.model_copy(update={"ruler_model": "openai/my-own"})
-    assert plan(unknown, max_turns=6, max_tokens=96, pace=None).most_judge_cost is None
+    assert plan_run(unknown, max_turns=6, max_tokens=96, pace=None).most_judge_cost is None
 
 
 def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
@@ -122,11 +128,13 @@ def base(tmp_path: Path) -> Path:
 
 
 def failures(rules: TrainerSettings, base_model: Path | str, folder: Path) -> dict[str, str]:
-    checks = preflight(rules, str(base_model), models=folder / "models", runs=folder / "outputs" / "runs")
+    checks = check_run(rules, str(base_model), models=folder / "models", runs=folder / "outputs" / "runs")
     return {check.name: check.found for check in checks if not check.ok}
 
 
-def test_what_is_missing_is_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_preflight_checks_name_what_is_missing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("OPENAI_API_KEY", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     assert failures(TrainerSettings(), base, tmp_path) == {}

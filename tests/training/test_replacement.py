@@ -9,7 +9,7 @@ from typing import Any
 import art
 import pytest
 from test_gathering import Scripted, comes, run
-from toy_run import Told, settings
+from toy_run import RecordedProgress, settings
 
 from training.settings import TrainerSettings
 from training.task import Policy
@@ -30,8 +30,8 @@ class Uneven(Scripted):
 
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_step_asks_on_until_its_groups_have_spread_or_the_bound_is_reached(ahead: int, tmp_path: Path) -> None:
-    told = Told()
-    finished, backend = run(tmp_path / "wide", replacing(10, max_steps_off_policy=ahead), Uneven(), told=told)
+    recorded = RecordedProgress()
+    finished, backend = run(tmp_path / "wide", replacing(10, max_steps_off_policy=ahead), Uneven(), progress=recorded)
     assert [len(trained) for trained in backend.trained] == [3, 3]
     for row, trained in zip(finished.history[1:], backend.trained, strict=True):
         odd = [question for question in row.questions if question.reward_std > 0]
@@ -89,21 +89,26 @@ def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path) -> None:
 
 
 def test_the_progress_of_a_step_grows_with_its_replacements(tmp_path: Path) -> None:
-    class Bars(Told):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stages: list[list[Any]] = []
-
-        def stage(self, description: str, total: int) -> None:
-            self.stages.append([description, total, 0])
-
-        def extend(self, parts: int) -> None:
-            self.stages[-1][1] += parts
-
-        def advance(self) -> None:
-            self.stages[-1][2] += 1
-
-    bars = Bars()
-    run(tmp_path, replacing(10), Uneven(), told=bars)
+    bars = RecordedProgress()
+    run(tmp_path, replacing(10), Uneven(), progress=bars)
     rollouts = [(total, done) for name, total, done in bars.stages if "rollouts" in name]
     assert all(total == done > 12 for total, done in rollouts)
+
+
+def test_a_group_ends_after_its_probes_if_all_of_them_are_correct(tmp_path: Path) -> None:
+    class Solved(Uneven):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.metrics["correct"] = bool(trajectory.reward)
+            return trajectory
+
+    task = Solved()
+    finished, backend = run(tmp_path, replacing(10, probe_rollouts=2), task)
+    for row in finished.history[1:]:
+        assert {(question.rollouts, question.right) for question in row.questions} == {(2, 2), (4, 1)}
+        assert [question.rollouts for question in row.questions].count(4) == row.groups_trained == 3
+        assert row.accuracy == pytest.approx((row.groups_replaced + 3 * 0.25) / len(row.questions))
+    assert all(question % 2 for trained in backend.trained for question in trained)
+
+    whole, _ = run(tmp_path / "whole", replacing(0, probe_rollouts=4), Solved())
+    assert all(question.rollouts == 4 for row in whole.history[1:] for question in row.questions)

@@ -59,7 +59,7 @@ def test_an_update_is_given_the_groups_of_the_last_steps_too(steps: int, tmp_pat
     )
 
 
-def test_a_resumed_run_replays_what_the_killed_one_would_have(tmp_path: Path) -> None:
+def test_a_resumed_run_replays_the_same_groups_as_an_uninterrupted_one(tmp_path: Path) -> None:
     rules = settings(max_steps=4, replay_steps=2)
     _, whole = run_with(Keeping, tmp_path / "whole", rules, Labelled())
     for kill, done in ((14, 1), (30, 2), (45, 3)):
@@ -143,7 +143,7 @@ def test_the_spread_of_a_group_or_of_the_batch_scales_the_advantages(base: Path)
     assert pulls(False, factor=5.0) == pulls(False), "so no division is the same as one by the deviation of the batch"
 
 
-def test_one_line_says_what_is_about_to_be_learnt_from(base: Path) -> None:
+def test_one_line_describes_the_batch_before_the_first_update(base: Path) -> None:
     backend, model = TorchBackend(path=str(base / "art")), new_model(base)
     state = random.getstate()
     line = describe_batch(backend, model, [sampled_group([0.0, 1.0, 0.5, 0.5])], scale=True)

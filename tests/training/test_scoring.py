@@ -16,7 +16,7 @@ import pytest
 from judge_model import JudgeModel, by_id, one_short, prose, scores
 
 from training.errors import BadInput
-from training.judge import JudgeUse, RulerJudge
+from training.ruler import JudgeUse, RulerJudge
 from training.scoring import Scorer, require_scoring, scoring_sources
 from training.settings import TrainerSettings
 
@@ -250,7 +250,7 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])
 
 
-def test_a_reward_function_of_the_users(importable: None, tmp_path: Path) -> None:
+def test_a_users_reward_function(importable: None, tmp_path: Path) -> None:
     rules = TrainerSettings(scoring="custom", reward_function=f"{HERE}:by_number")
     [(scored, use)] = score(rules, tmp_path, group(3))
     assert rewards(scored) == [0.0, 10.0, 20.0] and use == JudgeUse()
@@ -300,7 +300,7 @@ def test_bad_input_is_named_in_one_line(changes: dict[str, Any], named: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_an_own_server_needs_no_key_and_keeps_one_that_is_there(
+def test_a_self_hosted_server_needs_no_key_and_gets_one_that_is_set(
     model: JudgeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_scoring(settings(model))

@@ -63,11 +63,11 @@ def test_demonstrations_teach_the_game_and_rollouts_train_on(base: Path, tmp_pat
 
 
 def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_path: Path) -> None:
-    told = Notes()
+    recorded = Notes()
     run = train(
         tmp_path,
         base,
-        told,
+        recorded,
         demonstrations=40,
         warm_start_learning_rate=2e-2,
         temperature=0.7,
@@ -92,5 +92,5 @@ def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_pat
     figures = [row.model_extra or {} for row in updated]
     assert all(math.isfinite(row["loss/train"]) and 0 < row["loss/grad_norm"] < 1e3 for row in figures), figures
     assert [round(row["loss/learning_rate"] / 1e-3, 3) for row in figures][-1] == 0.1, "the end of the cosine"
-    [note] = told.notes
+    [note] = recorded.notes
     assert "log-probabilities recorded for 100%, 0 tokens retokenised" in note

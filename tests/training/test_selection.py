@@ -12,7 +12,7 @@ from toy_run import Killed, ToyTask, settings, train
 
 from training.errors import BadInput
 from training.history import HISTORY_FILE, AskedQuestion, StepRecord, read_history
-from training.selection import Question, select_questions, success_beliefs
+from training.selection import TrainQuestion, select_questions, success_beliefs
 from training.task import Policy
 from training.trainer import TrainingRun
 
@@ -66,7 +66,7 @@ def test_every_step_of_an_epoch_asks_each_kind_in_its_share() -> None:
     assert [question.index for question in steps[0]] != [question.index for question in steps[50]]
 
 
-def test_a_question_rests_after_it_was_asked_and_what_is_demonstrated_is_not_asked(tmp_path: Path) -> None:
+def test_questions_rest_after_a_step_and_demonstrated_ones_are_not_asked(tmp_path: Path) -> None:
     task = Mixed()
     run = train(tmp_path, learnability(max_extra_groups=2), task)
     steps = asked(run)
@@ -79,7 +79,9 @@ def test_a_question_rests_after_it_was_asked_and_what_is_demonstrated_is_not_ask
 
 
 @pytest.mark.parametrize(("selection", "ahead"), [("shuffled", 0), ("learnability", 0), ("learnability", 2)])
-def test_a_resumed_run_asks_what_the_killed_one_would_have_asked(selection: str, ahead: int, tmp_path: Path) -> None:
+def test_a_resumed_run_asks_the_same_questions_as_an_uninterrupted_one(
+    selection: str, ahead: int, tmp_path: Path
+) -> None:
     rules = learnability(
         question_selection=selection, max_steps_off_policy=ahead, max_extra_groups=2, validate_every=2, max_concurrent=1
     )
@@ -96,8 +98,8 @@ def test_a_resumed_run_asks_what_the_killed_one_would_have_asked(selection: str,
     assert asked(other) != asked(whole)
 
 
-def question(index: int, kind: str | None = None) -> Question:
-    return Question(index, index, kind)
+def question(index: int, kind: str | None = None) -> TrainQuestion:
+    return TrainQuestion(index, index, kind)
 
 
 def row(step: int, *questions: AskedQuestion, **values: Any) -> StepRecord:
@@ -134,18 +136,23 @@ def test_without_verdicts_learnability_is_refused(tmp_path: Path) -> None:
         train(tmp_path, learnability(), Silent())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"question_selection": "learnability", "groups_per_step": 41},
-        {"question_selection": "learnability", "groups_per_step": 30, "max_extra_groups": 11},
-        {"groups_per_step": 30, "max_extra_groups": 11},
-    ],
-)
-def test_a_step_that_needs_more_questions_than_there_are_is_refused_before_anything_is_spent(
-    changes: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_step_that_needs_more_questions_than_there_are_is_refused_before_anything_is_spent(tmp_path: Path) -> None:
     task = ToyTask()
-    with pytest.raises(BadInput, match=r"there are 40 to choose from: lower them, or give more train questions$"):
-        train(tmp_path, settings(demonstrations=20 * ("question_selection" in changes), **changes), task)
+    rules = settings(demonstrations=20, question_selection="learnability", groups_per_step=41)
+    with pytest.raises(BadInput, match=r"there are 40 to choose from: lower it, or give more train questions$"):
+        train(tmp_path, rules, task)
     assert not task.asked and not task.demonstrated
+
+
+@pytest.mark.parametrize("selection", ["shuffled", "learnability"])
+def test_replacements_are_limited_to_the_questions_that_there_are(selection: str, tmp_path: Path) -> None:
+    rules = settings(
+        question_selection=selection,
+        groups_per_step=36,
+        max_extra_groups=11,
+        min_reward_std=10,
+        max_steps=1,
+        demonstrations=0,
+    )
+    row = train(tmp_path, rules, ToyTask()).history[-1]
+    assert len({question.index for question in row.questions}) == len(row.questions) == 40

@@ -46,51 +46,56 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def recorded() -> list[str]:
     return []
 
 
-def test_names_the_oldest_calls_and_says_it_again(clock: Clock, told: list[str]) -> None:
-    with CallWatch(0.2, told.append) as watch, watch.call("rollout 1"), watch.call("rollout 2"), watch.call("update"):
+def test_names_the_oldest_calls_and_says_it_again(clock: Clock, recorded: list[str]) -> None:
+    with (
+        CallWatch(0.2, recorded.append) as watch,
+        watch.call("rollout 1"),
+        watch.call("rollout 2"),
+        watch.call("update"),
+    ):
         with watch.call("judge"):
             clock.now += 1
-            wait_until(lambda: len(told) == 1)
-        assert told == [
+            wait_until(lambda: len(recorded) == 1)
+        assert recorded == [
             "nothing has moved for 1 s; waiting for rollout 1 (1 s), rollout 2 (1 s), update (1 s) and 1 more"
         ]
         clock.now += 1
-        wait_until(lambda: len(told) == 2)
-    assert told[1].endswith("update (2 s)")
+        wait_until(lambda: len(recorded) == 2)
+    assert recorded[1].endswith("update (2 s)")
 
 
-def test_a_warning_that_fails_is_not_the_last(clock: Clock, told: list[str]) -> None:
+def test_a_warning_that_fails_is_not_the_last(clock: Clock, recorded: list[str]) -> None:
     def fails_at_first(line: str) -> None:
-        told.append(line)
-        if len(told) == 1:
+        recorded.append(line)
+        if len(recorded) == 1:
             raise BrokenPipeError("the terminal is gone")
 
     with CallWatch(0.2, fails_at_first) as watch, watch.call("update"):
         for count in (1, 2):
             clock.now += 1
-            wait_until(lambda count=count: len(told) == count)
+            wait_until(lambda count=count: len(recorded) == count)
         assert watch._thread.is_alive()
 
 
-def test_what_is_done_ahead_of_its_step_is_named_last(clock: Clock, told: list[str]) -> None:
+def test_calls_ahead_of_their_step_are_named_last(clock: Clock, recorded: list[str]) -> None:
     with (
-        CallWatch(0.2, told.append) as watch,
+        CallWatch(0.2, recorded.append) as watch,
         watch.call("rollout of step 3", turn=3),
         watch.call("rollout of step 2", turn=2),
         watch.call("update of step 2", turn=2),
         watch.call("validation", turn=1),
     ):
         clock.now += 1
-        wait_until(lambda: len(told) == 1)
-    assert "waiting for validation (1 s), rollout of step 2 (1 s), update of step 2 (1 s) and 1 more" in told[0]
+        wait_until(lambda: len(recorded) == 1)
+    assert "waiting for validation (1 s), rollout of step 2 (1 s), update of step 2 (1 s) and 1 more" in recorded[0]
 
 
-def test_is_silent_while_calls_move_and_when_there_are_none(clock: Clock, told: list[str]) -> None:
-    with CallWatch(1.0, told.append) as watch:
+def test_is_silent_while_calls_move_and_when_there_are_none(clock: Clock, recorded: list[str]) -> None:
+    with CallWatch(1.0, recorded.append) as watch:
         with watch.call("warm start"):
             for _ in range(4):
                 clock.now += 0.9
@@ -98,4 +103,4 @@ def test_is_silent_while_calls_move_and_when_there_are_none(clock: Clock, told: 
                 clock.looked()
         clock.now += 60
         clock.looked()
-    assert told == []
+    assert recorded == []

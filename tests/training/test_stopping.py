@@ -39,7 +39,7 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
         ({"validate_every": 5, "stop_target": 0.0}, "above 0"),
         ({"stop_cost": 5}, "scoring=verifiable has none"),
         ({"demonstrations": 0, "max_steps": 0}, "nothing would be trained"),
-        ({"epochs": 2, "max_extra_groups": 1}, "with max_extra_groups there are none: set max_steps"),
+        ({"epochs": 2, "max_extra_groups": 1}, "with max_extra_groups=1 there are none: set max_extra_groups=0"),
         ({"epochs": 2, "question_selection": "learnability"}, "with question_selection=learnability there are none"),
     ],
 )
@@ -127,7 +127,7 @@ def test_budgets_count_the_whole_run() -> None:
     assert stop_reason(rows({0: 0.1, 2: 0.2}, 2), tokens) == "320 tokens sampled of stop_tokens=320"
 
 
-def test_validation_comes_every_so_many_steps_and_at_the_end() -> None:
+def test_validation_runs_every_n_steps_and_at_the_end() -> None:
     settings = TrainerSettings(validate_every=3, max_steps=8)
     assert [last for last in range(9) if validation_due(rows({}, last), settings)] == [0, 3, 6, 8]
     settings = TrainerSettings(validate_every=3, max_steps=8, stop_seconds=300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,15 +13,16 @@ from typing import Any
 
 import art
 import pytest
-from toy_run import CountingBackend, CountingModel, Told, ToyTask, settings
+from local_server import running
+from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 from tasks.outreach.loop import LearnLoop
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.progress import ForwardedProgress, Progress
 from training.traces import _Traced, traced
-from training.tracking import _Tracked
 from training.trainer import Trainer
+from training.wandb_log import _WandbLog
 
 EXPERIMENT = Experiment(
     name="first",
@@ -88,18 +88,14 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def weave_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceServer]:
     server = TraceServer()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
     address = f"http://127.0.0.1:{server.server_address[1]}"
     for name, value in {
         **{"WANDB_BASE_URL": address, "WF_TRACE_SERVER_URL": address, "WANDB_API_KEY": "k" * 40},
         **{"WEAVE_PROJECT": "team/mail", "WEAVE_DISABLED": "false"},
     }.items():
         monkeypatch.setenv(name, value)
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running(server):
+        yield server
 
 
 class Talking(ToyTask):
@@ -123,10 +119,10 @@ def train(folder: Path, progress: Progress) -> None:
 
 
 def test_every_rollout_is_a_trace_with_its_turns_and_scores(weave_server: TraceServer, tmp_path: Path) -> None:
-    told = Told()
-    with traced(told, EXPERIMENT) as progress:
+    recorded = RecordedProgress()
+    with traced(recorded, EXPERIMENT) as progress:
         train(tmp_path, progress)
-    assert len(told.rows) == 2
+    assert len(recorded.rows) == 2
     by_op: dict[str, list[dict[str, Any]]] = {}
     for call in weave_server.calls:
         by_op.setdefault(call["op_name"].split("/")[-1].split(":")[0], []).append(call)
@@ -147,12 +143,15 @@ def test_without_a_project_nothing_is_traced_and_a_refusal_is_said(
     weave_server: TraceServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weave_server.refuses = True
-    with pytest.raises(BadInput, match="WEAVE_PROJECT=team/mail: Weave cannot be used"), traced(Told(), EXPERIMENT):
+    with (
+        pytest.raises(BadInput, match="WEAVE_PROJECT=team/mail: Weave cannot be used"),
+        traced(RecordedProgress(), EXPERIMENT),
+    ):
         pass
     monkeypatch.delenv("WEAVE_PROJECT")
-    told = Told()
-    with traced(told, EXPERIMENT) as progress:
-        assert progress is told
+    recorded = RecordedProgress()
+    with traced(recorded, EXPERIMENT) as progress:
+        assert progress is recorded
     assert weave_server.calls == []
 
 
@@ -182,10 +181,10 @@ class BrokenClient:
 
 @pytest.mark.parametrize("breaks", ["create_call", "finish_call", "add"])
 def test_a_trace_server_that_breaks_is_one_warning_and_the_run_goes_on(breaks: str, tmp_path: Path) -> None:
-    told, client = Told(), BrokenClient(breaks)
-    train(tmp_path, _Traced(told, client, EXPERIMENT))
-    assert len(told.rows) == 2 and client.failed == 3, "one attempt per step and validation"
-    assert [line for line in told.warnings if "Weave" in line] == [
+    recorded, client = RecordedProgress(), BrokenClient(breaks)
+    train(tmp_path, _Traced(recorded, client, EXPERIMENT))
+    assert len(recorded.rows) == 2 and client.failed == 3, "one attempt per step and validation"
+    assert [line for line in recorded.warnings if "Weave" in line] == [
         "Weave fails, so traces are missing: the trace server is gone; the run goes on"
     ]
 
@@ -196,16 +195,16 @@ def test_the_end_of_weave_ends_no_run(weave_server: TraceServer, monkeypatch: py
     def finish() -> None:
         raise ConnectionError("the trace server is gone")
 
-    told, real_finish = Told(), weave.finish
+    recorded, real_finish = RecordedProgress(), weave.finish
     monkeypatch.setattr(weave, "finish", finish)
-    with traced(told, EXPERIMENT):
+    with traced(recorded, EXPERIMENT):
         pass
     real_finish()
-    assert told.warnings == ["Weave fails, so traces are missing: the trace server is gone; the run goes on"]
+    assert recorded.warnings == ["Weave fails, so traces are missing: the trace server is gone; the run goes on"]
 
 
 def test_who_listens_in_keeps_nothing_from_the_console() -> None:
     """A method that the forwarding class lacks is that of `Progress`, which tells nobody."""
     methods = {name for name in vars(Progress) if not name.startswith("_")}
     assert methods <= vars(ForwardedProgress).keys()
-    assert all(issubclass(wrapper, ForwardedProgress) for wrapper in (_Traced, _Tracked, LearnLoop))
+    assert all(issubclass(wrapper, ForwardedProgress) for wrapper in (_Traced, _WandbLog, LearnLoop))

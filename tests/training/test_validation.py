@@ -13,7 +13,7 @@ import art
 import pytest
 from art.local import LocalBackend
 from art.serverless.backend import ServerlessBackend
-from toy_run import CountingBackend, CountingModel, Killed, Told, ToyTask, run_with, settings, train
+from toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, run_with, settings, train
 
 from training.backends import require_backend, update_arguments
 from training.errors import BadInput
@@ -31,7 +31,7 @@ def test_the_warm_start_keeps_the_order_of_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("demonstrations", "apart"), [(22, True), (23, False)])
-def test_what_the_steps_ask_is_not_demonstrated_as_far_as_there_is_enough_else(
+def test_questions_of_the_steps_are_not_demonstrated_if_there_are_enough_others(
     tmp_path: Path, demonstrations: int, apart: bool
 ) -> None:
     task = ToyTask()
@@ -49,8 +49,8 @@ def decisions(run: TrainingRun) -> Any:
 
 
 def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_returned(tmp_path: Path) -> None:
-    task, told = ToyTask(), Told()
-    run = train(tmp_path, settings(), task, told)
+    task, recorded = ToyTask(), RecordedProgress()
+    run = train(tmp_path, settings(), task, recorded)
     assert {temperature for _, temperature, _ in task.asked} == {1.0}
     assert len(set(task.demonstrated)) == 5
     assert all(row.validation_reward is None for row in run.history)
@@ -59,12 +59,12 @@ def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_retur
         "0007",
         "max_steps=6 reached",
     )
-    assert told.reasons == []
+    assert recorded.reasons == []
 
 
 def test_validation_is_greedy_on_questions_that_training_never_sees(tmp_path: Path) -> None:
-    task, told = ToyTask(), Told()
-    run = train(tmp_path, settings(validate_every=2, max_steps=5), task, told)
+    task, recorded = ToyTask(), RecordedProgress()
+    run = train(tmp_path, settings(validate_every=2, max_steps=5), task, recorded)
     trained = {scenario for _, temperature, scenario in task.asked if temperature} | set(task.demonstrated)
     validated = [(model, scenario) for model, temperature, scenario in task.asked if temperature == 0]
     held_out = {scenario for _, scenario in validated}
@@ -99,13 +99,15 @@ def test_the_validation_reward_is_the_reward_of_the_run(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path) -> None:
-    told = Told()
-    run = train(tmp_path, settings(validate_every=1, max_steps=8), ToyTask(), told)
+    recorded = RecordedProgress()
+    run = train(tmp_path, settings(validate_every=1, max_steps=8), ToyTask(), recorded)
     accuracies = [row.validation_accuracy or 0.0 for row in run.history]
     assert accuracies.index(max(accuracies)) == 3  # checkpoint 4 comes out of step 3
     assert run.checkpoint_of == 3 and run.checkpoint is not None and run.checkpoint.name == "0004"
     assert sorted(folder.name for folder in run.checkpoint.parent.iterdir()) == ["0001", "0004", "0008", "0009"]
-    assert told.reasons == [f"max_steps=8 reached; best checkpoint: step 3, validation accuracy {max(accuracies):.0%}"]
+    assert recorded.reasons == [
+        f"max_steps=8 reached; best checkpoint: step 3, validation accuracy {max(accuracies):.0%}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,10 +123,10 @@ def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path)
     ],
 )
 def test_a_run_stops_early_and_says_why(tmp_path: Path, rules: dict[str, Any], last: int, reason: str) -> None:
-    told = Told()
-    run = train(tmp_path, settings(**rules), ToyTask(), told)
+    recorded = RecordedProgress()
+    run = train(tmp_path, settings(**rules), ToyTask(), recorded)
     assert run.history[-1].step == last
-    assert reason in run.stopped and len(told.reasons) == 1 and told.reasons[0].startswith(run.stopped)
+    assert reason in run.stopped and len(recorded.reasons) == 1 and recorded.reasons[0].startswith(run.stopped)
     if "validate_every" in rules:
         assert run.history[-1].validation_accuracy is not None  # the end of a run can be its best
 
@@ -155,11 +157,11 @@ def test_alerts_are_in_the_rows_and_survive_a_restart(tmp_path: Path) -> None:
             trajectory.metrics["suspect_spam"] = "@1" not in policy.model  # from the second step on
             return trajectory
 
-    told = Told()
-    run = train(tmp_path, settings(max_steps=3), Spammer(), told)
-    assert [[alert.name for alert in row.alerts] for row in told.rows] == [[], [], ["spam"], ["spam"]]
-    assert told.rows[3].alerts[0].sentence == "100% of the rollouts of steps 2 and 3"
-    assert train(tmp_path, settings(max_steps=3), Spammer()).history == run.history == told.rows
+    recorded = RecordedProgress()
+    run = train(tmp_path, settings(max_steps=3), Spammer(), recorded)
+    assert [[alert.name for alert in row.alerts] for row in recorded.rows] == [[], [], ["spam"], ["spam"]]
+    assert recorded.rows[3].alerts[0].sentence == "100% of the rollouts of steps 2 and 3"
+    assert train(tmp_path, settings(max_steps=3), Spammer()).history == run.history == recorded.rows
     off = train(tmp_path / "off", settings(max_steps=2, alert_share=1.0), Spammer())
     assert not any(row.alerts for row in off.history)
 
@@ -198,8 +200,8 @@ def test_a_start_that_cannot_be_validated_ends_a_run_that_compares_with_it(
                 raise TimeoutError
             return await super().rollout(policy, scenario)
 
-    told = f"^validation before the first GRPO step: . of 10 questions failed, more than 2%, so {named} has nothing"
-    with pytest.raises(BadInput, match=told):
+    recorded = f"^validation before the first GRPO step: . of 10 questions failed, more than 2%, so {named} has nothing"
+    with pytest.raises(BadInput, match=recorded):
         train(tmp_path, settings(validate_every=3, **rules), Flaky())
 
 
@@ -239,13 +241,15 @@ def test_demonstrations_that_are_too_long_are_named(tmp_path: Path, too_long: in
             async for metrics in super()._train_sft(*arguments):
                 yield {**metrics, "data/step_num_dropped_trajectories": 2.0 * too_long}
 
-    rules, told = settings(max_steps=1, warm_start_epochs=2), Told()
+    rules, recorded = settings(max_steps=1, warm_start_epochs=2), RecordedProgress()
     if too_long == 5:
         with pytest.raises(BadInput, match="^warm start: all demonstrations are longer than max_context=2048 tokens"):
             run_with(Short, tmp_path, rules, ToyTask())
         return
-    run, _ = run_with(Short, tmp_path, rules, ToyTask(), told)
-    assert told.warnings == run.history[0].warnings and "2 of 5 demonstrations are longer than" in told.warnings[0]
+    run, _ = run_with(Short, tmp_path, rules, ToyTask(), recorded)
+    assert (
+        recorded.warnings == run.history[0].warnings and "2 of 5 demonstrations are longer than" in recorded.warnings[0]
+    )
 
 
 def test_weights_that_are_no_numbers_end_the_run_and_are_not_kept(tmp_path: Path) -> None:
@@ -285,7 +289,7 @@ def test_a_share_of_the_transcripts_is_kept(tmp_path: Path, share: float, least:
     assert least <= model.kept <= most
 
 
-def test_what_fails_once_is_asked_again(tmp_path: Path) -> None:
+def test_a_question_that_fails_once_is_asked_again(tmp_path: Path) -> None:
     class FailsOnce(ToyTask):
         def __init__(self) -> None:
             super().__init__()
@@ -314,18 +318,22 @@ def test_rollouts_that_are_too_long_to_learn_from_are_counted(tmp_path: Path) ->
     task = Long()
     run = train(tmp_path, settings(max_context=512, max_steps=2), task)
     assert sum(row.rollouts_too_long for row in run.history) == sum(scenario % 2 for _, _, scenario in task.asked) > 0
-    told = [warning for row in run.history for warning in row.warnings]
-    assert all("more than max_context=512 tokens and are not trained on" in warning for warning in told) and told
+    recorded = [warning for row in run.history for warning in row.warnings]
+    assert (
+        all("more than max_context=512 tokens and are not trained on" in warning for warning in recorded) and recorded
+    )
 
 
 def test_a_validation_that_takes_most_of_the_questions_is_a_warning(tmp_path: Path) -> None:
     for questions, warnings in ((20, []), (21, ["validation holds out 21 of 40 train questions: add"])):
-        told = Told()
-        train(tmp_path / str(questions), settings(validate_every=6, validation_questions=questions), ToyTask(), told)
-        assert [warning[:50] for warning in told.warnings] == [warning[:50] for warning in warnings]
+        recorded = RecordedProgress()
+        train(
+            tmp_path / str(questions), settings(validate_every=6, validation_questions=questions), ToyTask(), recorded
+        )
+        assert [warning[:50] for warning in recorded.warnings] == [warning[:50] for warning in warnings]
 
 
-def test_what_cannot_be_validated_is_bad_input(tmp_path: Path) -> None:
+def test_a_task_without_verdicts_cannot_be_validated_by_accuracy(tmp_path: Path) -> None:
     class Unjudged(ToyTask):
         async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
             trajectory = await super().rollout(policy, scenario)

@@ -12,7 +12,7 @@ import art
 import pytest
 import toy_run
 from judge_model import JudgeModel, scores
-from toy_run import Killed, Told, ToyTask, train
+from toy_run import Killed, RecordedProgress, ToyTask, train
 from toy_run import settings as toy_settings
 
 from training.errors import BadInput
@@ -70,14 +70,14 @@ def rates(run: Any) -> list[float | None]:
 def test_the_best_checkpoint_is_the_one_that_wins_most_and_accuracy_stays_empty(
     judge: JudgeModel, tmp_path: Path
 ) -> None:
-    told = Told()
-    run = train(tmp_path, settings(judge, max_steps=5), Unlabelled(), told)
+    recorded = RecordedProgress()
+    run = train(tmp_path, settings(judge, max_steps=5), Unlabelled(), recorded)
     assert all(row.accuracy is None and row.validation_accuracy is None for row in run.history)
     assert all(row.validation_reward is None and row.validation_errors == 0 for row in run.history)
     # Checkpoint 4 of the toy's skills is the best, and better than the start.
     assert [row.phase for row in run.history[:2]] == ["untouched", "grpo"] and rates(run)[0] == 0.5
     assert run.checkpoint_of == 4 and max(rates(run)) == run.history[4].validation_win_rate > 0.5
-    assert "best checkpoint: step 4, validation win_rate" in told.reasons[0]
+    assert "best checkpoint: step 4, validation win_rate" in recorded.reasons[0]
     compared = [request["messages"][-1]["content"] for request in judge.requests]
     pairs = [text for text in compared if text.count("<trajectory id=") == 2]
     assert len(pairs) == 2 * 10 * 5, "each question after each step, in both orders"
@@ -85,7 +85,7 @@ def test_the_best_checkpoint_is_the_one_that_wins_most_and_accuracy_stays_empty(
     assert train(tmp_path, settings(judge, max_steps=5), Unlabelled()).history == run.history
 
 
-def test_a_judge_that_prefers_a_place_says_nothing(judge: JudgeModel, tmp_path: Path) -> None:
+def test_a_judge_that_prefers_a_position_gives_a_tie(judge: JudgeModel, tmp_path: Path) -> None:
     judge.reply = lambda ids, asked: scores({id: 1.0 - 0.1 * place for place, id in enumerate(ids)})
     run = train(tmp_path, settings(judge, max_steps=2), Unlabelled())
     assert rates(run) == [0.5, 0.5, 0.5]

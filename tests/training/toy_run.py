@@ -33,6 +33,7 @@ class ToyTask:
     def __init__(self, die: Any = None) -> None:
         self.demonstrated: list[int] = []
         self.asked: list[tuple[str, float, int]] = []
+        self.top_ps: set[float] = set()
         self.die = die or (lambda policy, number: False)
         self.times: Counter[tuple[str, int]] = Counter()
 
@@ -45,6 +46,7 @@ class ToyTask:
 
     async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
         self.asked.append((policy.model, policy.temperature, scenario))
+        self.top_ps.add(policy.top_p)
         if self.die(policy, len(self.asked)):
             raise Killed
         skill = SKILL[int(policy.model.partition("@")[2])]
@@ -116,11 +118,23 @@ class CountingBackend:
 Backend = TypeVar("Backend", bound=CountingBackend)
 
 
-class Told(Progress):
+class RecordedProgress(Progress):
+    """Keeps the events of a run. `stages` has the name, the total and the finished parts of each stage."""
+
     def __init__(self) -> None:
         self.rows: list[StepRecord] = []
         self.reasons: list[str] = []
         self.warnings: list[str] = []
+        self.stages: list[list[Any]] = []
+
+    def stage(self, description: str, total: int) -> None:
+        self.stages.append([description, total, 0])
+
+    def extend(self, parts: int) -> None:
+        self.stages[-1][1] += parts
+
+    def advance(self) -> None:
+        self.stages[-1][2] += 1
 
     def step(self, row: StepRecord) -> None:
         self.rows.append(row)
@@ -134,17 +148,20 @@ class Told(Progress):
 
 def settings(**changes: Any) -> TrainerSettings:
     values = {"max_steps": 6, "groups_per_step": 3, "rollouts_per_group": 4, "demonstrations": 5}
-    return TrainerSettings(**{**values, "validate_every": 0, "validation_questions": 10, **changes})
+    plain = {"probe_rollouts": None, "max_extra_groups": 0, "min_reward_std": 0.0, "learning_rate_schedule": "constant"}
+    return TrainerSettings(
+        **{**values, **plain, "scale_rewards": "group", "validate_every": 0, "validation_questions": 10, **changes}
+    )
 
 
-def train(folder: Path, rules: TrainerSettings, task: ToyTask, told: Told | None = None) -> TrainingRun:
-    return run_with(CountingBackend, folder, rules, task, told)[0]
+def train(folder: Path, rules: TrainerSettings, task: ToyTask, progress: RecordedProgress | None = None) -> TrainingRun:
+    return run_with(CountingBackend, folder, rules, task, progress)[0]
 
 
 def run_with(
-    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, told: Told | None = None
+    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, progress: RecordedProgress | None = None
 ) -> tuple[TrainingRun, Backend]:
     """A run and the backend of this kind that it was trained by."""
     model = CountingModel(folder)
     backend = kind(model)
-    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=told).run()), backend
+    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=progress).run()), backend

@@ -28,25 +28,25 @@ def bytes_per_parameter(settings: TorchEngineSettings) -> int:
 
 
 def require_memory(
-    model: str, parameters: int, settings: TorchEngineSettings, *, free: float | None, beside: float = 0.0
+    model: str, parameters: int, settings: TorchEngineSettings, *, free: float | None, reserved: float = 0.0
 ) -> float:
-    """Return the bytes that a model and everything else (`beside`) take. Raises `BadInput` if fewer are free."""
-    needed = beside + bytes_per_parameter(settings) * parameters
+    """Return the bytes that a model and everything else (`reserved`) take. Raises `BadInput` if fewer are free."""
+    needed = reserved + bytes_per_parameter(settings) * parameters
     if free is not None and free < needed:
-        raise BadInput(_too_little(model, parameters, settings, free, needed, beside))
+        raise BadInput(_too_little(model, parameters, settings, free, needed, reserved))
     return needed
 
 
 def _too_little(
-    model: str, parameters: int, settings: TorchEngineSettings, free: float, needed: float, beside: float
+    model: str, parameters: int, settings: TorchEngineSettings, free: float, needed: float, reserved: float
 ) -> str:
     line = f"{free / 1e9:.1f} GB of memory are free, and {model} needs {needed / 1e9:.1f} GB at least"
-    in_8_bits = beside + _COMPACT["int8"] * parameters
+    in_8_bits = reserved + _COMPACT["int8"] * parameters
     if in_8_bits <= free:
         return (
             f"{line}: set torch.base_weights to int8, with which it needs {in_8_bits / 1e9:.1f} GB, or free some memory"
         )
-    most_parameters = (free - beside) / bytes_per_parameter(settings)
+    most_parameters = (free - reserved) / bytes_per_parameter(settings)
     fitting = [packaged for packaged in PACKAGED_MODELS if packaged.parameters <= most_parameters]
     if not fitting:
         return f"{line}: free some memory"

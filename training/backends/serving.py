@@ -38,7 +38,7 @@ def open_policy_server(
 ) -> PolicyServer | VllmServer:
     """Start a server of `base` and `adapters`. `trained_with` holds the settings of the training; port 0 means any free port.
 
-    `warn` is told when vLLM trained the policy and cannot serve it.
+    `warn` gets a message when vLLM trained the policy and cannot serve it.
 
     Raises:
         BadInput: a folder is incomplete, an adapter does not fit the base, or vLLM does not start.

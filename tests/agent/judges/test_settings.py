@@ -11,7 +11,7 @@ from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from agent.judges.settings import JudgeSettings, open_judge
 from configs.schema import EvaluationConfig, TrainingConfig
-from environment.errors import BadInput
+from training.errors import BadInput
 
 
 @pytest.mark.parametrize("kind", [TrainingConfig, EvaluationConfig])

@@ -14,7 +14,8 @@ from question_model import OWNER, QuestionModel, good_reply, room_mails, written
 from agent.question_writing.batches import batches_of, chosen_inboxes
 from agent.question_writing.writing import WritingReport
 from environment.email_db import MailDatabase, build_database
-from environment.errors import BadInput
+from environment.errors import BadMail
+from training.errors import BadInput
 
 Write = Callable[..., WritingReport]
 PRICES = {"input_cost_per_token": 1e-4, "output_cost_per_token": 0.0}
@@ -38,7 +39,7 @@ def test_inboxes_are_the_named_or_the_largest_ones(mails: MailDatabase) -> None:
     assert chosen_inboxes(mails, (), 1) == [OWNER]
     assert chosen_inboxes(mails, (), 5) == [OWNER, "bob.ray@example.com"]
     assert chosen_inboxes(mails, ("Bob <BOB.RAY@example.com>", "bob.ray@example.com"), 1) == ["bob.ray@example.com"]
-    with pytest.raises(BadInput, match="unknown inbox 'nobody@example.com'"):
+    with pytest.raises(BadMail, match="unknown inbox 'nobody@example.com'"):
         chosen_inboxes(mails, ("nobody@example.com",), 1)
 
 

@@ -14,10 +14,10 @@ import pytest
 from raw_mails import raw_mail
 
 from environment.email_db import build_database
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
-from environment.sources.detection import mail_source, source_files
+from environment.sources.detection import files_of, mail_source
 
 FILES = {
     "allen-p/_sent_mail/1.": raw_mail(1),
@@ -154,7 +154,7 @@ def test_members_with_unsafe_names_and_links_are_reported_and_nothing_is_unpacke
 
 
 def one_line_of(source: Path) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadMail) as caught:
         build_database(mail_source(str(source)), source.parent / "built" / "mails.sqlite")
     assert "\n" not in str(caught.value) and str(source) in str(caught.value)
     assert not list(source.parent.glob("built/*"))
@@ -202,14 +202,14 @@ def test_an_invalid_source_is_a_one_line_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         assert words in one_line_of(tmp_path / name), name
     assert "there is no file" in one_line_of(tmp_path / "absent.mbox")
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadMail, match="cannot be read"):
         mail_source("x" * 5_000)
 
 
 def test_files_of_a_source(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "maildir", FILES)
-    assert [os.path.relpath(path, root) for path in source_files(str(root))] == list(FILES)
-    assert list(source_files(str(root / "allen-p/inbox/2."))) == [str(root / "allen-p/inbox/2.")]
+    assert [os.path.relpath(path, root) for path in files_of(str(root))] == list(FILES)
+    assert list(files_of(str(root / "allen-p/inbox/2."))) == [str(root / "allen-p/inbox/2.")]
     (root / "train.parquet").touch()
-    assert list(source_files(str(root))) == [str(root / "train.parquet")]
-    assert list(source_files("someone/mails")) == list(source_files("x" * 5_000)) == []
+    assert list(files_of(str(root))) == [str(root / "train.parquet")]
+    assert list(files_of("someone/mails")) == list(files_of("x" * 5_000)) == []

@@ -26,7 +26,7 @@ LINES = st.sampled_from(["From here on", "From: nobody", "Subject: no header", "
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.lists(LINES).map("\n".join), min_size=1, max_size=6))
-def test_what_the_standard_library_writes_is_read_back(tmp_path: Path, texts: list[str]) -> None:
+def test_mails_written_by_the_standard_library_are_read_back(tmp_path: Path, texts: list[str]) -> None:
     path = tmp_path / "export.mbox"
     path.unlink(missing_ok=True)
     written = mailbox.mbox(path)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from environment.email_db import build_database
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.models import Email
 from environment.sources.parquet import has_split, parquet_emails, parquet_questions
 
@@ -131,13 +131,13 @@ def test_questions_and_their_splits(tmp_path: Path) -> None:
 
 
 def one_line_of(*arguments: Any) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadMail) as caught:
         list(parquet_questions(*arguments) if arguments[1:] else parquet_emails(*arguments))
     assert len(str(caught.value).splitlines()) == 1
     return str(caught.value)
 
 
-def test_what_is_wrong_with_a_source_is_said_in_one_line(tmp_path: Path) -> None:
+def test_problems_of_a_source_are_one_line(tmp_path: Path) -> None:
     assert "'data/enron/emails' does not exist" in one_line_of("data/enron/emails")
     assert "does not exist" in one_line_of("")
     (tmp_path / "empty").mkdir()
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_source_is_said_in_one_line(tmp_path: Path) -> None
     assert "column 'message_ids'" in one_line_of(wrong, "train")
 
 
-def test_a_file_cut_in_the_middle_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_truncated_file_is_one_line(tmp_path: Path) -> None:
     path = write(tmp_path / "train.parquet", [ROW | {"body": f"{n} " * 200} for n in range(3_000)], EMAIL_SCHEMA)
     content = bytearray(path.read_bytes())
     content[1_000 : len(content) // 2] = b"\xff" * (len(content) // 2 - 1_000)
@@ -164,7 +164,7 @@ def test_a_file_cut_in_the_middle_is_said_in_one_line(tmp_path: Path) -> None:
     assert "cannot be read to its end" in one_line_of(path)
 
 
-def test_a_hub_dataset_is_streamed_and_its_absence_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_dataset_is_streamed_and_a_missing_one_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(name: str, **options: object) -> list[dict[str, Any]]:
         assert (name, options) == ("someone/mails", {"split": "train", "streaming": True})
         return rows

@@ -152,7 +152,7 @@ def test_the_text_among_the_parts() -> None:
         ("a < b and <unknown>c</unknown>", "a < b and c"),
     ],
 )
-def test_html_becomes_what_a_reader_sees(html: str, expected: str) -> None:
+def test_html_becomes_the_text_that_a_reader_sees(html: str, expected: str) -> None:
     assert html_to_text(html) == expected
 
 

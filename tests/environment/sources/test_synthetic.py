@@ -17,7 +17,7 @@ from generated_company import NAME_FORM, Company, check_answerable, entity_of, t
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from environment.errors import BadInput
+from environment.errors import BadMail
 from environment.sources.synthetic import mails_needed, synthetic_company
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,7 +167,7 @@ def test_any_seed_and_size(seed: int, train: int, test: int, questions: int, spa
     ],
 )
 def test_impossible_sizes_are_refused(sizes: dict[str, int], named: str) -> None:
-    with pytest.raises(BadInput, match=named):
+    with pytest.raises(BadMail, match=named):
         synthetic_company(**sizes)
 
 

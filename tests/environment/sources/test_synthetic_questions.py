@@ -68,7 +68,7 @@ def test_no_question_names_its_owner(company: Company) -> None:
         assert "@" not in scenario.question
 
 
-def test_namesakes_are_told_apart_by_department(company: Company) -> None:
+def test_namesakes_differ_by_department(company: Company) -> None:
     for address in {s.inbox_address for s in company.scenarios}:
         asked = [entity_of(s) for s in company.scenarios if s.inbox_address == address and s.kind == "phone"]
         pair = [entity.partition(" in ") for entity in asked if " in " in entity]

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from docker_daemon import require_bubblewrap
 from scripted_policy import ScriptedPolicy
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.checking import require_checked
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.patterns import HELD_OUT, NAMES, PATTERNS
 from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, play
@@ -17,7 +19,7 @@ from tasks.coding.rewards import Result, all_tests, partial_tests, reward_functi
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
-from tasks.coding.task import CodingTask, _openai_client, require_checked
+from tasks.coding.task import CodingTask, _openai_client
 from training.errors import BadInput
 
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
@@ -25,6 +27,7 @@ SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
+    require_bubblewrap()
     with sandbox_service(None, capacity=8) as url:
         yield url
 
@@ -92,9 +95,9 @@ def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
 def test_output_is_told_and_the_oldest_is_shortened_when_the_context_is_full(url: str) -> None:
     cells = ["print('x' * 1500)", "1 / 0", "import os; os._exit(3)", "'still here'", *SCENARIOS[0].oracle_cells()]
     run = episode(url, cells, max_repl_steps=6, max_context_tokens=800)
-    told = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
-    assert told[0] == SHORTENED and run.shortened >= 1
-    assert "ZeroDivisionError" in told[1] and "exited with code 3" in told[2] and "still here" in told[3]
+    recorded = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
+    assert recorded[0] == SHORTENED and run.shortened >= 1
+    assert "ZeroDivisionError" in recorded[1] and "exited with code 3" in recorded[2] and "still here" in recorded[3]
     assert run.correct
 
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from docker_daemon import require_bubblewrap
 from hostile_programs import PROGRAMS
 from ports import free_port
 from test_hostile_programs import descendants
@@ -56,6 +57,7 @@ class KillsTheService:
 
 
 def test_a_killed_service_is_an_error_and_leaves_nothing_and_the_next_one_is_waited_for() -> None:
+    require_bubblewrap()
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     first = start(port)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from coding_training import POINTS, VariedCoding, train, train_until_killed
 from docker_daemon import require_bubblewrap
@@ -21,9 +19,10 @@ from ports import free_port
 from test_kubernetes import HOST, host_template, namespace  # noqa: F401 (a fixture)
 from test_sandbox_lost import wait_for
 from tiny_models import save_tiny_model
-from toy_run import Told
+from toy_run import RecordedProgress
 
 from steps.coding.sandbox_service import sandbox_service
+from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.sandbox_client import SandboxClient
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, is_intact, read_history
 
@@ -86,58 +85,47 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(
     assert killed.exitcode == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == (0 if point == "warm start" else 2)
-    told = Told()
-    run = train(tmp_path, base, url, told)
+    recorded = RecordedProgress()
+    run = train(tmp_path, base, url, recorded)
     assert history(tmp_path)[: len(before)] == before and run.resumed_from == (before[-1].step if before else None)
-    assert len(told.rows) == STEPS + 1 - len(before) and told.warnings == []
+    assert len(recorded.rows) == STEPS + 1 - len(before) and recorded.warnings == []
     require_whole(tmp_path, whole)
 
 
-@contextlib.contextmanager
-def service(port: int, *words: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A sandbox service, in a list to which later ones of the same port are added."""
-    started = [subprocess.Popen([sys.executable, "-m", "sandbox", "--port", str(port), *words], cwd=ROOT)]
-    try:
-        wait_for(f"http://127.0.0.1:{port}", started[0])
-        yield started
-    finally:
-        for each in started:
-            each.terminate()
-            each.wait()
+def kill_service(url: str) -> None:
+    """Kill the process that a training has started as its sandbox."""
+    port = url.rpartition(":")[2]
+    [process] = [child for child in psutil.Process().children() if port in child.cmdline()]
+    process.kill()
 
 
 @pytest.mark.slow
 def test_a_sandbox_that_is_killed_in_the_middle_of_a_step_costs_no_rollout(
     base: Path, whole: list[StepRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    port, cells, lost = free_port(), 0, 0
+    cells = lost = 0
     execute, rollout = SandboxClient.execute, VariedCoding.rollout
-    with service(port) as services:
 
-        def again() -> None:
-            services.append(subprocess.Popen([sys.executable, "-m", "sandbox", "--port", str(port)], cwd=ROOT))
+    async def killing(client: SandboxClient, workspace: str, code: str) -> dict[str, Any]:
+        nonlocal cells
+        cells += 1
+        if cells == 5:  # the first cell of the second step, whose three episodes are under way
+            kill_service(client.base_url)
+        return await execute(client, workspace, code)
 
-        async def killing(client: SandboxClient, workspace: str, code: str) -> dict[str, Any]:
-            nonlocal cells
-            cells += 1
-            if cells == 5:  # the first cell of the second step, whose three episodes are under way
-                services[0].kill()
-                services[0].wait()
-                threading.Timer(1.0, again).start()
-            return await execute(client, workspace, code)
+    async def counting(task: VariedCoding, *arguments: Any) -> Any:
+        nonlocal lost
+        try:
+            return await rollout(task, *arguments)
+        except SandboxUnavailable:
+            lost += 1
+            raise
 
-        async def counting(task: VariedCoding, *arguments: Any) -> Any:
-            nonlocal lost
-            try:
-                return await rollout(task, *arguments)
-            except Exception:
-                lost += 1
-                raise
-
-        monkeypatch.setattr(SandboxClient, "execute", killing)
-        monkeypatch.setattr(VariedCoding, "rollout", counting)
-        train(tmp_path, base, f"http://127.0.0.1:{port}")
-    assert len(services) == 2 and lost >= 1
+    monkeypatch.setattr(SandboxClient, "execute", killing)
+    monkeypatch.setattr(VariedCoding, "rollout", counting)
+    with sandbox_service(None, capacity=8) as url:
+        train(tmp_path, base, url)
+    assert lost >= 1
     require_whole(tmp_path, whole)
 
 
@@ -147,10 +135,22 @@ def test_a_training_step_with_pods_as_sandboxes(base: Path, namespace: str, tmp_
     port = free_port()
     words = ["runner=kubernetes", f"namespace={namespace}", f"pod_template={host_template(tmp_path)}", f"image={HOST}"]
     words += ["limits.wall_seconds=60", "limits.cpu_seconds=30", "start_seconds=300"]
-    with service(port, *(part for word in words for part in ("--set", word))):
+    command = [
+        sys.executable,
+        "-m",
+        "sandbox",
+        "--port",
+        str(port),
+        *(part for word in words for part in ("--set", word)),
+    ]
+    started = subprocess.Popen(command, cwd=ROOT)
+    try:
+        wait_for(f"http://127.0.0.1:{port}", started)
         train(tmp_path / "run", base, f"http://127.0.0.1:{port}", max_steps=1)
-        rows = history(tmp_path / "run")
-        assert [(row.step, row.rollout_errors) for row in rows] == [(0, 0), (1, 0)] and rows[1].groups_trained == 1
-        assert os.environ["KUBECONFIG"]
+    finally:
+        started.terminate()
+        started.wait()
+    rows = history(tmp_path / "run")
+    assert [(row.step, row.rollout_errors) for row in rows] == [(0, 0), (1, 0)] and rows[1].groups_trained == 1
     left = k8s.CoreV1Api().list_namespaced_pod(namespace).items
     assert all(pod.metadata.deletion_timestamp for pod in left), "the service leaves pods behind"

@@ -19,4 +19,5 @@ def good(*facts: str) -> EmailCheck:
         asks=True,
         words=20,
         addresses_judge=False,
+        quotes_rubric=False,
     )

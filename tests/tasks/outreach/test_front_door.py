@@ -22,6 +22,7 @@ from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
         (settings(experiment="../outside"), "experiment='../outside'"),
         (settings(max_steps_off_policy=1), "set it to 0"),
         (settings(max_neighbours=0), "allowed: >= 1"),
+        (settings(train_prospects=2), "validation_questions=2 leaves nothing to train on"),
     ],
 )
 def test_bad_input_is_one_line(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

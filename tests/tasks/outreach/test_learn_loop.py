@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from good_email import good
 from outreach_model import OutreachModel, called, without_backend
 from scripted_policy import ScriptedPolicy
-from toy_run import CountingBackend, Killed, Told
+from toy_run import CountingBackend, Killed, RecordedProgress
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.evaluation import write_to_all
-from tasks.outreach.events import EventStore
-from tasks.outreach.feedback import SimulatedProspects
+from tasks.outreach.events import EventStore, RecordedFeedback
+from tasks.outreach.feedback import MEAN_REPLY_RATE, SimulatedProspects
 from tasks.outreach.loop import LearnLoop
 from tasks.outreach.node_scores import NodeScores, SentEmail
 from tasks.outreach.results import BASELINE, EMAILS, FINAL, STATE
@@ -26,6 +27,7 @@ from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.tools import CONTEXT, FINALIZE, PROPOSE, OutreachTools
 from tasks.outreach.webhook import Outbox
+from tasks.outreach.written import WrittenEmail, logged_choices
 from training.errors import BadInput
 from training.progress import NoProgress, Progress
 from training.settings import TrainerSettings
@@ -35,6 +37,9 @@ GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
 RULES = TrainerSettings(
     max_steps=3,
     groups_per_step=2,
+    max_extra_groups=0,
+    probe_rollouts=None,
+    min_reward_std=0.0,
     rollouts_per_group=4,
     demonstrations=4,
     validate_every=1,
@@ -75,7 +80,7 @@ def test_a_policys_server_that_does_nothing_is_an_error(slow_policy: ScriptedPol
 def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are_no_result(
     model: OutreachModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, told = open_task(), list[str]()
+    task, recorded = open_task(), list[str]()
     played, failing = 0, {0}
     rollout = task.rollout
 
@@ -87,15 +92,15 @@ def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are
         return await rollout(*arguments)
 
     monkeypatch.setattr(task, "rollout", may_fail)
-    assert len(asyncio.run(write_to_all(task, model.policy, 1, 1, told.append))) == 4 and told == []
+    assert len(asyncio.run(write_to_all(task, model.policy, 1, 1, recorded.append))) == 4 and recorded == []
     played, failing = 0, {0, 60}
-    written = asyncio.run(write_to_all(task, model.policy, 15, 1, told.append))
-    assert len(written) == 59 and told == [
+    written = asyncio.run(write_to_all(task, model.policy, 15, 1, recorded.append))
+    assert len(written) == 59 and recorded == [
         "held-out prospects (scripted): 1 rollouts failed (1 TimeoutError: the policy server made no progress)"
     ]
     played, failing = 0, {0, 4}
     with pytest.raises(BadInput, match=r"1 rollouts failed \(1 TimeoutError: .*\), more than 2% of 4"):
-        asyncio.run(write_to_all(task, model.policy, 1, 1, told.append))
+        asyncio.run(write_to_all(task, model.policy, 1, 1, recorded.append))
 
 
 def open_loop(
@@ -110,7 +115,7 @@ def run(loop: LearnLoop) -> Any:
     return asyncio.run(loop.run(base_model="none", settings=RULES, max_tokens=96))
 
 
-def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel) -> None:
+def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel, tmp_path: Path) -> None:
     task = open_task()
     rollout = asyncio.run(task.rollout(model.policy, SCENARIOS[0]))
     [fact] = json.loads(rollout.metadata["facts"])
@@ -118,6 +123,15 @@ def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel) -> None:
     assert rollout.metrics["expected_reply_rate"] == pytest.approx(expected)
     assert rollout.reward == 1.0 and rollout.metrics["turns"] == 3
     assert rollout.metadata["first_fact"] in json.loads(rollout.metadata["options"])
+    email = WrittenEmail.of(rollout)
+    assert email.sends == 200 and email.options_of == SCENARIOS[0].seeds[0]
+    [choice] = logged_choices([email], task, task.scores, explore=False)
+    assert choice.rates is not None and set(choice.rates) == {f.id for f in GRAPH.facts_of(SCENARIOS[0].seeds[0])}
+    assert choice.rates[fact] == pytest.approx(expected) and len(set(choice.rates.values())) > 1
+    assert logged_choices([email.model_copy(update={"first_fact": None})], task, task.scores, explore=False) == []
+    task.feedback = RecordedFeedback(EventStore(tmp_path / "feedback.sqlite"))
+    [without_truth] = logged_choices([email], task, task.scores, explore=False)
+    assert without_truth.rates is None
     assert f"Hi {SCENARIOS[0].prospect.first_name}" in rollout.metadata["body"]
 
 
@@ -132,6 +146,7 @@ def test_a_rollout_without_an_email_gets_no_reply(model: OutreachModel, reply: d
     model.answer = lambda request: reply  # type: ignore[method-assign]
     rollout = asyncio.run(open_task().rollout(model.policy, SCENARIOS[0]))
     assert rollout.metadata["outcome"] == outcome and rollout.metadata["body"] is None
+    assert WrittenEmail.of(rollout).sends == 0
     assert (rollout.metrics["reply_rate"], rollout.metrics["expected_reply_rate"], rollout.reward) == (
         0,
         0,
@@ -166,7 +181,7 @@ def test_a_run_leaves_a_folder_per_iteration(
     model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
-    console = Told()
+    console = RecordedProgress()
     loop = open_loop(tmp_path, progress=console)
     run(loop)
     assert console.reasons == ["max_steps=3 reached; the policy of the last iteration is kept"]
@@ -183,6 +198,40 @@ def test_a_run_leaves_a_folder_per_iteration(
     assert json.loads((loop.folder / STATE).read_text())["state"] == "finished"
     baseline, final = (json.loads((loop.folder / name).read_text()) for name in (BASELINE, FINAL))
     assert [email["scenario"] for email in baseline] == [email["scenario"] for email in final] and len(baseline) == 2
+
+
+class Replying(Progress):
+    """After iteration 1, every e-mail about one fact gets a reply."""
+
+    def __init__(self, store: EventStore, folder: Path) -> None:
+        self.store, self.folder, self.liked = store, folder, ""
+
+    def rollouts(self, groups: Any, *, split: str, step: int) -> None:
+        if split == "train" and step == 1:
+            emails = json.loads((self.folder / "iterations" / "0001" / EMAILS).read_text())
+            self.liked = emails[0]["facts"][0]
+            for email in emails:
+                self.store.record(email["message_id"], "replied" if self.liked in email["facts"] else "opened")
+
+
+def test_recorded_feedback_counts_from_the_next_iteration_on(
+    model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
+    task, store = open_task(feedback="recorded"), EventStore(tmp_path / "feedback.sqlite")
+    task.feedback = RecordedFeedback(store)
+    replying = Replying(store, tmp_path / "run")
+    loop = open_loop(tmp_path, task, progress=replying)
+    run(loop)
+    rates: dict[int, dict[str, float]] = {
+        iteration: {email.facts[0]: email.reply_rate for email in loop.emails(iteration)} for iteration in (1, 2, 3)
+    }
+    assert all(rate == pytest.approx(MEAN_REPLY_RATE) for rate in rates[1].values())
+    later = [(fact, rate) for iteration in (2, 3) for fact, rate in rates[iteration].items()]
+    assert all((rate > MEAN_REPLY_RATE) == (fact == replying.liked) for fact, rate in later if fact in rates[1])
+    assert any(fact in rates[1] for fact, _ in later)
+    assert task.feedback.send(SCENARIOS[0], good(replying.liked), 200, "next").reply_rate > MEAN_REPLY_RATE
+    assert all(metrics.expected_reply_rate is None for metrics in loop.metrics())
 
 
 class DiesOnStep(Progress):

@@ -64,9 +64,17 @@ def test_the_doubly_robust_estimate_is_nearer_to_the_truth_than_ips() -> None:
 
 def test_the_logged_policy_itself_has_full_effective_sample_size() -> None:
     choices, _, _ = logged(1, 100)
+    [one, *rest] = choices
     same = [{choice.fact: choice.probability} for choice in choices]
     found = estimate(choices, same)
     assert found is not None
     assert found.effective_sample_size == pytest.approx(100)
+    assert found.truth is None and found.logged == pytest.approx(fmean(choice.reply_rate for choice in choices))
+    with_rates = one.model_copy(update={"rates": dict.fromkeys(one.options, 0.25)})
+    whole = {option: 1 / len(one.options) for option in one.options}
+    known = estimate([with_rates], [whole])
+    assert known is not None and known.truth == pytest.approx(0.25)
+    mixed = estimate([with_rates, *rest[:1]], [whole, same[1]])
+    assert mixed is not None and mixed.truth is None
     assert found.ips == pytest.approx(fmean(choice.reply_rate for choice in choices))
     assert estimate([], []) is None

@@ -2,56 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import threading
+import socket
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
+from webhook_receiver import SECRET_VALUE, Receiver
 
-from tasks.outreach.webhook import SECRET, SIGNATURE, Outbox, require_webhook, signature
+from tasks.outreach.webhook import SECRET, Outbox, _PublicConnection, require_webhook
 from training.errors import BadInput
-
-
-class Receiver(ThreadingHTTPServer):
-    """Refuses as often as `refusals` says, then accepts."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.refusals = 0
-        self.received: list[tuple[dict[str, Any], bool]] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Receiver
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.server.refusals:
-            self.server.refusals -= 1
-            self.send_response(503)
-        else:
-            self.server.received.append((json.loads(body), self.headers[SIGNATURE] == signature(body, "secret")))
-            self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    monkeypatch.setenv(SECRET, "secret")
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    monkeypatch.setenv(SECRET, SECRET_VALUE)
+    with Receiver.listening() as server:
+        yield server
 
 
 def test_refused_notices_are_retried_in_order_and_delivered_signed(receiver: Receiver, tmp_path: Path) -> None:
@@ -91,6 +57,27 @@ def test_private_addresses_need_to_be_allowed(monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(BadInput, match="private address"):
         require_webhook(url, private=False)
     require_webhook(url, private=True)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_name_that_turns_private_after_the_check_receives_nothing(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    port, resolve, asked = receiver.server_address[1], socket.getaddrinfo, list[str]()
+
+    def rebinding(host: str, at: object, *rest: object, **named: object) -> object:
+        asked.append(host)
+        public = at is None  # as the check asks
+        return resolve("93.184.216.34" if public else "127.0.0.1", at, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    outbox = Outbox(tmp_path, f"{scheme}://hook.example:{port}/")
+    assert outbox._send(b"{}") is False
+    assert asked.count("hook.example") == 2 and receiver.received == []
+    with pytest.raises(ConnectionRefusedError, match=r"private address 127\.0\.0\.1"):
+        _PublicConnection("hook.example", port).connect()
 
 
 def test_a_webhook_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:

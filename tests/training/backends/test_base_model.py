@@ -145,7 +145,7 @@ def _model_folder(folder: Path, weights: dict[str, bytes]) -> Path:
     return folder
 
 
-def test_what_is_on_this_machine_is_found_without_fetching_anything(
+def test_a_model_on_this_machine_is_found_without_fetching(
     tmp_path: Path, known_weights: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub

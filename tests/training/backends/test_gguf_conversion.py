@@ -59,7 +59,7 @@ def test_head_equal_to_the_embeddings_is_kept_once(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "converted" / "config.json").read_text())["tie_word_embeddings"] is True
 
 
-def test_local_file_is_converted_once_with_its_own_template(quantised: Path, tmp_path: Path) -> None:
+def test_a_local_file_is_converted_once_with_its_own_template(quantised: Path, tmp_path: Path) -> None:
     stages: list[str] = []
     files = resolve_base_model(str(quantised), tmp_path / "models", progress=stages.append)
     assert stages and resolve_base_model(str(quantised), tmp_path / "models") == files

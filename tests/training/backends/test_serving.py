@@ -83,16 +83,16 @@ def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(t
 def test_without_it_ours_answers(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     models = tmp_path / "base-1", {"trained": checkpoint.path}
-    told: list[str] = []
-    with open_policy_server(*models, {"backend": "local"}, warn=told.append) as server:
+    recorded: list[str] = []
+    with open_policy_server(*models, {"backend": "local"}, warn=recorded.append) as server:
         assert isinstance(server, PolicyServer), "vLLM is not installed"
     install(runtime, "")
     monkeypatch.setattr(serving, "_gpu_here", lambda: False)
-    with open_policy_server(*models, {"backend": "local"}, warn=told.append) as server:
+    with open_policy_server(*models, {"backend": "local"}, warn=recorded.append) as server:
         assert isinstance(server, PolicyServer), "there is no GPU"
-    with open_policy_server(*models, {"backend": "torch"}, warn=told.append):
+    with open_policy_server(*models, {"backend": "torch"}, warn=recorded.append):
         pass
-    assert ["no vLLM here" in told[0], "no GPU here" in told[1], len(told)] == [True, True, 2]
+    assert ["no vLLM here" in recorded[0], "no GPU here" in recorded[1], len(recorded)] == [True, True, 2]
 
 
 def test_a_start_that_fails_is_one_line(tmp_path: Path, runtime: Path) -> None:

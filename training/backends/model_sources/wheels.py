@@ -135,7 +135,7 @@ both are kept: logits are those of llama.cpp with the same file."""
 
 
 def is_packaged(base_model: str) -> bool:
-    """Tell if `base_model` names a wheel or a package."""
+    """Return whether `base_model` names a wheel or a package."""
     return base_model.endswith(".whl") or "==" in base_model
 
 

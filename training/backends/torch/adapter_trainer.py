@@ -112,13 +112,19 @@ class AdapterTrainer:
             self.adapter = network.load_adapter(checkpoint)
         for matrix in self.adapter.parameters():
             matrix.requires_grad_(True)
-        self._optimizer = torch.optim.AdamW(self.adapter.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=0.0)
+        a, b = self.adapter.factors()
+        groups = [{"params": a, "rate": 1.0}, {"params": b, "rate": settings.lora_plus_ratio}]
+        self._optimizer = torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.99), weight_decay=0.0)
         self._mode: Mode | None = None
         state_file = checkpoint / OPTIMIZER_FILE if checkpoint else None
         if state_file and state_file.is_file():
             state = torch.load(state_file, map_location=network.device, weights_only=True)
-            self._mode = state["mode"]
-            self._optimizer.load_state_dict(state["optimizer"])
+            # The state of another version, with all matrices in one group, does not fit and is left out.
+            if len(state["optimizer"]["param_groups"]) == len(groups):
+                self._mode = state["mode"]
+                self._optimizer.load_state_dict(state["optimizer"])
+                for group, configured in zip(self._optimizer.param_groups, groups, strict=True):
+                    group["rate"] = configured["rate"]
 
     def save(self, folder: Path) -> None:
         """Write adapter and optimizer to `folder` atomically."""
@@ -225,7 +231,7 @@ class AdapterTrainer:
         parameters = self.adapter.parameters()
         grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm)
         for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+            group["lr"] = learning_rate * group["rate"]
             group["weight_decay"] = _WEIGHT_DECAY[mode]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

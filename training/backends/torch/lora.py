@@ -36,6 +36,11 @@ class LoraAdapter:
         """Return all matrices, in a fixed order."""
         return [matrix for name in sorted(self.matrices) for matrix in self.matrices[name]]
 
+    def factors(self) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return all matrices a and all matrices b, in the order of `parameters`."""
+        pairs = [self.matrices[name] for name in sorted(self.matrices)]
+        return [a for a, _ in pairs], [b for _, b in pairs]
+
     def layers(self) -> list[int]:
         """Return the adapted layers, ascending."""
         return sorted({layer_index(name) for name in self.matrices})

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+_LARGEST = 64
+"""Tokens of a row that `_nucleus` looks at first."""
+
 
 def sample(
     logits: torch.Tensor, temperatures: Sequence[float], top_ps: Sequence[float], uniforms: torch.Tensor
@@ -22,9 +25,10 @@ def sample(
         rows = logits if len(drawn) == len(temperatures) else logits[drawn]
         scale = torch.tensor([temperatures[i] for i in drawn], device=logits.device)
         probabilities = torch.softmax(rows / scale[:, None], -1)
-        for row, i in enumerate(drawn):
-            if top_ps[i] < 1:
-                probabilities[row] = _nucleus(probabilities[row], top_ps[i])
+        cut = [row for row, i in enumerate(drawn) if top_ps[i] < 1]
+        if cut:
+            limits = torch.tensor([top_ps[drawn[row]] for row in cut], device=logits.device)
+            probabilities[cut] = _nucleus(probabilities[cut], limits)
         cumulative = probabilities.cumsum(-1)
         targets = uniforms[drawn].to(cumulative) * cumulative[:, -1]
         picks = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]
@@ -35,9 +39,19 @@ def sample(
     return chosen.tolist(), logprobs.tolist()
 
 
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    ordered, order = probabilities.sort(descending=True)
-    keep = ordered.cumsum(0) - ordered < top_p
+def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
+    """Return `probabilities` [rows, vocabulary] without the tokens beyond the smallest sets that reach `top_ps` [rows].
+
+    Nearly every set is small, so only rows whose `_LARGEST` tokens do not reach their limit are sorted whole.
+    """
+    size = min(_LARGEST, probabilities.shape[1])
+    ordered, order = probabilities.topk(size, -1)
     kept = torch.zeros_like(probabilities)
-    kept[order[keep]] = ordered[keep]
+    kept.scatter_(1, order, torch.where(ordered.cumsum(-1) - ordered < top_ps[:, None], ordered, 0.0))
+    if size < probabilities.shape[1]:
+        for row in (ordered.sum(-1) < top_ps).nonzero()[:, 0].tolist():
+            ordered_row, order_row = probabilities[row].sort(descending=True)
+            within = ordered_row.cumsum(0) - ordered_row < top_ps[row]
+            kept[row].zero_()
+            kept[row, order_row[within]] = ordered_row[within]
     return kept

@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field
 class TorchEngineSettings(BaseModel):
     """Speed and memory of the torch backend. The defaults suit a model of 135M parameters on two CPU cores."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     device: str = "auto"
     """`auto` takes CUDA when there is one; otherwise a torch device such as `cpu` or `cuda:1`."""
     lora_alpha: float = Field(default=32.0, gt=0)
+    """The adapter's output is scaled by `lora_alpha` / `lora_rank`."""
 
     # Memory and speed.
     threads: int | None = Field(default=None, ge=1)
@@ -40,6 +41,9 @@ class TorchEngineSettings(BaseModel):
     """Tokens whose activations a backward pass keeps, which bounds its memory. Larger passes recompute their lower layers.
     `None` means 896 with products in float32 and 2,048 in bfloat16, where each token needs half the memory."""
 
+    lora_plus_ratio: float = Field(default=8.0, ge=1, le=64)
+    """Learning rate of the adapter's matrices B as a multiple of the configured one, which the matrices A have (LoRA+,
+    Hayou et al. 2024). B starts at zero and needs larger steps than A."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradients are clipped to this norm before the optimizer's step (AdamW)."""
 

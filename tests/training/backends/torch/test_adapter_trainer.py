@@ -264,6 +264,29 @@ def test_a_saved_trainer_continues_as_if_never_stopped(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["0001", "0002"]
 
 
+def test_b_moves_by_a_multiple_of_the_rate_of_a(network: PolicyNetwork, settings: TorchSettings) -> None:
+    def largest_steps(ratio: float) -> tuple[float, float]:
+        trainer = AdapterTrainer(network, settings.model_copy(update={"lora_plus_ratio": ratio}), None)
+        before = [matrix.detach().clone() for matrix in trainer.adapter.parameters()]
+        for matrix in trainer.adapter.parameters():
+            matrix.grad = torch.ones_like(matrix)
+        trainer._apply(1e-3, "sft")
+        moved = [float((m - b).abs().max()) for m, b in zip(trainer.adapter.parameters(), before, strict=True)]
+        return max(moved[::2]), max(moved[1::2])
+
+    # The first step of Adam moves every weight by the full rate.
+    assert largest_steps(1.0) == pytest.approx((1e-3, 1e-3), rel=1e-3)
+    assert largest_steps(8.0) == pytest.approx((1e-3, 8e-3), rel=1e-3)
+
+
+def test_the_ratio_is_the_settings_also_after_a_resume(
+    network: PolicyNetwork, settings: TorchSettings, tmp_path: Path
+) -> None:
+    AdapterTrainer(network, settings.model_copy(update={"lora_plus_ratio": 8.0}), None).save(tmp_path / "0001")
+    resumed = AdapterTrainer(network, settings.model_copy(update={"lora_plus_ratio": 2.0}), tmp_path / "0001")
+    assert [group["rate"] for group in resumed._optimizer.param_groups] == [1.0, 2.0]
+
+
 def test_a_long_conversation_is_recorded_in_part(network: PolicyNetwork, trainer: AdapterTrainer) -> None:
     sample = as_sample(np.random.default_rng(0).integers(3, 300, 200).tolist(), np.random.default_rng(0))
     kept = {}

@@ -189,11 +189,11 @@ def test_repeated_replies_take_fewer_steps(model_dir: Path, engine: Engine) -> N
 
 
 def test_counters_are_updated_before_on_token(engine: Engine) -> None:
-    told: list[int] = []
+    recorded: list[int] = []
     future = engine.submit(prompts(1, shared=10)[0], SamplingParams(max_tokens=40, seed=1))
-    future.add_done_callback(lambda _: told.append(engine.counters["sampled_tokens"]))
+    future.add_done_callback(lambda _: recorded.append(engine.counters["sampled_tokens"]))
     future.result(60)
-    assert engine.run_exclusive(lambda: told) == [40]
+    assert engine.run_exclusive(lambda: recorded) == [40]
 
 
 @pytest.mark.parametrize("wrong", [1, 2, 3, 5, 100])
@@ -221,10 +221,10 @@ def test_wrong_guesses_change_nothing(
     few = np.zeros(network.config.vocab_size, bool)
     few[10:20] = True
     restricted = engine.submit(others[0], SamplingParams(max_tokens=12, seed=2), allowed=lambda _: few)
-    told: list[int] = []
+    recorded: list[int] = []
     beside = [engine.submit(other, SamplingParams(max_tokens=20, seed=i)) for i, other in enumerate(others)]
-    again = engine.submit(prompt, params, on_token=lambda token, _: told.append(token)).result(60)
-    assert again.token_ids == told == reply.token_ids
+    again = engine.submit(prompt, params, on_token=lambda token, _: recorded.append(token)).result(60)
+    assert again.token_ids == recorded == reply.token_ids
     check(model_dir, prompt, again)
     for other, future in zip(others, beside, strict=True):
         check(model_dir, other, future.result(60))

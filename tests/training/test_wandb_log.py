@@ -11,10 +11,10 @@ import pytest
 from training.experiment import Experiment
 from training.history import StepRecord
 from training.progress import Progress
-from training.tracking import is_tracked, tracked
+from training.wandb_log import logs_to_wandb, with_wandb
 
 
-class Told(Progress):
+class RecordedProgress(Progress):
     def __init__(self) -> None:
         self.rows: list[StepRecord] = []
 
@@ -35,13 +35,13 @@ EXPERIMENT = Experiment(
 
 def test_offline_rows_are_in_the_runs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    told = Told()
-    with tracked(told, EXPERIMENT, tmp_path) as progress:
+    recorded = RecordedProgress()
+    with with_wandb(recorded, EXPERIMENT, tmp_path) as progress:
         for step in (1, 2):
             progress.step(
                 StepRecord(step=step, phase="grpo", checkpoint_step=step, seconds=1.0, reward=0.123456 * step)
             )
-    assert [row.step for row in told.rows] == [1, 2]
+    assert [row.step for row in recorded.rows] == [1, 2]
 
     [file] = tmp_path.rglob("*.wandb")
     assert "r0123456789" in file.name
@@ -63,11 +63,11 @@ def test_offline_rows_are_in_the_runs_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_without_a_key_nothing_is_tracked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    told = Told()
+    recorded = RecordedProgress()
     for mode in ("disabled", "online"):
         monkeypatch.setenv("WANDB_MODE", mode)
-        assert not is_tracked()
-        with tracked(told, EXPERIMENT, tmp_path) as progress:
-            assert progress is told
+        assert not logs_to_wandb()
+        with with_wandb(recorded, EXPERIMENT, tmp_path) as progress:
+            assert progress is recorded
     monkeypatch.setenv("WANDB_API_KEY", "mine")
-    assert is_tracked()
+    assert logs_to_wandb()

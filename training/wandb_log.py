@@ -13,19 +13,19 @@ from training.history import StepRecord
 from training.progress import ForwardedProgress, Progress
 
 
-def is_tracked() -> bool:
+def logs_to_wandb() -> bool:
     """Return whether the environment asks for Weights & Biases."""
     mode = os.environ.get("WANDB_MODE", "online")
     return mode == "offline" or (mode == "online" and bool(os.environ.get("WANDB_API_KEY")))
 
 
 @contextmanager
-def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterator[Progress]:
+def with_wandb(progress: Progress, experiment: Experiment, folder: Path) -> Iterator[Progress]:
     """Wrap `progress` to log to Weights & Biases as well, if the environment asks for it.
 
     A resumed run keeps its id there.
     """
-    if not is_tracked():
+    if not logs_to_wandb():
         yield progress
         return
     import wandb  # takes a second to import
@@ -50,12 +50,12 @@ def tracked(progress: Progress, experiment: Experiment, folder: Path) -> Iterato
     )
     run.define_metric("*", step_metric="step")  # a step that is repeated after a kill may come twice
     try:
-        yield _Tracked(progress, run)
+        yield _WandbLog(progress, run)
     finally:
         run.finish()
 
 
-class _Tracked(ForwardedProgress):
+class _WandbLog(ForwardedProgress):
     def __init__(self, progress: Progress, run: Any) -> None:
         super().__init__(progress)
         self._run = run

@@ -1,6 +1,6 @@
 """RULER: an LLM scores the rollouts of a group relative to each other.
 
-ART sends the request; this module retries, matches scores with rollouts, caches them and counts costs.
+ART sends the request; this module matches scores with rollouts, caches them and counts costs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from training.errors import BadInput
 from training.files import write_text
+from training.llm_client import error_text, key_for, price_of_tokens, refusal, repeated, require_model
 from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
     from art.rewards.ruler import TrajectoryScore
 
 _OURS = ("model", "messages", "api_base", "api_key", "response_format", "caching", "stream", "timeout", "num_retries")
-_MAX_PROBLEM_CHARS = 200
-_REFUSALS = {
-    400: "does not accept the request",
-    401: "refuses the key; set it in the environment or in .env",
-    403: "refuses the key; set it in the environment or in .env",
-    404: "is not there; check ruler_model and ruler_api_base",
-}
-"""HTTP statuses of requests that will never succeed, so that retries are useless."""
 
 
 class JudgeUse(BaseModel):
@@ -80,22 +73,16 @@ def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
     for name in settings.extra_litellm_params:
         if name in _OURS:
             raise BadInput(f"extra_litellm_params: '{name}' is set by other settings (ruler_...) or by RULER itself")
-    import litellm  # takes seconds to import, and only judged runs need it
-
-    litellm.suppress_debug_info = True  # this module reports failures itself, in one line
-    try:
-        litellm.get_llm_provider(model=settings.ruler_model, api_base=settings.ruler_api_base)
-    except litellm.exceptions.BadRequestError as error:
-        raise BadInput(
-            f"ruler_model={settings.ruler_model} names no provider that LiteLLM knows; write provider/model, for example "
-            "openai/o4-mini, or openai/NAME and ruler_api_base for a self-hosted server"
-        ) from error
-    if keys and settings.ruler_api_base is None and (missing := _missing_keys(settings)):
-        asking = f"scoring={settings.scoring}" if "ruler" in settings.reward_weights else "validation_metric=win_rate"
-        raise BadInput(
-            f"{asking} asks {settings.ruler_model}, which needs {' and '.join(missing)} in the environment or "
-            "in .env; scoring=verifiable needs no judge, ruler_api_base names a self-hosted one"
-        )
+    asking = f"scoring={settings.scoring}" if "ruler" in settings.reward_weights else "validation_metric=win_rate"
+    require_model(
+        settings.ruler_model,
+        settings.ruler_api_base,
+        setting="ruler_model",
+        example="openai/o4-mini",
+        needed_by=f"{asking} asks {settings.ruler_model}, which",
+        hint="scoring=verifiable needs no judge, ruler_api_base names a self-hosted one",
+        keys=keys,
+    )
     if settings.stop_cost is not None and request_price(settings, 1000, 1000) is None:
         raise BadInput(
             f"stop_cost={settings.stop_cost:g} could never take effect: LiteLLM knows no price of {settings.ruler_model}"
@@ -104,15 +91,7 @@ def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
 
 def request_price(settings: TrainerSettings, prompt_tokens: int, completion_tokens: int) -> float | None:
     """Return the cost of one request in US dollars; `None` if LiteLLM does not know the price."""
-    import litellm
-
-    try:
-        costs = litellm.cost_per_token(
-            model=settings.ruler_model, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
-        )
-    except Exception:  # LiteLLM raises a bare Exception for a model without a price
-        return None
-    return sum(costs) or None
+    return price_of_tokens(settings.ruler_model, prompt_tokens, completion_tokens)
 
 
 def read_rubric(settings: TrainerSettings) -> str | None:
@@ -130,21 +109,14 @@ def read_rubric(settings: TrainerSettings) -> str | None:
 
 
 def litellm_parameters(settings: TrainerSettings) -> dict[str, Any]:
-    """Return the arguments of every request except its messages. LiteLLM must not retry, because this module does."""
+    """Return the arguments of every request except its messages. LiteLLM must not retry, because `repeated` does."""
     parameters: dict[str, Any] = {"drop_params": True, **settings.extra_litellm_params}
     parameters |= {"timeout": settings.ruler_timeout, "num_retries": 0}
     if settings.ruler_api_base is not None:
-        # LiteLLM requires a key, but a self-hosted server may not need one.
-        parameters |= {"api_base": settings.ruler_api_base}
-        parameters |= {"api_key": "none"} if _missing_keys(settings) else {}
+        parameters["api_base"] = settings.ruler_api_base
+    if key := key_for(settings.ruler_model, settings.ruler_api_base):
+        parameters["api_key"] = key
     return parameters
-
-
-def _missing_keys(settings: TrainerSettings) -> list[str]:
-    import litellm
-
-    missing = litellm.validate_environment(settings.ruler_model)["missing_keys"]
-    return [name for name in missing if name.endswith(("KEY", "TOKEN"))]
 
 
 def judge_name(settings: TrainerSettings) -> str:
@@ -169,7 +141,7 @@ class RulerJudge:
         Raises BadInput if the judge refuses the key or the request, as it would for every other group.
         """
         from art.metrics import MetricsBuilder
-        from openai import OpenAIError  # base class of LiteLLM's errors
+        from openai import OpenAIError
 
         settings, use = self._settings, JudgeUse()
         if any(trajectory.additional_histories for trajectory in group.trajectories):
@@ -179,27 +151,27 @@ class RulerJudge:
         file = self._cache / f"{self._digest(messages, tools)}.json"
         if (known := _read(file, len(messages))) is not None:
             return known, JudgeUse(cached=1)
-        for attempt in range(settings.ruler_attempts):
-            if attempt:
-                await asyncio.sleep(settings.ruler_backoff * 2 ** (attempt - 1))
+
+        async def ask() -> list[Score]:
             asked = time.monotonic()
             spent = MetricsBuilder("judge")
             try:
                 async with asyncio.timeout(settings.ruler_timeout):
-                    scores = _in_order(await self._ask(messages, tools, spent), len(messages))
-            except (OpenAIError, TimeoutError, ValueError) as error:
-                use.problem = _problem(error)
-                if refusal := _REFUSALS.get(getattr(error, "status_code", 0)):
-                    raise BadInput(f"{judge_name(settings)} {refusal} ({use.problem})") from error
-            else:
-                write_text(file, _CachedScores(scores=scores).model_dump_json())
-                use.problem = ""
-                return scores, use
+                    return _in_order(await self._ask(messages, tools, spent), len(messages))
             finally:
                 use.requests += 1
                 use.seconds += time.monotonic() - asked
                 use.cost += (await spent.flush()).get("costs/judge/judge/ruler", 0.0)
-        return None, use
+
+        try:
+            scores = await repeated(ask, attempts=settings.ruler_attempts, backoff=settings.ruler_backoff)
+        except (OpenAIError, TimeoutError, ValueError) as error:
+            use.problem = _problem(error)
+            if refused := refusal(error, "ruler_model"):
+                raise BadInput(f"{judge_name(settings)} {refused} ({use.problem})") from error
+            return None, use
+        write_text(file, _CachedScores(scores=scores).model_dump_json())
+        return scores, use
 
     async def _ask(self, messages: list[Any], tools: Any, spent: MetricsBuilder) -> list[TrajectoryScore]:
         from art.rewards.ruler import ruler
@@ -240,7 +212,7 @@ def _problem(error: Exception) -> str:
         return "the reply is not the JSON that was asked for"
     if isinstance(error, TimeoutError):
         return "no reply within ruler_timeout"
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_MAX_PROBLEM_CHARS]
+    return error_text(error)
 
 
 def _read(file: Path, count: int) -> list[Score] | None:

@@ -1,0 +1,67 @@
+"""Check every scenario in the sandbox before training: its tests fail before the reference patch, and pass after it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.scenarios import CodingScenario
+from training.errors import BadInput
+
+
+async def require_checked(
+    scenarios: Sequence[CodingScenario], sandbox_url: str, *, concurrent: int = 8, passed: Path | None = None
+) -> None:
+    """Run every scenario's tests before and after its reference patch.
+
+    The file `passed` holds the digests of scenarios that have passed. They are not checked again, for example when a run
+    is resumed.
+
+    Raises:
+        BadInput: a scenario's tests pass before the patch, or fail after it.
+    """
+    slots = asyncio.Semaphore(concurrent)
+    known = frozenset(passed.read_text().split()) if passed is not None and passed.exists() else frozenset()
+    async with SandboxClient(sandbox_url) as sandbox:
+
+        async def check(scenario: CodingScenario) -> str | None:
+            digest = _digest(scenario)
+            if digest in known:
+                return None
+            async with slots:
+                before = await sandbox.test(scenario, {"changed": {}, "deleted": []})
+                if all(before):
+                    return f"{scenario.id}: its tests pass before the repair"
+                after = await sandbox.test(scenario, await _reference_patch(scenario, sandbox))
+            if not all(after):
+                return f"{scenario.id}: its tests fail after the repair"
+            if passed is not None:
+                passed.parent.mkdir(parents=True, exist_ok=True)
+                with passed.open("a") as file:
+                    file.write(f"{digest}\n")
+            return None
+
+        problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
+    if problems:
+        raise BadInput(f"scenario {'; '.join(problems)}; exclude the unusable ones (excluded_bugs)")
+
+
+def _digest(scenario: CodingScenario) -> str:
+    return hashlib.sha256(scenario.model_dump_json(exclude={"split"}).encode()).hexdigest()
+
+
+async def _reference_patch(scenario: CodingScenario, sandbox: SandboxClient) -> dict[str, Any]:
+    """Return the reference repair: its patch, or the changes that its cells make."""
+    if (known := scenario.reference_patch()) is not None:
+        return known
+    workspace = await sandbox.open(scenario)
+    try:
+        for cell in (scenario.prelude(), *scenario.oracle_cells()):
+            await sandbox.execute(workspace, cell)
+        return await sandbox.changes(workspace)
+    finally:
+        await sandbox.destroy(workspace)

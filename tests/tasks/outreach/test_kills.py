@@ -1,0 +1,88 @@
+"""SIGKILL at every point of an iteration: the same command goes on, and nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killed_loop import POINTS, loop_in, run_loop, run_until_killed
+from outreach_model import OutreachModel
+from webhook_receiver import SECRET_VALUE, Receiver
+
+from tasks.outreach import loop as loop_module
+from tasks.outreach.events import EventStore
+from tasks.outreach.node_scores import NodeScores
+from tasks.outreach.task import OutreachTask
+from tasks.outreach.webhook import SECRET
+
+
+@pytest.fixture
+def model() -> Iterator[OutreachModel]:
+    with OutreachModel.serving() as server:
+        yield server
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    monkeypatch.setenv(SECRET, SECRET_VALUE)
+    with Receiver.listening() as server:
+        yield server
+
+
+def test_an_iteration_whose_checkpoint_is_damaged_runs_again_from_the_scores_before_it(
+    model: OutreachModel, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "run_training", loop_module.run_training)  # run_loop replaces it
+    loop = run_loop(tmp_path, model.url, receiver.url)
+    last = loop._finished_rows()[-1]
+    [checkpoint] = loop.folder.rglob(f"checkpoints/{last.checkpoint_step:04d}")
+    (checkpoint / "torn").write_text("")
+    assert [row.step for row in loop._finished_rows()] == [0, 1, 2]
+    seen: list[NodeScores] = []
+
+    async def rollout(task: OutreachTask, *arguments: Any) -> Any:
+        seen.append(task.scores)
+        return await real(task, *arguments)
+
+    real = OutreachTask.rollout
+    monkeypatch.setattr(OutreachTask, "rollout", rollout)
+    kept = [email.message_id for email in loop.emails(2)]
+    again = run_loop(tmp_path, model.url, receiver.url)
+    assert [row.step for row in again._finished_rows()] == [0, 1, 2, 3]
+    assert seen[:8] == [again.scores_after(2)] * 8
+    assert [email.message_id for email in again.emails(2)] == kept
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_killed_loop_goes_on(model: OutreachModel, receiver: Receiver, tmp_path: Path, point: str) -> None:
+    code = run_until_killed(tmp_path, model.url, receiver.url, SECRET_VALUE, point)
+    assert code == -signal.SIGKILL
+    killed = loop_in(tmp_path, None)
+    kept = [[email.message_id for email in killed.emails(1)], killed.scores_after(1)]
+    store = EventStore(tmp_path / "feedback.sqlite")
+    answered = [email.message_id for email in killed.emails(1)] * 2
+    assert sum(store.record(message, "replied") for message in answered) == 8
+
+    with pytest.MonkeyPatch.context() as restored:
+        restored.setattr(loop_module, "run_training", loop_module.run_training)  # run_loop replaces it
+        loop = run_loop(tmp_path, model.url, receiver.url)
+    assert [metrics.iteration for metrics in loop.metrics()] == [0, 1, 2, 3]
+    assert [row.step for row in loop._finished_rows()] == [0, 1, 2, 3]
+    assert [[email.message_id for email in loop.emails(1)], loop.scores_after(1)] == kept
+    with store._connected() as connection:
+        counts = connection.execute("SELECT iteration, count(*) FROM messages GROUP BY iteration").fetchall()
+    assert counts == [(1, 8), (2, 8), (3, 8)]
+    assert not any(store.record(message, "replied") for message in answered)
+    assert store.counts() == {"replied": 8}
+    assert sum(replies for _, _, replies in store.rates_by_fact().values()) == 8
+
+    ids = [notice["id"] for notice, genuine in receiver.received if genuine]
+    assert loop._outbox.undelivered() == []
+    assert list(dict.fromkeys(ids)) == [f"run-{iteration:04d}" for iteration in range(4)]
+    assert len(ids) <= 5  # the notice that was being delivered may arrive again
+    final = {email.message_id for email in loop.emails(3)}
+    told = receiver.received[-1][0]
+    assert told["node_scores"] == loop.scores_after(3).scores and told["metrics"]["emails"] == len(final)

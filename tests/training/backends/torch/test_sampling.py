@@ -1,0 +1,76 @@
+"""Tokens are sampled from the distribution that temperature and top_p define. Seeds are fixed, so results repeat."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from training.backends.torch import TorchSettings
+from training.backends.torch.engine import Engine, SamplingParams
+from training.backends.torch.network import PolicyNetwork
+from training.backends.torch.sampling import sample
+
+DRAWS = 100_000
+LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -1.5, -3.0, -float("inf")])
+
+
+def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def counted(temperature: float, top_p: float) -> torch.Tensor:
+    uniforms = torch.rand(DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    tokens, _ = sample(LOGITS.expand(DRAWS, -1), [temperature] * DRAWS, [top_p] * DRAWS, uniforms)
+    return torch.bincount(torch.tensor(tokens), minlength=len(LOGITS)).double()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_counts_follow_the_softmax_at_the_temperature(temperature: float) -> None:
+    counts, expected = counted(temperature, top_p=1.0), DRAWS * (LOGITS / temperature).softmax(-1).double()
+    assert counts[-1] == 0, "a token without probability is never sampled"
+    assert chi_square(counts[:-1], expected[:-1]) < 22.46, "p < 0.001 with six degrees of freedom"
+
+
+def test_top_p_keeps_the_smallest_set_and_its_proportions() -> None:
+    probabilities = LOGITS.softmax(-1).double()
+    kept = int((probabilities.cumsum(-1) < 0.8).sum()) + 1
+    assert 1 < kept < len(LOGITS) - 1
+    counts = counted(1.0, top_p=0.8)
+    expected = DRAWS * probabilities[:kept] / probabilities[:kept].sum()
+    assert counts[kept:].sum() == 0 and chi_square(counts[:kept], expected) < 13.82, "p < 0.001, at most two degrees"
+
+
+def test_the_logprob_is_that_of_the_plain_distribution_and_rows_do_not_mix() -> None:
+    tokens, logprobs = sample(
+        torch.stack([LOGITS] * 3), [0.0, 1.0, 0.3], [1.0, 1.0, 0.5], torch.tensor([0.9, 0.9999, 0.99])
+    )
+    assert tokens[0] == 0 and tokens[1] > 0 and tokens[2] == 0
+    assert logprobs == pytest.approx(LOGITS.log_softmax(-1)[tokens].tolist())
+
+
+def test_the_largest_uniform_is_a_token_with_probability() -> None:
+    [token], _ = sample(LOGITS[None], [1.0], [1.0], torch.tensor([1.0]))
+    assert token == 6
+
+
+def test_the_engine_samples_from_the_models_distribution(llama_dir: Path, settings: TorchSettings) -> None:
+    """Also with speculation, prefix reuse and batches of other requests, which must not change what is likely."""
+    prompt, draws = list(range(3, 40)), 1500
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(llama_dir)(torch.tensor([prompt])).logits[0, -1]
+    engine = Engine(PolicyNetwork(llama_dir, settings), settings)
+    try:
+        futures = [engine.submit(prompt, SamplingParams(max_tokens=1, seed=seed)) for seed in range(draws)]
+        tokens = torch.tensor([future.result(600).token_ids[0] for future in futures])
+    finally:
+        engine.close()
+    expected = draws * logits.softmax(-1).double()
+    likely = expected.argsort(descending=True)[:20]
+    counts = torch.bincount(tokens, minlength=len(expected)).double()
+    counts = torch.cat([counts[likely], (draws - counts[likely].sum())[None]])
+    expected = torch.cat([expected[likely], (draws - expected[likely].sum())[None]])
+    assert expected.min() > 5
+    assert chi_square(counts, expected) < 45.3, "p < 0.001 with twenty degrees of freedom"
