@@ -1,7 +1,7 @@
 """Compare log-probabilities of the torch backend with those of transformers, by architecture and prompt length.
 
-  python -m benchmarks.exactness                 Llama and Qwen2, prompts of 50, 600, 2,000 and 6,000 tokens
-  python -m benchmarks.exactness --lengths 50    a few seconds
+  python -m benchmarks.backend_exactness                 Llama and Qwen2, prompts of 50, 600, 2,000 and 6,000 tokens
+  python -m benchmarks.backend_exactness --lengths 50    a few seconds
 
 Models are random, with 4 layers and 3 query heads per key head. Products are in float32. Weights are kept as they are, in
 8 bits and in bfloat16, and transformers computes with the same converted numbers. Figures are the largest absolute

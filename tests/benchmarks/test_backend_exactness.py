@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import exactness
+from benchmarks import backend_exactness
 
 
 @pytest.fixture(autouse=True)
@@ -24,14 +24,14 @@ def test_every_case_is_within_the_tolerance(
 ) -> None:
     monkeypatch.setattr(exactness, "KEPT", ("int8",))
     monkeypatch.setattr(sys, "argv", ["exactness", "--lengths", "20", "50"])
-    assert exactness.main() == 0
+    assert backend_exactness.main() == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 < figures["largest"] < 1e-4
     assert len(figures["qwen2, int8: prefix reused"]) == 2
 
 
 def test_a_difference_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = exactness._dequantised
+    right = backend_exactness._dequantised
     monkeypatch.setattr(exactness, "_dequantised", lambda network: {k: v * 1.01 for k, v in right(network).items()})
-    found = exactness.compare(tmp_path, "llama", "int8", [20])
+    found = backend_exactness.compare(tmp_path, "llama", "int8", [20])
     assert max(found["base"]) > 1e-3
