@@ -22,7 +22,7 @@ def unpatched_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_case_is_within_the_tolerance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(exactness, "KEPT", ("int8",))
+    monkeypatch.setattr(backend_exactness, "KEPT", ("int8",))
     monkeypatch.setattr(sys, "argv", ["exactness", "--lengths", "20", "50"])
     assert backend_exactness.main() == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -32,6 +32,8 @@ def test_every_case_is_within_the_tolerance(
 
 def test_a_difference_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = backend_exactness._dequantised
-    monkeypatch.setattr(exactness, "_dequantised", lambda network: {k: v * 1.01 for k, v in right(network).items()})
+    monkeypatch.setattr(
+        backend_exactness, "_dequantised", lambda network: {k: v * 1.01 for k, v in right(network).items()}
+    )
     found = backend_exactness.compare(tmp_path, "llama", "int8", [20])
     assert max(found["base"]) > 1e-3
