@@ -98,6 +98,7 @@ def _start(config: Config) -> Iterator[RunCheck]:
 
 def plan_lines(planned: Plan) -> list[str]:
     """Format the plan, one line per figure."""
+    rollouts = f"{'at most' if planned.rollouts_are_bound else 'about'} {planned.rollouts:,}"
     tokens = f"at most {planned.most_tokens:,}"
     if planned.tokens is not None:
         tokens = f"about {planned.tokens:,}, {tokens}"
@@ -108,7 +109,7 @@ def plan_lines(planned: Plan) -> list[str]:
     lines = [
         f"warm start     {planned.demonstrations:,} demonstrations",
         f"steps          {steps}",
-        f"rollouts       at most {planned.rollouts:,}, and {planned.validation_rollouts:,} for validation",
+        f"rollouts       {rollouts}, and {planned.validation_rollouts:,} for validation",
         f"tokens         {tokens} sampled",
     ]
     if planned.steps_ahead:

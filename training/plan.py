@@ -47,6 +47,8 @@ class Plan(BaseModel):
     questions_for_fewer_steps: int
     """Number of train questions up to which `epochs` ends the run before `steps`."""
     rollouts: int
+    rollouts_are_bound: bool
+    """False if replaced groups may need more rollouts than planned."""
     validation_rollouts: int
     most_tokens: int
     """Sampled tokens if every rollout uses all its turns and tokens."""
@@ -95,6 +97,7 @@ def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace
         epochs=settings.epochs,
         questions_for_fewer_steps=(settings.max_steps - 1) * settings.groups_per_step // (settings.epochs or 1),
         rollouts=rollouts,
+        rollouts_are_bound=not settings.max_extra_groups or replaced == settings.rollouts_per_group,
         validation_rollouts=validated,
         most_tokens=(rollouts + validated) * max_turns * max_tokens,
         tokens=round((rollouts + validated) * pace.tokens_per_rollout) if pace else None,

@@ -54,6 +54,9 @@ def test_counts_of_a_run() -> None:
     assert plan_run(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
     asking_on = rules.model_copy(update={"max_extra_groups": 2})
     assert plan_run(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * (4 * 6 + 2 * 2)
+    assert (
+        planned.rollouts_are_bound and not plan_run(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts_are_bound
+    )
     whole = asking_on.model_copy(update={"probe_rollouts": None})
     assert plan_run(whole, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
     twice = plan_run(rules.model_copy(update={"epochs": 2}), max_turns=6, max_tokens=96, pace=None)
