@@ -17,7 +17,7 @@ from typing import Any
 from tasks.outreach.results import METRICS, STATE, write_json
 from training.errors import BadInput
 
-REQUEST, LOG = "request.json", "service.log"
+REQUEST, LOG, CANCELLED = "request.json", "service.log", "cancelled"
 LIFELINE = Path(__file__).with_name("lifeline.py")
 UNFINISHED = ("queued", "running")
 
@@ -100,6 +100,7 @@ class LearnLoopRuns:
             if self.status(run_id)["state"] not in UNFINISHED:
                 return
             self._cancelled.add(run_id)  # the loop may still write that it runs or fails
+            (self._folder / run_id / CANCELLED).touch()
             self._save(run_id, state="cancelled")
             process = self._processes.get(run_id)
         if process is not None:
@@ -118,6 +119,8 @@ class LearnLoopRuns:
             state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise KeyError(run_id) from None
+        if state["state"] == "cancelled" and (folder / REQUEST).exists() and not (folder / CANCELLED).exists():
+            state |= {"state": "queued", "error": None}  # nobody cancelled it: its service was killed
         if run_id in self._processes:
             state["state"] = "running"  # the loop is over when its process has ended, regardless of its records
         if run_id in self._cancelled:

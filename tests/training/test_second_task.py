@@ -10,6 +10,7 @@ import pytest
 from guessing_game import GuessingGame
 from tiny_models import save_tiny_model
 
+from training.backends.torch.settings import TorchEngineSettings
 from training.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -30,7 +31,10 @@ class Notes(Progress):
 
 
 def train(folder: Path, base: Path, progress: Progress | None = None, **settings: object) -> TrainingRun:
-    rules = TrainerSettings(groups_per_step=4, rollouts_per_group=6, learning_rate=1e-3, max_context=1024, **settings)
+    plain = {"probe_rollouts": None, "max_extra_groups": 0, "min_reward_std": 0.0, "learning_rate_schedule": "constant"}
+    plain |= {"scale_rewards": "group", "top_p": 1.0, "torch": TorchEngineSettings(lora_plus_ratio=1.0)}
+    size = {"groups_per_step": 4, "rollouts_per_group": 6, "learning_rate": 1e-3, "max_context": 1024}
+    rules = TrainerSettings(**{**plain, **size, **settings})
     game = GuessingGame()
     return asyncio.run(
         run_training(game, base_model=str(base), settings=rules, max_tokens=80, run_folder=folder, progress=progress)

@@ -184,7 +184,9 @@ def test_demonstrations_train_replies_and_their_end_tokens(llama_dir: Path) -> N
 
 
 def test_fine_tuning_teaches_and_survives_a_restart(llama_dir: Path, tmp_path: Path) -> None:
-    settings = TorchSettings(device="cpu", threads=1, matmul_dtype="float32", lora_layers=None, kv_cache_tokens=2048)
+    settings = TorchSettings(
+        device="cpu", threads=1, matmul_dtype="float32", lora_layers=None, kv_cache_tokens=2048, lora_plus_ratio=1.0
+    )
     demos = [demonstration("the assistant") for _ in range(4)]
 
     async def run(steps: int) -> tuple[art.LocalTrainResult, str]:
