@@ -1,6 +1,6 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment
-# make test     every test;  make test-fast: only those without the real model, services or processes (two minutes)
+# make test     every test;  make test-fast: only those without the real model, services or processes (a few minutes)
 # make nightly  the default profile from data to evaluation, whose accuracy must not fall below its floor (half an hour)
 # make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
