@@ -149,7 +149,7 @@ def graph_lock(key: str) -> FileLock:
 
 
 def is_at_work(key: str) -> bool:
-    """Return whether a loop works on the graph with this key, whoever started it."""
+    """Return whether any loop works on the graph with this key."""
     try:
         with graph_lock(key).acquire(timeout=0):
             return False

@@ -29,7 +29,7 @@ class AdapterColumns:
     down: torch.Tensor
     """[r, in]"""
     up: torch.Tensor
-    """[out, r], divided by the scales of the rows, by which the product multiplies."""
+    """[out, r], divided by the row scales. The product multiplies by them again."""
 
 
 class CompactWeight:
