@@ -65,15 +65,15 @@ def test_those_that_were_opened_are_replaced_when_nobody_asks(runner: LocalRunne
 
 def test_spare_workspaces_that_died_are_passed_over(runner: LocalRunner) -> None:
     assert runner._template is not None
-    before = descendants(os.getpid())
-    for pid in descendants(runner._template.pid):
+    killed = {runner._template.pid, *descendants(runner._template.pid)}
+    for pid in killed:
         os.kill(pid, signal.SIGKILL)  # with the template, from which a new one has to be started as well
     runner._template.wait()
     workspace = runner.open(FILES)
     assert workspace.exec("import target\ntarget.double(4)").output == "5\n"
     fill(runner)
     until = time.monotonic() + PATIENT
-    while not before.isdisjoint(descendants(os.getpid())):
+    while not killed.isdisjoint(descendants(os.getpid())):
         assert time.monotonic() < until, "a process of the killed template is left"
         time.sleep(0.05)
 
