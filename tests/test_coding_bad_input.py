@@ -145,7 +145,9 @@ def test_a_local_folder_of_r2e_gym_is_trained_on(checkout: Checkout, tiny: list[
         "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
     )
     words = [*CODING, *tiny, *settings(bugs=bugs, sandbox_url=images, coding_reward="own_rewards:varied")]
-    planned = checkout.run("--pipeline", "train", *words, *settings(epochs=3, max_steps=50, max_extra_groups=0), "--dry-run")
+    planned = checkout.run(
+        "--pipeline", "train", *words, *settings(epochs=3, max_steps=50, max_extra_groups=0), "--dry-run"
+    )
     assert planned.returncode == 0 and "2 bugs to train on, 1 held out" in planned.stdout, planned.stderr
     assert f"{images}, 4 workspaces, docker" in planned.stdout
     assert "steps          6\n" in planned.stdout  # 3 epochs of 2 bugs, 1 a step

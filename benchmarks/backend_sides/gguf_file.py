@@ -100,7 +100,8 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: dict, config: dict) -> None:
     for token, index in tokenizer["model"]["vocab"].items():
         tokens[index], kinds[index] = token, TokenType.NORMAL
     for added in tokenizer["added_tokens"]:
-        tokens[added["id"]], kinds[added["id"]] = added["content"], TokenType.CONTROL
+        kind = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
+        tokens[added["id"]], kinds[added["id"]] = added["content"], kind
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")  # only ids are passed, so the tokenization of text does not matter

@@ -33,6 +33,8 @@ from training.errors import BadInput
 
 ARCHITECTURES = ("llama", "qwen2")
 _SHARD_BYTES = 1_000_000_000
+_SAME_DIRECTION = 0.9999
+"""Cosine above which two embeddings count as the same."""
 _BLOCK_NUMBERS = 2**24
 """Numbers dequantised at a time: 64 MB in float32."""
 _PROBE: dict[str, Any] = {
@@ -83,6 +85,8 @@ def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: st
     model.generation_config.save_pretrained(target)
     tokenizer.model_max_length = model.config.max_position_embeddings
     tokenizer.save_pretrained(target)
+    [embeddings] = [tensor for tensor in tensors if tensor.name == "token_embd.weight"]
+    _spell_out_untrained_marks(target / "tokenizer.json", embeddings)
 
 
 def _open(gguf: Path) -> GGUFReader:
@@ -121,6 +125,25 @@ def _require_tools(gguf: Path, tokenizer: Any) -> None:
         raise BadInput(
             f"{gguf.name} {what}: take an instruction-tuned model whose template lists tools, such as Qwen2.5-Instruct"
         )
+
+
+def _spell_out_untrained_marks(tokenizer: Path, embeddings: ReaderTensor) -> None:
+    """Have marks such as `<tool_call>` split into ordinary tokens if the model cannot tell their own tokens apart.
+
+    Training leaves the embeddings of tokens that it never met at one common value. Qwen2.5-Coder never met those of
+    tool calls. It can then neither read such a token nor write it rather than another one, and adapters leave embeddings and
+    output head as they are.
+    """
+    content = json.loads(tokenizer.read_text())
+    added = content["added_tokens"]
+    numbers = np.array([token["id"] for token in added], dtype=np.int64)
+    rows = dequantize(embeddings.data[numbers], embeddings.tensor_type)
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    alike = (rows @ rows.T > _SAME_DIRECTION).sum(axis=1) > 1
+    kept = [token for token, untrained in zip(added, alike, strict=True) if token["special"] or not untrained]
+    if len(kept) < len(added):
+        content["added_tokens"] = kept
+        tokenizer.write_text(json.dumps(content, ensure_ascii=False))
 
 
 def _require_space(folder: Path, needed: int) -> None:

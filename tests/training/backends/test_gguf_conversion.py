@@ -77,6 +77,27 @@ def test_a_local_file_is_converted_once_with_its_own_template(quantised: Path, t
     assert [folder for folder in (tmp_path / "models").iterdir() if folder.is_dir()] == [files.path]
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_marks_that_the_model_cannot_tell_apart_are_ordinary_text(tmp_path: Path, trained: bool) -> None:
+    model = save_tiny_model(tmp_path / "original", "qwen2", hidden=96)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    marks = ["<tool_call>", "</tool_call>"]
+    tokenizer.add_tokens(marks)
+    tokenizer.save_pretrained(model)
+    weights = AutoModelForCausalLM.from_pretrained(model)
+    weights.resize_token_embeddings(len(tokenizer))
+    ids = tokenizer.convert_tokens_to_ids(marks)
+    weights.model.embed_tokens.weight.data[ids] = torch.randn(2, 96) if trained else torch.ones(2, 96)
+    weights.save_pretrained(model)
+    write_gguf(model, tmp_path / "tiny.gguf", "q8_0")
+    convert_gguf(tmp_path / "tiny.gguf", tmp_path / "converted", torch.bfloat16, None)
+    text = '<tool_call>{"name": "search"}</tool_call><|im_end|>'
+    converted = AutoTokenizer.from_pretrained(tmp_path / "converted")
+    found = converted.encode(text)
+    assert converted.decode(found) == text and found[-1] == converted.eos_token_id
+    assert set(ids).issubset(found) if trained else set(ids).isdisjoint(found)
+
+
 def test_full_disk_is_said_before_anything_is_written(
     quantised: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
