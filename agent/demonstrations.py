@@ -25,8 +25,10 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schema
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-NAME_QUERIES = 0.2
+NAME_QUERIES = 0.25
 """Of the demonstrated questions that contain names, the share whose search uses the names alone."""
+MAX_READ_IN_VAIN = 1
+"""Mails that a demonstration may read per search before the one that it searched for."""
 MIN_QUOTE_F1 = 0.5
 """Minimum token-F1 with the reference at which words of a mail count as stating it."""
 
@@ -138,9 +140,9 @@ def play_oracle(
     `gold_ids` are the short ids of the gold mails. A gold mail that no query finds is left out. If none is found, the
     episode ends without an answer.
 
-    Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, always
-    opens the first hit and quotes its answer (`quoted`). If that does not lead to the reference, the episode ends
-    without an answer.
+    Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, opens
+    the first hit, the second only if the first is not the mail (such as a colleague who asks the same question), and
+    quotes its answer (`quoted`). If that does not lead to the reference, the episode ends without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -166,20 +168,27 @@ def play_oracle(
         if name == SEARCH:
             shown.update(result.email_ids)
 
-    def finds(query: str, target: EmailView) -> bool:
+    def opened(query: str, target: EmailView) -> list[int]:
+        """Return the ids of the hits to read up to `target`, none if this query does not lead there."""
         found = [hit.id for hit in mailbox.search([query], max_results=settings.max_results)]
-        return target.id in (found if hindsight else found[:1])
+        place = found.index(target.id) if target.id in found else len(found)
+        if place == len(found) or (place > MAX_READ_IN_VAIN and not hindsight):
+            return []
+        return [target.id] if hindsight else found[: place + 1]
 
     targets = [mail for gold_id in gold_ids if (mail := mailbox.read(gold_id)) is not None]
     for target in targets:
+        to_read = [target.id]
         if target.id not in shown or not hindsight:
-            query = next((query for query in _queries(scenario, target, read, hindsight) if finds(query, target)), None)
-            if query is None and hindsight:
+            plans = ((query, opened(query, target)) for query in _queries(scenario, target, read, hindsight))
+            query, to_read = next(((query, ids) for query, ids in plans if ids), ("", []))
+            if not to_read and hindsight:
                 continue
-            if query is None:
+            if not to_read:
                 break
             act(SEARCH, {"keywords": [query]})
-        act(READ, {"email_id": tools.number_of(target.id)})
+        for mail_id in to_read:
+            act(READ, {"email_id": tools.number_of(mail_id)})
         read.append(target)
     if read and (hindsight or read == targets):
         said = scenario.answer if hindsight else quoted(scenario.answer, calls[-1].observation)

@@ -71,7 +71,7 @@ class TrainerSettings(BaseModel):
         description="number of previous steps whose groups are trained on again, with the log-probabilities recorded "
         "at sampling",
     )
-    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
         default="cosine",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step",
@@ -111,7 +111,10 @@ class TrainerSettings(BaseModel):
         default=0.0, ge=0, le=10, description="coefficient of the KL penalty against the base model; 0: none"
     )
     advantage_balance: float = Field(
-        default=0.0, ge=-1, le=1, description="above 0, positive advantages weigh more; below 0, negative ones"
+        default=1.0,
+        ge=-1,
+        le=1,
+        description="above 0, positive advantages weigh more, at 1 only they are learnt from; below 0, negative ones",
     )
 
     # where the run starts from

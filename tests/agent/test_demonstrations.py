@@ -36,7 +36,7 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
     company = synthetic_company(train_inboxes=2, test_inboxes=1)
     build_database(company.emails(), tmp_path / "mails.sqlite")
     task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
-    followed, by_name = 0, 0
+    followed, by_name, in_vain = 0, 0, 0
     for scenario in task.train_scenarios():
         mailbox, gold_ids = open_scenario(scenario, task.database)
         run = play_oracle(scenario, mailbox, gold_ids, task.settings, hindsight=False)
@@ -52,13 +52,15 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
             if call.name == "search_inbox_tool":
                 words = content_words(call.arguments["keywords"][0])
                 assert all(word in content_words(seen) for word in words), (seen, words)
-                first_hit = call.email_ids[0]
+                hits = list(call.email_ids)
             elif call.name == "read_email_tool":
-                assert call.email_ids == [first_hit]
+                assert call.email_ids == [hits.pop(0)]
+                in_vain += call.email_ids[0] not in gold_ids
             seen += f"\n{call.observation}"
         assert run.answer.answer in run.calls[-2].observation
     assert 0.7 * len(task.train_scenarios()) < followed < len(task.train_scenarios())
     assert 0.1 < by_name / followed < 0.4
+    assert 0.05 < in_vain / followed < 0.4
 
 
 def test_an_answer_is_quoted_from_the_mail_or_not_demonstrated() -> None:

@@ -31,7 +31,13 @@ class Notes(Progress):
 
 
 def train(folder: Path, base: Path, progress: Progress | None = None, **settings: object) -> TrainingRun:
-    plain = {"probe_rollouts": None, "max_extra_groups": 0, "min_reward_std": 0.0, "learning_rate_schedule": "constant"}
+    plain = {
+        "probe_rollouts": None,
+        "max_extra_groups": 0,
+        "min_reward_std": 0.0,
+        "advantage_balance": 0.0,
+        "learning_rate_schedule": "constant",
+    }
     plain |= {"scale_rewards": "group", "top_p": 1.0, "torch": TorchEngineSettings(lora_plus_ratio=1.0)}
     size = {"groups_per_step": 4, "rollouts_per_group": 6, "learning_rate": 1e-3, "max_context": 1024}
     rules = TrainerSettings(**{**plain, **size, **settings})

@@ -148,7 +148,13 @@ class RecordedProgress(Progress):
 
 def settings(**changes: Any) -> TrainerSettings:
     values = {"max_steps": 6, "groups_per_step": 3, "rollouts_per_group": 4, "demonstrations": 5}
-    plain = {"probe_rollouts": None, "max_extra_groups": 0, "min_reward_std": 0.0, "learning_rate_schedule": "constant"}
+    plain = {
+        "probe_rollouts": None,
+        "max_extra_groups": 0,
+        "min_reward_std": 0.0,
+        "advantage_balance": 0.0,
+        "learning_rate_schedule": "constant",
+    }
     return TrainerSettings(
         **{**values, **plain, "scale_rewards": "group", "validate_every": 0, "validation_questions": 10, **changes}
     )

@@ -36,6 +36,7 @@ RULES = TrainerSettings(
     max_extra_groups=0,
     probe_rollouts=None,
     min_reward_std=0.0,
+    advantage_balance=0.0,
     rollouts_per_group=4,
     demonstrations=4,
     validate_every=1,
