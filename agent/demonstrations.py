@@ -25,7 +25,7 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schema
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-NAME_QUERIES = 0.25
+NAME_QUERIES = 0.4
 """Of the demonstrated questions that contain names, the share whose search uses the names alone."""
 MAX_READ_IN_VAIN = 1
 """Mails that a demonstration may read per search before the one that it searched for."""
