@@ -1,5 +1,6 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment
+# make demo-enron  serve the agent of models/enron_laptop on real mail: EMAILS=FOLDER QUESTIONS=FOLDER (docs/own_mail.md)
 # make test     every test;  make test-fast: only those without the real model, services or processes (a few minutes)
 # make nightly  the default profile from data to evaluation, whose accuracy must not fall below its floor (half an hour)
 # make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)
@@ -25,10 +26,16 @@ UV := UV_HTTP_TIMEOUT=10 UV_HTTP_RETRIES=1 $(BIN)/python -m uv pip install -q --
 LOCK := $(BIN)/python -m uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-annotate \
 	--custom-compile-command "make lock"
 
-.PHONY: run install test test-fast nightly browser lint format lock bench stack-k8s
+.PHONY: run demo-enron install test test-fast nightly browser lint format lock bench stack-k8s
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
+
+demo-enron: install
+	@$(BIN)/python run.py --pipeline data --config configs/enron_laptop.yaml \
+		--set emails=$(or $(EMAILS),data/enron/emails) --set train_questions=$(or $(QUESTIONS),data/enron/questions) $(ARGS)
+	@$(BIN)/python run.py --pipeline deploy --config configs/enron_laptop.yaml --checkpoint models/enron_laptop \
+		--name enron-agent $(ARGS)
 
 install: .venv/installed
 

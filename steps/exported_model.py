@@ -20,7 +20,7 @@ from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME,
 from steps.inference.service_lifecycle import episode_settings
 from training.backends.export import write_adapter, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
-from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
+from training.checkpoint import ADAPTER_CONFIG, MANIFEST, Checkpoint, CheckpointManifest
 from training.errors import BadInput
 from training.files import is_disk_full
 
@@ -38,7 +38,8 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     try:
         partial.mkdir(parents=True)
         (write_merged if merged else write_adapter)(checkpoint, base, partial)
-        (partial / CARD).write_text(card_of(checkpoint, merged=merged), encoding="utf-8")
+        written = CheckpointManifest.model_validate_json((partial / MANIFEST).read_bytes())
+        (partial / CARD).write_text(card_of(checkpoint, written, merged=merged), encoding="utf-8")
         os.replace(partial, folder)
     except (OSError, RuntimeError) as error:
         if is_disk_full(error):
@@ -54,8 +55,11 @@ def require_empty(folder: Path) -> None:
         raise BadInput(f"--to {folder} exists and is not empty: name a new folder")
 
 
-def card_of(checkpoint: Checkpoint, *, merged: bool) -> str:
-    """Build the model card from what this ZenML store knows about the checkpoint."""
+def card_of(checkpoint: Checkpoint, written: CheckpointManifest, *, merged: bool) -> str:
+    """Build the model card from what this ZenML store knows about the checkpoint.
+
+    `written` is the manifest of the exported files, whose adapter has other bytes than that of `checkpoint`.
+    """
     manifest = checkpoint.manifest
     version = _model_version(manifest)
     metrics = version.get_artifact(METRICS) if version else None
@@ -63,7 +67,7 @@ def card_of(checkpoint: Checkpoint, *, merged: bool) -> str:
     settings = episode_settings(manifest.config)
     adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return model_card(
-        manifest.model_dump(mode="json"),
+        written.model_dump(mode="json"),
         merged=merged,
         lora_rank=adapter["r"],
         registered=_registered(version),

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from training.backends.model_sources.folder import BaseModelFiles
-from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, Checkpoint
+from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, Checkpoint, CheckpointManifest
+from training.files import sha256_of_file
 
 
 def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> None:
-    """Write adapter, manifest and the tokenizer with the chat template that the adapter was trained with.
+    """Write adapter (float16), manifest and the tokenizer with the chat template that the adapter was trained with.
 
     `adapter_config.json` names the base model by its id: the path that it was trained from exists on one machine only.
     """
+    import torch
+    from safetensors.torch import load_file, save_file
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
-    shutil.copyfile(checkpoint.path / ADAPTER_WEIGHTS, folder / ADAPTER_WEIGHTS)
+    weights = load_file(checkpoint.path / ADAPTER_WEIGHTS)
+    save_file({name: tensor.to(torch.float16) for name, tensor in weights.items()}, folder / ADAPTER_WEIGHTS)
     config = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = base.id
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    _write_manifest(checkpoint, folder)
+    checksum = sha256_of_file(folder / ADAPTER_WEIGHTS)
+    _write_manifest(checkpoint.manifest.model_copy(update={"adapter_checksum": checksum}), folder)
 
 
 def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> None:
@@ -34,8 +38,8 @@ def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> 
     merged = PeftModel.from_pretrained(model, checkpoint.path).merge_and_unload(safe_merge=True)
     merged.save_pretrained(folder)
     AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
-    _write_manifest(checkpoint, folder)
+    _write_manifest(checkpoint.manifest, folder)
 
 
-def _write_manifest(checkpoint: Checkpoint, folder: Path) -> None:
-    (folder / MANIFEST).write_text(checkpoint.manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+def _write_manifest(manifest: CheckpointManifest, folder: Path) -> None:
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
