@@ -176,11 +176,17 @@ class AdapterTrainer:
     ) -> dict[str, float]:
         """Take one GRPO step (`art.loss.loss_fn`) on the mean over all trainable tokens of all packed trajectories.
 
-        With a KL penalty, the mean divergence that it is measured against is taken per micro-batch.
+        With a KL penalty, the mean divergence that it is measured against is taken per micro-batch. Without one,
+        trajectories whose advantages are all 0 are not computed, because they have no gradient. Entropy, ratio and divergence
+        are then means over the others.
         """
         samples, targets = unpack(packed)
         count = sum(len(sample.targets) for sample in samples)
         started = time.monotonic()
+        if config.kl_penalty_coef <= 0:
+            learnt = [i for i, target in enumerate(targets) if bool((target.advantages != 0).any())]
+            samples, targets = [samples[i] for i in learnt], [targets[i] for i in learnt]
+        measured = max(1, sum(len(sample.targets) for sample in samples))
         batches = micro_batches(samples, self._settings.micro_batch_tokens)
         references = self._reference_logprobs([[samples[i] for i in batch] for batch in batches], config, dev_config)
         sums = dict.fromkeys(("train", "entropy", "kl_old_new", "ratio_mean", "kl_policy_ref"), 0.0)
@@ -212,7 +218,8 @@ class AdapterTrainer:
             del sums["kl_policy_ref"]
         grad_norm = self._apply(config.learning_rate, "rl")
         return {
-            **{f"loss/{name}": value / count for name, value in sums.items()},
+            "loss/train": sums.pop("train") / count,
+            **{f"loss/{name}": value / measured for name, value in sums.items()},
             "loss/ratio_max": largest_ratio,
             "loss/grad_norm": grad_norm,
             "loss/learning_rate": config.learning_rate,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from peft import PeftModel
 from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
-from training.backends.torch import TorchSettings
+from training.backends.torch import TorchSettings, adapter_trainer
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs, unpack
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
@@ -201,17 +202,28 @@ def test_packed_rows_unpack_to_whole_trajectories(network: PolicyNetwork) -> Non
         {"kl_penalty_coef": 0.2},
     ],
 )
+@pytest.mark.parametrize("better_only", [False, True])
 def test_policy_gradients_equal_arts_loss_on_plain_rows(
     model_dir: Path,
     network: PolicyNetwork,
     trainer: AdapterTrainer,
     tmp_path: Path,
     options: dict,
+    better_only: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reference lets ART's loss see whole, unshared rows with their padding."""
     keep_gradients(trainer, monkeypatch)
     packed = packed_rollouts(network, shared=False)
+    computed: list[int] = []
+
+    def counted(network: PolicyNetwork, samples: list[Sample], *args: Any, **options: Any) -> Any:
+        computed.append(len(samples))
+        return target_logprobs(network, samples, *args, **options)
+
+    if better_only:
+        packed["advantages"].clamp_(min=0)
+        monkeypatch.setattr(adapter_trainer, "target_logprobs", counted)
     model = plain_model(model_dir, network, trainer, tmp_path)
 
     def outputs() -> torch.Tensor:
@@ -229,6 +241,8 @@ def test_policy_gradients_equal_arts_loss_on_plain_rows(
     metrics = trainer.policy_step(packed, config, options)
     assert metrics["loss/train"] == pytest.approx(loss.policy_loss.item(), abs=1e-4)
     check_gradients(trainer, model)
+    if better_only and "kl_penalty_coef" not in options:
+        assert 0 < sum(computed) < 8
 
 
 def test_logprobs_and_entropies_equal_the_plain_computation(
