@@ -28,7 +28,7 @@ MAX_KEYWORDS = 8
 NAME_QUERIES = 0.4
 """Of the demonstrated questions that contain names, the share whose search uses the names alone."""
 MAX_READ_IN_VAIN = 1
-"""Mails that a demonstration may read per search before the one that it searched for."""
+"""Mails that a demonstration may read after its first search before the one that it searched for."""
 MIN_QUOTE_F1 = 0.5
 """Minimum token-F1 with the reference at which words of a mail count as stating it."""
 
@@ -141,8 +141,9 @@ def play_oracle(
     episode ends without an answer.
 
     Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, opens
-    the first hit, the second only if the first is not the mail (such as a colleague who asks the same question), and
-    quotes its answer (`quoted`). If that does not lead to the reference, the episode ends without an answer.
+    the first hit, and quotes its answer (`quoted`). It opens the second hit of the first search as well if the first is
+    not the mail, such as that of a colleague who asks the same question. If that does not lead to the reference, the
+    episode ends without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -172,7 +173,8 @@ def play_oracle(
         """Return the ids of the hits to read up to `target`, none if this query does not lead there."""
         found = [hit.id for hit in mailbox.search([query], max_results=settings.max_results)]
         place = found.index(target.id) if target.id in found else len(found)
-        if place == len(found) or (place > MAX_READ_IN_VAIN and not hindsight):
+        # After a later search, the hits before the target may be mails that were read already.
+        if place == len(found) or (place > (0 if read else MAX_READ_IN_VAIN) and not hindsight):
             return []
         return [target.id] if hindsight else found[: place + 1]
 

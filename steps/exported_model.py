@@ -20,7 +20,7 @@ from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME,
 from steps.inference.service_lifecycle import episode_settings
 from training.backends.export import write_adapter, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
-from training.checkpoint import ADAPTER_CONFIG, MANIFEST, Checkpoint, CheckpointManifest
+from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
 from training.errors import BadInput
 from training.files import is_disk_full
 
@@ -37,8 +37,7 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     partial = folder.absolute().with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.mkdir(parents=True)
-        (write_merged if merged else write_adapter)(checkpoint, base, partial)
-        written = CheckpointManifest.model_validate_json((partial / MANIFEST).read_bytes())
+        written = (write_merged if merged else write_adapter)(checkpoint, base, partial)
         (partial / CARD).write_text(card_of(checkpoint, written, merged=merged), encoding="utf-8")
         os.replace(partial, folder)
     except (OSError, RuntimeError) as error:

@@ -10,9 +10,10 @@ from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, Check
 from training.files import sha256_of_file
 
 
-def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> None:
+def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> CheckpointManifest:
     """Write adapter (float16), manifest and the tokenizer with the chat template that the adapter was trained with.
 
+    Return the manifest that was written, which has the checksum of the float16 weights.
     `adapter_config.json` names the base model by its id: the path that it was trained from exists on one machine only.
     """
     import torch
@@ -26,11 +27,14 @@ def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) ->
     config["base_model_name_or_path"] = base.id
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     checksum = sha256_of_file(folder / ADAPTER_WEIGHTS)
-    _write_manifest(checkpoint.manifest.model_copy(update={"adapter_checksum": checksum}), folder)
+    return _write_manifest(checkpoint.manifest.model_copy(update={"adapter_checksum": checksum}), folder)
 
 
-def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> None:
-    """Write the base model with the adapter's weights added, as safetensors in the base's number format."""
+def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> CheckpointManifest:
+    """Write the base model with the adapter's weights added, as safetensors in the base's number format.
+
+    Return the manifest that was written.
+    """
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -38,8 +42,9 @@ def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> 
     merged = PeftModel.from_pretrained(model, checkpoint.path).merge_and_unload(safe_merge=True)
     merged.save_pretrained(folder)
     AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
-    _write_manifest(checkpoint.manifest, folder)
+    return _write_manifest(checkpoint.manifest, folder)
 
 
-def _write_manifest(manifest: CheckpointManifest, folder: Path) -> None:
+def _write_manifest(manifest: CheckpointManifest, folder: Path) -> CheckpointManifest:
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return manifest

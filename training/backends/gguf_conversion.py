@@ -134,7 +134,7 @@ def _spell_out_untrained_marks(tokenizer: Path, embeddings: ReaderTensor) -> Non
     tool calls. It can then neither read such a token nor write it rather than another one, and adapters leave embeddings and
     output head as they are.
     """
-    content = json.loads(tokenizer.read_text())
+    content = json.loads(tokenizer.read_text(encoding="utf-8"))
     added = content["added_tokens"]
     numbers = np.array([token["id"] for token in added], dtype=np.int64)
     rows = dequantize(embeddings.data[numbers], embeddings.tensor_type)
@@ -143,7 +143,7 @@ def _spell_out_untrained_marks(tokenizer: Path, embeddings: ReaderTensor) -> Non
     kept = [token for token, untrained in zip(added, alike, strict=True) if token["special"] or not untrained]
     if len(kept) < len(added):
         content["added_tokens"] = kept
-        tokenizer.write_text(json.dumps(content, ensure_ascii=False))
+        tokenizer.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _require_space(folder: Path, needed: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from good_email import good
+from killed_loop import RULES
 from outreach_model import OutreachModel, called, without_backend
 from scripted_policy import ScriptedPolicy
 from toy_run import CountingBackend, Killed, RecordedProgress
@@ -30,27 +31,9 @@ from tasks.outreach.webhook import Outbox
 from tasks.outreach.written import WrittenEmail, logged_choices
 from training.errors import BadInput
 from training.progress import NoProgress, Progress
-from training.settings import TrainerSettings
 from training.validation import Validator
 
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
-RULES = TrainerSettings(
-    max_steps=3,
-    groups_per_step=2,
-    max_extra_groups=0,
-    probe_rollouts=None,
-    min_reward_std=0.0,
-    advantage_balance=0.0,
-    rollouts_per_group=4,
-    demonstrations=4,
-    validate_every=1,
-    validation_questions=2,
-    validation_metric="reward",
-    scoring="blend",
-    blend_weights={"verifiable": 0.3, "custom": 0.7},
-    reward_function="tasks.outreach.feedback:feedback_reward",
-    health_seconds=0,
-)
 
 
 @pytest.fixture
