@@ -18,15 +18,13 @@ import art
 from agent.graph import ToolCallRecord, observation_of
 from agent.judges.exact import normalise
 from agent.rollout import AgentRun, opening_messages
-from agent.settings import AgentSettings
+from agent.settings import NAME_QUERIES, AgentSettings
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer, Scenario
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-NAME_QUERIES = 0.4
-"""Of the demonstrated questions that contain names, the share whose search uses the names alone."""
 MAX_READ_IN_VAIN = 1
 """Mails that a demonstration may read after its first search before the one that it searched for."""
 MIN_QUOTE_F1 = 0.5
@@ -61,15 +59,16 @@ def named_words(question: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def first_query(scenario: Scenario) -> str:
+def first_query(scenario: Scenario, name_queries: float = NAME_QUERIES) -> str:
     """Return the first search of a demonstration.
 
-    Most demonstrations search for the question as it stands, as people do, some for its names alone. The search ignores stop
-    words. Which of the two finds more depends on the mail: names in the synthetic company, the question in real mail.
-    Demonstrations therefore show both, drawn by the scenario's id, and GRPO finds out which pays.
+    Most demonstrations search for the question as it stands, as people do; a share of `name_queries` of those with names
+    search for the names alone. The search ignores stop words. Which of the two finds more depends on the mail: names in
+    the synthetic company, the question in real mail. Demonstrations that show both, drawn by the scenario's id, leave it to
+    GRPO to find out.
     """
     named = named_words(scenario.question)
-    by_name = random.Random(f"query-{scenario.id}").random() < NAME_QUERIES
+    by_name = random.Random(f"query-{scenario.id}").random() < name_queries
     return _as_written(named, [scenario.question]) if named and by_name else scenario.question
 
 
@@ -85,7 +84,9 @@ def _bridge(question: str, target: EmailView, read: list[EmailView]) -> list[str
     return []
 
 
-def _queries(scenario: Scenario, target: EmailView, read: list[EmailView], hindsight: bool) -> list[str]:
+def _queries(
+    scenario: Scenario, target: EmailView, read: list[EmailView], hindsight: bool, name_queries: float
+) -> list[str]:
     """Return queries that may lead to `target`, best first, for an agent that has read the mails `read`.
 
     The first query uses only what such an agent has seen: words of the question or, after a mail, a name in that mail.
@@ -94,7 +95,7 @@ def _queries(scenario: Scenario, target: EmailView, read: list[EmailView], hinds
     question = scenario.question
     asked = content_words(question)
     bridge = _bridge(question, target, read) if read else []
-    queries = [] if read else [first_query(scenario)]
+    queries = [] if read else [first_query(scenario, name_queries)]
     plans = [bridge]
     if hindsight:
         in_target = set(content_words(_text(target)))
@@ -133,7 +134,13 @@ def quoted(reference: str, passage: str) -> str | None:
 
 
 def play_oracle(
-    scenario: Scenario, mailbox: Mailbox, gold_ids: list[int], settings: AgentSettings, *, hindsight: bool = True
+    scenario: Scenario,
+    mailbox: Mailbox,
+    gold_ids: list[int],
+    settings: AgentSettings,
+    *,
+    hindsight: bool = True,
+    name_queries: float = NAME_QUERIES,
 ) -> AgentRun:
     """Search for each gold mail in order, read it, and answer with the reference.
 
@@ -182,7 +189,9 @@ def play_oracle(
     for target in targets:
         to_read = [target.id]
         if target.id not in shown or not hindsight:
-            plans = ((query, opened(query, target)) for query in _queries(scenario, target, read, hindsight))
+            plans = (
+                (query, opened(query, target)) for query in _queries(scenario, target, read, hindsight, name_queries)
+            )
             query, to_read = next(((query, ids) for query, ids in plans if ids), ("", []))
             if not to_read and hindsight:
                 continue

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+NAME_QUERIES = 0.4
+"""Default of `name_queries`: of the demonstrated questions with names, the share whose search uses the names alone."""
+
 
 class AgentSettings(BaseModel):
     """Prompt and limits of one episode, the same in training, evaluation and service."""

@@ -105,8 +105,15 @@ def train_agent(
     run_key = run_key or get_step_context().model.version
     run_folder = RUNS / f"{run_key}-{base['checksum'][:8]}"
     agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
-    weights = config.verifiable_weights
-    task = EmailSearchTask(database, scenarios, open_judge(config), agent_settings, weights=weights, seed=config.seed)
+    task = EmailSearchTask(
+        database,
+        scenarios,
+        open_judge(config),
+        agent_settings,
+        weights=config.verifiable_weights,
+        name_queries=config.name_queries,
+        seed=config.seed,
+    )
     with open_console(settings.max_steps, run_folder) as console:
         experiment = _experiment(config, run_key, files).resuming(run_folder)
         experiment.save(run_folder)

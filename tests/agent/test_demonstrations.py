@@ -80,3 +80,19 @@ def test_the_warm_start_is_made_of_episodes_without_hindsight(tmp_path: Path) ->
     ]
     assert task.demonstrations(scenarios, 8) == []
     assert task.oracle(scenarios[0]).answer is not None
+
+
+def test_the_share_of_demonstrations_that_search_for_names_is_a_setting(tmp_path: Path) -> None:
+    company = synthetic_company(train_inboxes=1, test_inboxes=1)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+
+    def queries(name_queries: float) -> list[tuple[str, str]]:
+        database = MailDatabase(tmp_path / "mails.sqlite")
+        task = EmailSearchTask(database, company.scenarios(), ExactJudge(), AgentSettings(), name_queries=name_queries)
+        runs = [(scenario.question, task.oracle(scenario, hindsight=False)) for scenario in task.train_scenarios()]
+        return [(question, run.calls[0].arguments["keywords"][0]) for question, run in runs if run.calls]
+
+    assert all(query == question for question, query in queries(0.0))
+    assert all(
+        query.lower().split() == named_words(question) for question, query in queries(1.0) if named_words(question)
+    )

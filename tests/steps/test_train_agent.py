@@ -47,6 +47,10 @@ def test_the_weights_of_the_reward_come_from_the_configuration(monkeypatch: pyte
     assert task_of(config, monkeypatch).weights == RewardWeights(few_turns=0.5)
 
 
+def test_the_demonstrated_queries_come_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert task_of(TrainingConfig(name_queries=0.1), monkeypatch).name_queries == 0.1
+
+
 def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainingConfig, "require_judge", lambda self: None)
     assert isinstance(task_of(TrainingConfig(), monkeypatch).judge, ExactJudge)
