@@ -29,6 +29,8 @@ MAX_READ_IN_VAIN = 1
 """Mails that a demonstration may read after its first search before the one that it searched for."""
 MIN_QUOTE_F1 = 0.5
 """Minimum token-F1 with the reference at which words of a mail count as stating it."""
+MAX_QUOTE_WORDS = 12
+"""Maximum length of a demonstrated answer. Long quotations teach to copy, and not where to stop."""
 
 _WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
@@ -111,13 +113,13 @@ def _queries(
 
 
 def quoted(reference: str, passage: str) -> str | None:
-    """Return the consecutive words of `passage` with the highest token-F1 with `reference`.
+    """Return the consecutive words of `passage` with the highest token-F1 with `reference`, on one line.
 
     Ties go to the first, shortest run of words. A passage that contains `reference` yields `reference`. If no run
     reaches `MIN_QUOTE_F1`, return None: a reader of the passage could not know the answer.
     """
     if reference in passage:
-        return reference
+        return " ".join(reference.split())
     wanted = Counter(normalise(reference).split())
     pieces = [(match.start(), match.end(), normalise(match.group()).split()) for match in re.finditer(r"\S+", passage)]
     most = 2 * wanted.total() + 2
@@ -130,7 +132,7 @@ def quoted(reference: str, passage: str) -> str | None:
             f1 = 2 * shared / (seen.total() + wanted.total()) if shared else 0.0
             if f1 > best:
                 best, span = f1, passage[start:end].strip(".,;:!?\"'()<>*")
-    return span if best >= MIN_QUOTE_F1 else None
+    return " ".join(span.split()) if span and best >= MIN_QUOTE_F1 else None
 
 
 def play_oracle(
@@ -203,7 +205,7 @@ def play_oracle(
         read.append(target)
     if read and (hindsight or read == targets):
         said = scenario.answer if hindsight else quoted(scenario.answer, calls[-1].observation)
-        if said:
+        if said and (hindsight or len(said.split()) <= MAX_QUOTE_WORDS):
             act(FINAL_ANSWER, {"answer": said, "source_ids": [tools.number_of(mail.id) for mail in read]})
     turns = sum(turn["role"] == "assistant" for turn in record)
     return AgentRun(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from agent.demonstrations import named_words, play_oracle, quoted
 from agent.judges.exact import ExactJudge
 from agent.settings import AgentSettings
@@ -69,6 +71,7 @@ def test_an_answer_is_quoted_from_the_mail_or_not_demonstrated() -> None:
     assert quoted("It was moved to Tuesday at 15:00", mail) == "to Tuesday at 15:00"
     assert quoted("Nobody knows", mail) is None
     assert quoted("15:00", "") is None
+    assert quoted("Tuesday, the lobby", "We meet on Tuesday,\n  the lobby.") == "Tuesday, the lobby"
 
 
 def test_the_warm_start_is_made_of_episodes_without_hindsight(tmp_path: Path) -> None:
@@ -80,6 +83,20 @@ def test_the_warm_start_is_made_of_episodes_without_hindsight(tmp_path: Path) ->
     ]
     assert task.demonstrations(scenarios, 8) == []
     assert task.oracle(scenarios[0]).answer is not None
+
+
+def test_no_demonstration_quotes_at_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    company = synthetic_company(train_inboxes=1, test_inboxes=0)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+    task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
+
+    def longest() -> int:
+        runs = [task.oracle(scenario, hindsight=False) for scenario in task.train_scenarios()]
+        return max(len(run.answer.answer.split()) for run in runs if run.answer)
+
+    assert longest() > 1
+    monkeypatch.setattr("agent.demonstrations.MAX_QUOTE_WORDS", 1)
+    assert longest() == 1
 
 
 def test_the_share_of_demonstrations_that_search_for_names_is_a_setting(tmp_path: Path) -> None:
