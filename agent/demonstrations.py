@@ -10,13 +10,12 @@ import json
 import random
 import re
 import time
-from collections import Counter
 from typing import Any
 
 import art
 
 from agent.graph import ToolCallRecord, observation_of
-from agent.judges.exact import normalise
+from agent.judges.facts import content_stems
 from agent.rollout import AgentRun, opening_messages
 from agent.settings import NAME_QUERIES, AgentSettings
 from environment.email_db import Mailbox
@@ -27,10 +26,8 @@ from environment.words import content_words
 MAX_KEYWORDS = 8
 MAX_READ_IN_VAIN = 1
 """Mails that a demonstration may read after its first search before the one that it searched for."""
-MIN_QUOTE_F1 = 0.5
-"""Minimum token-F1 with the reference at which words of a mail count as stating it."""
-MAX_QUOTE_WORDS = 12
-"""Maximum length of a demonstrated answer. Long quotations teach to copy, and not where to stop."""
+MAX_ANSWER_WORDS = 20
+"""Maximum length of a demonstrated answer. Longer ones teach to copy, and not where to stop."""
 
 _WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
@@ -112,27 +109,13 @@ def _queries(
     return queries + [_as_written(plan, [question, *map(_text, read), _text(target)]) for plan in plans if plan]
 
 
-def quoted(reference: str, passage: str) -> str | None:
-    """Return the consecutive words of `passage` with the highest token-F1 with `reference`, on one line.
+def can_be_told(reference: str, question: str, passage: str) -> bool:
+    """Return whether a reader of `question` and `passage` could answer with `reference`.
 
-    Ties go to the first, shortest run of words. A passage that contains `reference` yields `reference`. If no run
-    reaches `MIN_QUOTE_F1`, return None: a reader of the passage could not know the answer.
+    All its content words must occur in one of them in some inflection, and it must be short.
     """
-    if reference in passage:
-        return " ".join(reference.split())
-    wanted = Counter(normalise(reference).split())
-    pieces = [(match.start(), match.end(), normalise(match.group()).split()) for match in re.finditer(r"\S+", passage)]
-    most = 2 * wanted.total() + 2
-    best, span = 0.0, None
-    for first, (start, _, _) in enumerate(pieces):
-        seen: Counter[str] = Counter()
-        for _, end, tokens in pieces[first : first + most]:
-            seen.update(tokens)
-            shared = (seen & wanted).total()
-            f1 = 2 * shared / (seen.total() + wanted.total()) if shared else 0.0
-            if f1 > best:
-                best, span = f1, passage[start:end].strip(".,;:!?\"'()<>*")
-    return " ".join(span.split()) if span and best >= MIN_QUOTE_F1 else None
+    known = set(content_stems(f"{question}\n{passage}"))
+    return len(reference.split()) <= MAX_ANSWER_WORDS and known.issuperset(content_stems(reference))
 
 
 def play_oracle(
@@ -150,9 +133,9 @@ def play_oracle(
     episode ends without an answer.
 
     Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, opens
-    the first hit, and quotes its answer (`quoted`). It opens the second hit of the first search as well if the first is
-    not the mail, such as that of a colleague who asks the same question. If that does not lead to the reference, the
-    episode ends without an answer.
+    the first hit, and answers if the reference follows from what it has read (`can_be_told`). It opens the second hit of
+    the first search as well if the first is not the mail, such as that of a colleague who asks the same question. If that
+    does not lead to the reference, the episode ends without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -204,9 +187,8 @@ def play_oracle(
             act(READ, {"email_id": tools.number_of(mail_id)})
         read.append(target)
     if read and (hindsight or read == targets):
-        said = scenario.answer if hindsight else quoted(scenario.answer, calls[-1].observation)
-        if said and (hindsight or len(said.split()) <= MAX_QUOTE_WORDS):
-            act(FINAL_ANSWER, {"answer": said, "source_ids": [tools.number_of(mail.id) for mail in read]})
+        if hindsight or can_be_told(scenario.answer, scenario.question, calls[-1].observation):
+            act(FINAL_ANSWER, {"answer": scenario.answer, "source_ids": [tools.number_of(mail.id) for mail in read]})
     turns = sum(turn["role"] == "assistant" for turn in record)
     return AgentRun(
         answer=answer,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.demonstrations import named_words, play_oracle, quoted
+from agent.demonstrations import can_be_told, named_words, play_oracle
 from agent.judges.exact import ExactJudge
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
@@ -59,19 +59,19 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
                 assert call.email_ids == [hits.pop(0)]
                 in_vain += call.email_ids[0] not in gold_ids
             seen += f"\n{call.observation}"
-        assert run.answer.answer in run.calls[-2].observation
+        assert can_be_told(run.answer.answer, scenario.question, run.calls[-2].observation)
     assert 0.7 * len(task.train_scenarios()) < followed < len(task.train_scenarios())
     assert 0.25 < by_name / followed < 0.6
     assert 0.05 < in_vain / followed < 0.4
 
 
-def test_an_answer_is_quoted_from_the_mail_or_not_demonstrated() -> None:
+def test_an_answer_follows_from_question_and_mail_or_is_not_demonstrated() -> None:
     mail = "Hi all,\n\nthe review moves to Tuesday at 15:00, bring the Heron figures. Room 4B is taken."
-    assert quoted("15:00", mail) == "15:00"
-    assert quoted("It was moved to Tuesday at 15:00", mail) == "to Tuesday at 15:00"
-    assert quoted("Nobody knows", mail) is None
-    assert quoted("15:00", "") is None
-    assert quoted("Tuesday, the lobby", "We meet on Tuesday,\n  the lobby.") == "Tuesday, the lobby"
+    question = "When does the committee meet?"
+    assert can_be_told("15:00", question, mail)
+    assert can_be_told("The committee meets on Tuesday at 15:00.", question, mail)
+    assert not can_be_told("The committee meets on Wednesday at 15:00.", question, mail)
+    assert not can_be_told("15:00", question, "")
 
 
 def test_the_warm_start_is_made_of_episodes_without_hindsight(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_warm_start_is_made_of_episodes_without_hindsight(tmp_path: Path) ->
     assert task.oracle(scenarios[0]).answer is not None
 
 
-def test_no_demonstration_quotes_at_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_demonstrated_answer_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     company = synthetic_company(train_inboxes=1, test_inboxes=0)
     build_database(company.emails(), tmp_path / "mails.sqlite")
     task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
@@ -95,7 +95,7 @@ def test_no_demonstration_quotes_at_length(tmp_path: Path, monkeypatch: pytest.M
         return max(len(run.answer.answer.split()) for run in runs if run.answer)
 
     assert longest() > 1
-    monkeypatch.setattr("agent.demonstrations.MAX_QUOTE_WORDS", 1)
+    monkeypatch.setattr("agent.demonstrations.MAX_ANSWER_WORDS", 1)
     assert longest() == 1
 
 
