@@ -186,9 +186,10 @@ def play_oracle(
         for mail_id in to_read:
             act(READ, {"email_id": tools.number_of(mail_id)})
         read.append(target)
-    if read and (hindsight or read == targets):
-        if hindsight or can_be_told(scenario.answer, scenario.question, calls[-1].observation):
-            act(FINAL_ANSWER, {"answer": scenario.answer, "source_ids": [tools.number_of(mail.id) for mail in read]})
+    if read and (
+        hindsight or (read == targets and can_be_told(scenario.answer, scenario.question, calls[-1].observation))
+    ):
+        act(FINAL_ANSWER, {"answer": scenario.answer, "source_ids": [tools.number_of(mail.id) for mail in read]})
     turns = sum(turn["role"] == "assistant" for turn in record)
     return AgentRun(
         answer=answer,
