@@ -5,12 +5,16 @@ figure, address and name of the reference, must not contradict it with another v
 most 2 n + 5 words for a reference of n words. If the reference has no such fact, the answer needs all its content words.
 So whole mails, quoted sentences with a second value and lists of candidates are wrong. Words that the answer repeats from
 the question are not a contradiction inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
+
+A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
+only what is new in it, unless the question offers a choice or the answer names something else from the question.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from agent.judges import Verdict
 from agent.judges.facts import Fact, ParsedText, Word, content_stems, fold, parse, plain, uninflected
@@ -73,27 +77,49 @@ def _polarity_fault(reference: str, answer: str) -> str | None:
 
 def _fault(question: str, reference: str, answer: str) -> str | None:
     """Return the missing or contradicting part of the answer, or None."""
-    ours, theirs = parse(reference), parse(answer)
+    asked, ours, theirs = parse(question), parse(reference), parse(answer)
     facts = [fact for fact, _ in ours.facts]
     if any(fact.kind == "date" and fact.value[1] is not None for fact in facts):
         required = [fact for fact in facts if fact.kind != "weekday"]  # a full date implies its weekday
     else:
         required = facts
-    for fact in required:
+    runs = _runs(ours)
+    names = [name for run in runs for name in run]
+    new_facts, new_names = required, names
+    if not _CHOICE.search(question) and not _names_another(asked, ours, theirs):
+        new_facts = [fact for fact in required if not any(fact.agrees(other) for other, _ in asked.facts)]
+        new_names = [name for run in runs if not asked.stems.issuperset(map(uninflected, run)) for name in run]
+        if not new_facts and not new_names:
+            new_facts, new_names = required, names
+    for fact in new_facts:
         if not any(fact.agrees(other) for other, _ in theirs.facts):
             return f"{fact.text!r} is missing"
-    names = [word.text for word in ours.words if word.capitalised and word.can_name]
-    said = {uninflected(word.text) for word in theirs.words}
-    for name in names:
-        if uninflected(name) not in said:
+    for name in new_names:
+        if uninflected(name) not in theirs.stems:
             return f"{name!r} is missing"
     if not facts and not names:
-        wanted, given = set(content_stems(reference)), said.union(content_stems(answer))
+        wanted, given = set(content_stems(reference)), theirs.stems.union(content_stems(answer))
         if missing := sorted(wanted - given):
             return f"{missing[0]!r} is missing"
         if not wanted and not _YES_NO.match(reference):
             return "the answer differs from the reference"
-    return _contradiction(parse(question), ours, theirs, names)
+    return _contradiction(asked, ours, theirs, names)
+
+
+def _runs(text: ParsedText) -> list[list[str]]:
+    """Return the names of a text, each as its words: capitalised words in a row."""
+    runs = groupby(text.words, key=lambda word: (word.capitalised and word.can_name, word.item))
+    return [[word.text for word in run] for (is_name, _), run in runs if is_name]
+
+
+def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:
+    """Return whether the answer repeats a value or name of the question that the reference lacks."""
+    for fact, _ in asked.facts:
+        said = any(fact.agrees(other) for other, _ in theirs.facts)
+        if said and not any(fact.agrees(other) for other, _ in ours.facts):
+            return True
+    names = {uninflected(word.text) for word in asked.words if word.capitalised and word.can_name and not word.opens}
+    return bool(names & theirs.stems - ours.stems)
 
 
 def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, names: list[str]) -> str | None:
@@ -108,8 +134,7 @@ def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, n
         if item in phrases and any(asked.agrees(other) for asked, _ in question.facts):
             continue
         return f"{other.text!r} contradicts the reference"
-    known = {uninflected(word.text) for word in ours.words}
-    asked_words = {uninflected(word.text) for word in question.words}
+    known = ours.stems
     if names:
         wanted = [uninflected(name) for name in names]
         any_capital = any(word.capitalised for word in theirs.words)  # without capitals every word may be a name
@@ -117,7 +142,7 @@ def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, n
             possible = _may_name(word, theirs.words[position + 1 :], wanted) if any_capital else word.can_name
             if uninflected(word.text) in known or fold(word.text) in _OPENERS or not possible:
                 continue
-            if not (word.item in phrases and uninflected(word.text) in asked_words):
+            if not (word.item in phrases and uninflected(word.text) in question.stems):
                 return f"{word.text!r} contradicts the reference"
     if names or not ours.facts:
         return _bare_candidate(theirs, known)
@@ -143,7 +168,7 @@ def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
     return not (continues or [uninflected(other.text) for other in following[: len(wanted)]] == wanted)
 
 
-def _bare_candidate(answer: ParsedText, known: set[str]) -> str | None:
+def _bare_candidate(answer: ParsedText, known: frozenset[str]) -> str | None:
     """Return a list item made only of content words that the reference lacks, that is, another candidate."""
     items: dict[int, list[Word]] = {}
     for word in answer.words:

@@ -14,6 +14,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Literal
 
 from environment.words import content_words
@@ -82,6 +83,11 @@ class ParsedText:
 
     facts: tuple[tuple[Fact, int], ...]
     words: tuple[Word, ...]
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """The words without inflection."""
+        return frozenset(uninflected(word.text) for word in self.words)
 
 
 def plain(text: str) -> str:

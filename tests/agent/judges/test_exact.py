@@ -140,6 +140,41 @@ def test_words_of_the_question_are_allowed_in_a_phrase_but_not_alone() -> None:
     assert not judge_exactly("Blue or red?", "blue", "blue, red").correct
 
 
+@pytest.mark.parametrize(
+    ("question", "reference", "answer"),
+    [
+        ("What time was my interview with Piet Harlow?", "Your interview with Piet Harlow was at 5pm.", "5pm"),
+        ("Whom should Orla ask about the options?", "Orla should ask Dana Voss.", "Dana Voss"),
+        ("Who sent the Heron invoice of 3 May?", "Dana Voss sent the Heron invoice of 3 May.", "Dana Voss"),
+        ("What did Orla do with the resume?", "Orla sent it to Dana Voss of Quill.", "I sent it to Dana Voss of Quill"),
+    ],
+)
+def test_an_answer_need_not_repeat_the_question(question: str, reference: str, answer: str) -> None:
+    verdict = judge_exactly(question, reference, answer)
+    assert verdict.correct, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("question", "reference", "answer"),
+    [
+        ("What time was my interview with Piet Harlow?", "Your interview with Piet Harlow was at 5pm.", "6pm"),
+        ("Whom should Orla ask?", "Orla should ask Dana Voss.", "Orla"),
+        ("Whom should Orla ask?", "Orla should ask Dana Voss.", "Dana"),
+        # all of the reference is in the question
+        ("Does Orla run Heron or Marlow?", "Heron", "Marlow"),
+        ("Does Orla run the Heron review?", "Orla runs the Heron review", "the review"),
+        # half of a name is none
+        ("From whom do we buy the Fresh Quill brochures?", "Quill Supplies", "Supplies"),
+        # the question offers a choice, or the answer makes one
+        ("Who is it, Dana Voss or Piet Harlow, and when?", "Dana Voss, at 9:00", "9:00"),
+        ("Which of Dana Voss and Piet Harlow runs it, and when?", "Dana Voss, at 9:00", "Piet Harlow at 9:00"),
+        ("Is it on 3 May, on 4 May, and in which room?", "It is on 3 May in Room 4B", "on 4 May in Room 4B"),
+    ],
+)
+def test_what_is_new_in_the_reference_must_be_said(question: str, reference: str, answer: str) -> None:
+    assert not judge_exactly(question, reference, answer).correct
+
+
 MAIL = """Hi all, the Heron budget review will now take place in Room 4B at 14:30 on 14 March, not in Room 12.
 Please bring the draft, Dana Voss will present. Lunch comes from Brightleaf Catering and costs $48,200. Regards, Piet"""
 
