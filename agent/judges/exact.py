@@ -2,12 +2,12 @@
 
 An answer that equals the reference after normalisation is correct. Otherwise it must contain every time, date, weekday,
 figure, address and name of the reference, must not contradict it with another value of the same kinds, and may have at
-most 2 n + 5 words for a reference of n words. If the reference has no such fact, the answer needs all its content words.
-So whole mails, quoted sentences with a second value and lists of candidates are wrong. Words that the answer repeats from
+most 2 n + 5 words for a reference of n words. So whole mails, quoted sentences with a second value and lists of candidates are wrong. Words that the answer repeats from
 the question are not a contradiction inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
 
 A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
-only what is new in it, unless the question offers a choice or the answer names something else from the question.
+only the facts and names that are new in it, unless the question offers a choice or the answer names something else from
+the question. If the reference has no new fact or name, the answer needs all its content words.
 """
 
 from __future__ import annotations
@@ -89,20 +89,18 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
     if not _CHOICE.search(question) and not _names_another(asked, ours, theirs):
         new_facts = [fact for fact in required if not any(fact.agrees(other) for other, _ in asked.facts)]
         new_names = [name for run in runs if not asked.stems.issuperset(map(uninflected, run)) for name in run]
-        if not new_facts and not new_names:
-            new_facts, new_names = required, names
+    if not new_facts and not new_names:
+        wanted = set(content_stems(reference))
+        if missing := sorted(wanted.difference(theirs.stems, content_stems(answer))):
+            return f"{missing[0]!r} is missing"
+        if not wanted and not _YES_NO.match(reference):
+            return "the answer differs from the reference"
     for fact in new_facts:
         if not any(fact.agrees(other) for other, _ in theirs.facts):
             return f"{fact.text!r} is missing"
     for name in new_names:
         if uninflected(name) not in theirs.stems:
             return f"{name!r} is missing"
-    if not facts and not names:
-        wanted, given = set(content_stems(reference)), theirs.stems.union(content_stems(answer))
-        if missing := sorted(wanted - given):
-            return f"{missing[0]!r} is missing"
-        if not wanted and not _YES_NO.match(reference):
-            return "the answer differs from the reference"
     return _contradiction(asked, ours, theirs, names)
 
 
