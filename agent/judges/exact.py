@@ -2,8 +2,9 @@
 
 An answer that equals the reference after normalisation is correct. Otherwise it must contain every time, date, weekday,
 figure, address and name of the reference, must not contradict it with another value of the same kinds, and may have at
-most 2 n + 5 words for a reference of n words. So whole mails, quoted sentences with a second value and lists of candidates are wrong. Words that the answer repeats from
-the question are not a contradiction inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
+most 2 n + 5 words for a reference of n words. So whole mails, quoted sentences with a second value and lists of candidates
+are wrong. Words that the answer repeats from the question are not a contradiction inside a phrase ("the Heron review is at
+15:30"), but they are when they stand alone.
 
 A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
 only the facts and names that are new in it, unless the question offers a choice or the answer names something else from
