@@ -199,7 +199,8 @@ class Gatherer:
     def begin(self, step: int, questions: StepQuestions) -> None:
         """Start the groups of step `step`, one per question, as soon as slots are free.
 
-        The next question of the reserve replaces a group as soon as that turns out to have no reward spread.
+        A question of the reserve, of the same kind if there is one, replaces a group as soon as that turns out to have no
+        reward spread.
         """
         under_way = self._steps[step] = _Step(
             MovingDeadline(self._settings.step_timeout), reserve=list(questions.reserve)
@@ -304,11 +305,21 @@ class Gatherer:
         if without_spread and under_way.reserve:
             if under_way.deadline.begun:
                 under_way.deadline.move()  # scoring may take longer than a rollout is allowed to
-            self._ask(under_way, step, under_way.reserve.pop(0), replaces=True)
+            self._ask(under_way, step, _replacement(under_way.reserve, question.kind), replaces=True)
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)
         played_by = sampled_by[0] if sampled_by else -1
         return _Group(question, replaces, group, failures, use, played_by, len(outcomes))
+
+
+def _replacement(reserve: list[TrainQuestion], kind: str | None) -> TrainQuestion:
+    """Take the first question of `kind` from the reserve, or the first if there is none.
+
+    A kind whose groups all lack spread would otherwise have no part in the update, and what only that kind rewards, such
+    as a second search, is unlearnt within a step or two.
+    """
+    place = next((place for place, question in enumerate(reserve) if question.kind == kind), 0)
+    return reserve.pop(place)
 
 
 def _solved(outcome: art.Trajectory | BaseException) -> bool:
