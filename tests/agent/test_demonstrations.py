@@ -34,6 +34,13 @@ def test_of_three_demonstrations_two_search_again_as_far_as_there_are_enough(tmp
     assert mails(one) == [1] * 8
 
 
+def test_the_kinds_of_training_are_numbers_of_mails(tmp_path: Path) -> None:
+    company = synthetic_company(train_inboxes=1, test_inboxes=0)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+    task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
+    assert {task.kind(scenario) for scenario in task.train_scenarios()} == {"1 mails", "2 mails"}
+
+
 def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path) -> None:
     company = synthetic_company(train_inboxes=2, test_inboxes=1)
     build_database(company.emails(), tmp_path / "mails.sqlite")

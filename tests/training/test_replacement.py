@@ -47,6 +47,17 @@ def test_a_step_asks_on_until_its_groups_have_spread_or_the_bound_is_reached(ahe
     assert [len(row.questions) for row in dropped.history[1:]] == [3, 3]
 
 
+def test_a_replacement_is_of_the_same_kind_while_there_is_one(tmp_path: Path) -> None:
+    class Kinds(Uneven):
+        def kind(self, scenario: int) -> str:
+            return "rare" if scenario % 4 < 2 else "common"
+
+    finished, backend = run(tmp_path, replacing(10), Kinds())
+    for row, trained in zip(finished.history[1:], backend.trained, strict=True):
+        first = [question.kind for question in row.questions if not question.replaces]
+        assert sorted("rare" if question % 4 < 2 else "common" for question in trained) == sorted(map(str, first))
+
+
 def test_a_replacement_begins_while_other_groups_are_still_being_played(tmp_path: Path) -> None:
     plain, _ = run(tmp_path / "plain", replacing(1, max_steps=1), Uneven())
     first, replacement = plain.history[1].questions[0], plain.history[1].questions[-1]
