@@ -33,7 +33,7 @@ from training.history import AskedQuestion
 from training.progress import Progress
 from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
-from training.selection import StepQuestions, TrainQuestion
+from training.selection import StepQuestions, TrainQuestion, replacement
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import Policy, RolloutError, Task
@@ -305,21 +305,11 @@ class Gatherer:
         if without_spread and under_way.reserve:
             if under_way.deadline.begun:
                 under_way.deadline.move()  # scoring may take longer than a rollout is allowed to
-            self._ask(under_way, step, _replacement(under_way.reserve, question.kind), replaces=True)
+            self._ask(under_way, step, replacement(under_way.reserve, question.kind), replaces=True)
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)
         played_by = sampled_by[0] if sampled_by else -1
         return _Group(question, replaces, group, failures, use, played_by, len(outcomes))
-
-
-def _replacement(reserve: list[TrainQuestion], kind: str | None) -> TrainQuestion:
-    """Take the first question of `kind` from the reserve, or the first if there is none.
-
-    A kind whose groups all lack spread would otherwise have no part in the update, and what only that kind rewards, such
-    as a second search, is unlearnt within a step or two.
-    """
-    place = next((place for place, question in enumerate(reserve) if question.kind == kind), 0)
-    return reserve.pop(place)
 
 
 def _solved(outcome: art.Trajectory | BaseException) -> bool:

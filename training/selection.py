@@ -229,6 +229,16 @@ def success_beliefs(
     return {question.index: belief(question) for question in questions}
 
 
+def replacement(reserve: list[TrainQuestion], kind: str | None) -> TrainQuestion:
+    """Take the first question of `kind` from the reserve, or the first if there is none.
+
+    A kind whose groups all lack spread would otherwise have no part in the update, and what only that kind rewards, such
+    as a second search, is unlearnt within a step or two.
+    """
+    place = next((place for place, question in enumerate(reserve) if question.kind == kind), 0)
+    return reserve.pop(place)
+
+
 def _require_enough(there: int, needed: int, settings: TrainerSettings) -> None:
     if not settings.max_steps or there >= needed:
         return
