@@ -67,7 +67,8 @@ def test_spare_workspaces_that_died_are_passed_over(runner: LocalRunner) -> None
     assert runner._template is not None
     killed = {runner._template.pid, *descendants(runner._template.pid)}
     for pid in killed:
-        os.kill(pid, signal.SIGKILL)  # with the template, from which a new one has to be started as well
+        with suppress(ProcessLookupError):  # some die with their parent
+            os.kill(pid, signal.SIGKILL)  # with the template, from which a new one has to be started as well
     runner._template.wait()
     workspace = runner.open(FILES)
     assert workspace.exec("import target\ntarget.double(4)").output == "5\n"
