@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from docker_daemon import require_bubblewrap
