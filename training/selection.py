@@ -16,7 +16,6 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Protocol
 
 from training.errors import BadInput
@@ -83,8 +82,7 @@ def select_questions(task: Task, scenarios: Sequence[Any], settings: TrainerSett
 
 
 class ShuffledQuestions:
-    """Epochs over all questions. Each has a random order in which every kind is spread evenly. In a step, kinds take turns:
-    if there is a reserve, the first questions are of each kind equally.
+    """Epochs over all questions. Each has a random order in which every kind is spread evenly.
 
     Otherwise a step of a few questions would often have none of a rare kind. A policy unlearns within a few steps what
     only that kind rewards, such as a second search.
@@ -106,7 +104,7 @@ class ShuffledQuestions:
         random.Random(settings.seed).shuffle(self._order)
 
     def for_step(self, step: int, rows: Sequence[StepRecord]) -> StepQuestions:
-        batch = _kinds_in_turn(self._batches[step - 1])
+        batch = self._batches[step - 1]
         count = self._settings.groups_per_step
         return StepQuestions(batch[:count], batch[count:])
 
@@ -128,16 +126,6 @@ def _spread_kinds(questions: Sequence[TrainQuestion], rng: random.Random) -> lis
         offset = rng.random()
         placed += [((rank + offset) / len(members), question.index, question) for rank, question in enumerate(members)]
     return [question for _, _, question in sorted(placed, key=lambda place: place[:2])]
-
-
-def _kinds_in_turn(questions: Sequence[TrainQuestion]) -> list[TrainQuestion]:
-    """Order the questions so that kinds take turns while they last: a kind that is half as frequent is not half as hard
-    to keep.
-    """
-    of_kind: defaultdict[str | None, list[TrainQuestion]] = defaultdict(list)
-    for question in questions:
-        of_kind[question.kind].append(question)
-    return [question for turn in zip_longest(*of_kind.values()) for question in turn if question is not None]
 
 
 class LearnableQuestions:

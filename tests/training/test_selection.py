@@ -66,15 +66,6 @@ def test_every_step_of_an_epoch_asks_each_kind_in_its_share() -> None:
     assert [question.index for question in steps[0]] != [question.index for question in steps[50]]
 
 
-def test_a_step_with_a_reserve_asks_kinds_equally_first() -> None:
-    task = Mixed()
-    selection = select_questions(task, task.train_scenarios(), settings(groups_per_step=6, max_extra_groups=24))
-    for step in (1, 2):
-        chosen = selection.for_step(step, [])
-        assert Counter(question.kind for question in chosen.asked) == {"known": 2, "hopeless": 2, "open": 2}
-        assert len(chosen.reserve) == 24
-
-
 def test_questions_rest_after_a_step_and_demonstrated_ones_are_not_asked(tmp_path: Path) -> None:
     task = Mixed()
     run = train(tmp_path, learnability(max_extra_groups=2), task)
