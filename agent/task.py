@@ -63,13 +63,12 @@ class EmailSearchTask:
         )
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
-        """Return oracle episodes without hindsight for randomly selected scenarios: in turn, while they last, one with one
-        mail, two with two mails, and so on.
+        """Return oracle episodes without hindsight for randomly selected scenarios, alternating one-mail and multi-mail
+        questions while both last.
 
         Episodes that the oracle fails are left out. Whether to answer or to search again is the hardest decision to
         learn. Batches that contain both kinds contrast the two decisions; batches of one kind would pull the policy
-        back and forth. Most demonstrations search again, because GRPO soon finds out when to answer at once, and
-        cannot find out how to search for what a mail names unless the policy already does so now and then.
+        back and forth.
         """
         scenarios = list(scenarios)
         random.Random(f"demonstrations-{self.seed}").shuffle(scenarios)
@@ -78,8 +77,7 @@ class EmailSearchTask:
             if not scenario.labelled:
                 continue
             by_mails.setdefault(len(scenario.message_ids), []).append(scenario)
-        examples = {mails: self._examples(by_mails[mails]) for mails in sorted(by_mails)}
-        in_turn = zip_longest(*(examples[mails] for mails in examples for _ in range(mails)))
+        in_turn = zip_longest(*(self._examples(by_mails[mails]) for mails in sorted(by_mails)))
         return list(islice(filter(None, chain.from_iterable(in_turn)), limit))
 
     def _examples(self, scenarios: Sequence[Scenario]) -> Iterator[art.Trajectory]:

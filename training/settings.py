@@ -127,7 +127,7 @@ class TrainerSettings(BaseModel):
 
     # warm start
     demonstrations: int = Field(
-        default=64, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+        default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
