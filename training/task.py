@@ -77,7 +77,11 @@ class Task(Protocol):
 
 @runtime_checkable
 class TellsKinds(Protocol):
-    """A task with kinds of scenarios, each of about equal difficulty, so that results on one predict those on others."""
+    """A task with kinds of scenarios.
+
+    Each step asks all kinds, so a kind is what needs a decision of its own, such as to search again. Success rates of
+    one kind should be similar, because results on one scenario are taken to predict those on others.
+    """
 
     def kind(self, scenario: Any) -> str:
         """Return the kind of a scenario."""
