@@ -8,7 +8,7 @@ are wrong. Words that the answer repeats from the question are not a contradicti
 
 A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
 only the facts and names that are new in it, unless the question offers a choice or the answer names something else from
-the question. If the reference has no new fact or name, the answer needs all its content words.
+the question. If the reference has no new fact or name, the answer needs all of them and all other content words.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
         new_facts = [fact for fact in required if not any(fact.agrees(other) for other, _ in asked.facts)]
         new_names = [name for run in runs if not asked.stems.issuperset(map(uninflected, run)) for name in run]
     if not new_facts and not new_names:
-        wanted = set(content_stems(reference))
+        new_facts, new_names = required, names
+        wanted = set(content_stems(" ".join(word.text for word in ours.words)))
         if missing := sorted(wanted.difference(theirs.stems, content_stems(answer))):
             return f"{missing[0]!r} is missing"
-        if not wanted and not _YES_NO.match(reference):
+        if not wanted and not required and not _YES_NO.match(reference):
             return "the answer differs from the reference"
     for fact in new_facts:
         if not any(fact.agrees(other) for other, _ in theirs.facts):

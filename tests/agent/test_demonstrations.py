@@ -66,7 +66,7 @@ def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path
                 assert call.email_ids == [hits.pop(0)]
                 in_vain += call.email_ids[0] not in gold_ids
             seen += f"\n{call.observation}"
-        assert can_be_told(run.answer.answer, scenario.question, run.calls[-2].observation)
+        assert run.answer.answer in run.calls[-2].observation
     assert 0.7 * len(task.train_scenarios()) < followed < len(task.train_scenarios())
     assert 0.25 < by_name / followed < 0.6
     assert 0.05 < in_vain / followed < 0.4

@@ -146,6 +146,7 @@ def test_words_of_the_question_are_allowed_in_a_phrase_but_not_alone() -> None:
         ("What time was my interview with Piet Harlow?", "Your interview with Piet Harlow was at 5pm.", "5pm"),
         ("Whom should Orla ask about the options?", "Orla should ask Dana Voss.", "Dana Voss"),
         ("Who sent the Heron invoice of 3 May?", "Dana Voss sent the Heron invoice of 3 May.", "Dana Voss"),
+        ("Is it still at 14:30?", "Yes, 14:30", "Yes, at 2:30 pm"),
         ("What did Orla do with the resume?", "Orla sent it to Dana Voss of Quill.", "I sent it to Dana Voss of Quill"),
     ],
 )
@@ -164,6 +165,7 @@ def test_an_answer_need_not_repeat_the_question(question: str, reference: str, a
         ("Does Orla run Heron or Marlow?", "Heron", "Marlow"),
         ("What is the role of Quill?", "Quill is responsible for options.", "Quill"),
         ("What does Orla say about Marlow?", "Orla said that Marlow expresses exposures", "Orla about Marlow"),
+        ("Is it still at 14:30?", "Yes, 14:30", "Yes"),
         ("Does Orla run the Heron review?", "Orla runs the Heron review", "the review"),
         # half of a name is none
         ("From whom do we buy the Fresh Quill brochures?", "Quill Supplies", "Supplies"),
