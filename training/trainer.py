@@ -257,7 +257,7 @@ class Trainer:
                 result = await self.backend.train(
                     self.model,
                     [*trainable, *replayed],
-                    learning_rate=grpo_learning_rate(self.settings, step),
+                    learning_rate=grpo_learning_rate(self.settings, step, len(trainable)),
                     **update_arguments(self.settings),
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
