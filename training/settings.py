@@ -74,7 +74,8 @@ class TrainerSettings(BaseModel):
     learning_rate: float = Field(default=1e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
         default="cosine",
-        description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step",
+        description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step, "
+        "and lower in steps that learn from fewer than groups_per_step groups",
     )
     scale_rewards: Literal["group", "batch"] = Field(
         default="batch",

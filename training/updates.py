@@ -9,23 +9,18 @@ from training.errors import BadInput
 from training.settings import TrainerSettings
 
 _RATE_FLOOR = 0.1
-"""Learning rate at the end of the cosine schedule, as a share of `learning_rate`."""
+"""Learning rate at the end of the cosine schedule, as a share of `learning_rate`. It keeps the last steps useful."""
 
 
 def grpo_learning_rate(settings: TrainerSettings, step: int, groups: int) -> float:
-    """Return the learning rate of GRPO step `step` (the first is 1), whose update learns from `groups` groups.
-
-    Adam moves every weight by about the full rate, however small the gradient is and however noisy. So a step with fewer
-    groups than `groups_per_step` has a rate that is lower by the same factor.
-    """
-    rate = settings.learning_rate * min(1.0, groups / settings.groups_per_step)
-    # The moments of a fresh Adam are noise, so the first steps are small. So are the last ones, to settle; the floor keeps
-    # them useful.
-    if step < settings.warm_up_steps:
-        return rate * step / settings.warm_up_steps
+    """Return the learning rate of GRPO step `step` (the first is 1), whose update learns from `groups` groups."""
+    # The moments of a fresh Adam are noise, so the first steps are small.
+    rate = settings.learning_rate * min(1.0, step / settings.warm_up_steps)
     if settings.learning_rate_schedule == "constant":
         return rate
-    done = (step - settings.warm_up_steps) / max(1, settings.max_steps - settings.warm_up_steps)
+    # Adam moves every weight by about the full rate, however small and noisy the gradient is. Few groups make a noisy one.
+    rate *= min(1.0, groups / settings.groups_per_step)
+    done = max(0, step - settings.warm_up_steps) / max(1, settings.max_steps - settings.warm_up_steps)
     return rate * (_RATE_FLOOR + (1 - _RATE_FLOOR) * (1 + math.cos(math.pi * done)) / 2)
 
 
