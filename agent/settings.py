@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-NAME_QUERIES = 0.4
+NAME_QUERIES = 0.5
 """Default of `name_queries`: of the demonstrated questions with names, the share whose search uses the names alone."""
 
 

@@ -55,7 +55,7 @@ class TrainerSettings(BaseModel):
         "near one half",
     )
     max_extra_groups: int = Field(
-        default=10,
+        default=30,
         ge=0,
         le=1024,
         description="additional questions that a step may ask to replace groups without reward spread; 0: such "
@@ -128,7 +128,7 @@ class TrainerSettings(BaseModel):
 
     # warm start
     demonstrations: int = Field(
-        default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+        default=96, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
