@@ -62,9 +62,9 @@ def first_query(scenario: Scenario, name_queries: float = NAME_QUERIES) -> str:
     """Return the first search of a demonstration.
 
     A share of `name_queries` of those with names search for the names alone, the others for the question as it stands, as
-    people do. The search ignores stop words. Which of the two finds more depends on the mail: names in
-    the synthetic company, the question in real mail. Demonstrations that show both, drawn by the scenario's id, leave it to
-    GRPO to find out.
+    people do. The search ignores stop words. Which of the two finds more depends on the mail: names in the synthetic
+    company, the question in real mail. Demonstrations that show both, drawn by the scenario's id, leave it to GRPO to find
+    out.
     """
     named = named_words(scenario.question)
     by_name = random.Random(f"query-{scenario.id}").random() < name_queries
