@@ -73,7 +73,7 @@ def test_a_dry_run_checks_and_plans_and_makes_nothing(shared_checkout: Checkout,
     assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(
         r"base model +ok .* on this machine", done.stdout
     )
-    assert re.search(r"rollouts +about 864, and 144 for validation", done.stdout)
+    assert re.search(r"rollouts +about 1,080, and 144 for validation", done.stdout)
     assert "at most 2 optimizer steps" in done.stdout
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (shared_checkout.folder / "outputs" / "runs").exists()
