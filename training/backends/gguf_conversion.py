@@ -87,6 +87,7 @@ def convert_gguf(gguf: Path, target: Path, dtype: torch.dtype, chat_template: st
     tokenizer.save_pretrained(target)
     [embeddings] = [tensor for tensor in tensors if tensor.name == "token_embd.weight"]
     _spell_out_untrained_marks(target / "tokenizer.json", embeddings)
+    _have_text_name_the_last_token(target)
 
 
 def _open(gguf: Path) -> GGUFReader:
@@ -144,6 +145,24 @@ def _spell_out_untrained_marks(tokenizer: Path, embeddings: ReaderTensor) -> Non
     if len(kept) < len(added):
         content["added_tokens"] = kept
         tokenizer.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def _have_text_name_the_last_token(folder: Path) -> None:
+    """Have the text of the last token encode as that token.
+
+    ART finds the replies in a conversation by putting the last token of the vocabulary in their place. In a GGUF file
+    that is often padding, which no text encodes to unless it is an added token.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    last = tokenizer.vocab_size - 1
+    text = tokenizer.decode([last])
+    if tokenizer.encode(text, add_special_tokens=False) == [last]:
+        return
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+    content["added_tokens"] += [{"id": last, "content": text, **flags}]
+    file.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 def _require_space(folder: Path, needed: int) -> None:

@@ -82,7 +82,7 @@ def test_marks_that_the_model_cannot_tell_apart_are_ordinary_text(tmp_path: Path
     model = save_tiny_model(tmp_path / "original", "qwen2", hidden=96)
     tokenizer = AutoTokenizer.from_pretrained(model)
     marks = ["<tool_call>", "</tool_call>"]
-    tokenizer.add_tokens(marks)
+    tokenizer.add_tokens([*marks, "<last>"])
     tokenizer.save_pretrained(model)
     weights = AutoModelForCausalLM.from_pretrained(model)
     weights.resize_token_embeddings(len(tokenizer))
@@ -96,6 +96,35 @@ def test_marks_that_the_model_cannot_tell_apart_are_ordinary_text(tmp_path: Path
     found = converted.encode(text)
     assert converted.decode(found) == text and found[-1] == converted.eos_token_id
     assert set(ids).issubset(found) if trained else set(ids).isdisjoint(found)
+
+
+def test_padding_at_the_end_of_the_vocabulary_is_a_token_that_text_can_name(tmp_path: Path) -> None:
+    """ART puts the last token in the place of a reply, as text, and looks for it among the ids."""
+    model = save_tiny_model(tmp_path / "original", "qwen2", hidden=96)
+    weights = AutoModelForCausalLM.from_pretrained(model)
+    size = weights.config.vocab_size
+    weights.resize_token_embeddings(size + 2)
+    weights.save_pretrained(model)
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"] |= {f"[PAD{number}]": number for number in (size, size + 1)}
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_gguf(model, tmp_path / "tiny.gguf", "q8_0")
+    convert_gguf(tmp_path / "tiny.gguf", tmp_path / "converted", torch.bfloat16, None)
+    converted = AutoTokenizer.from_pretrained(tmp_path / "converted")
+    last = converted.vocab_size - 1
+    assert last == size + 1
+    messages = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": converted.decode([last])}]
+    assert converted.apply_chat_template(messages)["input_ids"].count(last) == 1
+    assert converted.encode("search the mails") == AutoTokenizer.from_pretrained(model).encode("search the mails")
+
+
+def test_a_folder_of_an_earlier_conversion_is_made_again(quantised: Path, tmp_path: Path) -> None:
+    files = resolve_base_model(str(quantised), tmp_path / "models")
+    manifest = json.loads((files.path / "manifest.json").read_text())
+    del manifest["conversion"]
+    (files.path / "manifest.json").write_text(json.dumps(manifest))
+    stages: list[str] = []
+    assert resolve_base_model(str(quantised), tmp_path / "models", progress=stages.append) == files and stages
 
 
 def test_full_disk_is_said_before_anything_is_written(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
@@ -34,6 +36,8 @@ class GgufOrigin(BaseModel):
 class _Manifest(BaseModel):
     """Kept next to converted weights, so that the next call need not touch them."""
 
+    conversion: Literal[2] = 2
+    """Raised when the conversion changes what it writes: folders with another number are made again."""
     id: str
     source: str
     source_sha256: str
@@ -72,7 +76,8 @@ def local_origin(gguf: Path) -> tuple[GgufOrigin, str]:
 def finished(origin: GgufOrigin, target: Path) -> BaseModelFiles | None:
     """Return the converted model if it is complete and was made from these weights with this chat template."""
     try:
-        manifest = _Manifest.model_validate_json((target / MANIFEST).read_text())
+        written = (target / MANIFEST).read_text()
+        manifest = _Manifest.model_validate({"conversion": 1} | json.loads(written))
         sizes = {name: (target / name).stat().st_size for name in manifest.sizes}
     except (OSError, ValidationError):
         return None
