@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import art
 
+from agent.answer_journal import AnswerJournal
 from agent.baselines import do_nothing, search_and_quote
 from agent.demonstrations import play_oracle
 from agent.judges import Judge, JudgeError
@@ -37,12 +38,24 @@ def select_questions(scenarios: Sequence[Scenario], limit: int | None, seed: int
 
 
 class Evaluation:
-    """Asks the questions of one database and has the answers judged."""
+    """Asks the questions of one database and has the answers judged.
 
-    def __init__(self, database: MailDatabase, judge: Judge, settings: AgentSettings, *, max_concurrent: int) -> None:
+    Policies are not asked again what is in `journal`.
+    """
+
+    def __init__(
+        self,
+        database: MailDatabase,
+        judge: Judge,
+        settings: AgentSettings,
+        *,
+        max_concurrent: int,
+        journal: AnswerJournal | None = None,
+    ) -> None:
         self.database = database
         self.judge = judge
         self.settings = settings
+        self._journal = journal
         self._slots = asyncio.Semaphore(max_concurrent)
 
     async def policy(
@@ -66,11 +79,16 @@ class Evaluation:
             return await answer_question(policy, mailbox, scenario.question, self.settings, examples=examples)
 
         async def one(scenario: Scenario, first: bool) -> Prediction:
-            async with self._slots:
-                prediction = await self._predict(name, scenario, ask)
+            prediction = self._journal.find(name, sample, scenario.id) if self._journal else None
+            if prediction is None:
+                async with self._slots:
+                    prediction = await self._predict(name, scenario, ask)
+                prediction = prediction.model_copy(update={"sample": sample})
+                if self._journal:
+                    self._journal.add(prediction)
             if first:
                 advance()
-            return prediction.model_copy(update={"sample": sample})
+            return prediction
 
         predictions = list(await asyncio.gather(*(one(scenario, True) for scenario in scenarios)))
         for _ in range(MOST_ATTEMPTS - 1):

@@ -12,6 +12,7 @@ DATA = ROOT / "data"
 OUTPUTS = ROOT / "outputs"
 RUNS = OUTPUTS / "runs"
 LEARN_LOOPS = OUTPUTS / "learn_loop"
+EVALUATIONS = OUTPUTS / "evaluations"
 QUESTION_REPLIES = OUTPUTS / "question_replies"
 _SOURCES = frozenset({".css", ".html", ".jinja", ".js", ".json", ".md", ".py", ".sql", ".toml", ".txt", ".yaml"})
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Annotated
 
-from zenml import step
+from zenml import get_step_context, step
 from zenml.config.cache_policy import CachePolicy
 
+from agent.answer_journal import AnswerJournal
 from agent.evaluation import BASELINES, START, WARM_START, Evaluation, select_questions
 from agent.judges.settings import open_judge
 from agent.metrics import Prediction
@@ -22,12 +25,15 @@ from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.prompted import prompted_model
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
-from steps.project import source_files
+from steps.project import EVALUATIONS, code_digest, source_files
 from steps.published_model import base_model_files
 from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
+
+_CODE = ("agent", "environment", "training")
+"""Rooms whose code answers depend on."""
 
 
 def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[str, Path]:
@@ -44,9 +50,22 @@ def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[
     return {before: warm_start.path, "trained": trained.path}
 
 
+def _journal(config: EvaluationConfig, base_checksum: str) -> AnswerJournal:
+    """Return the journal of evaluations with the inputs of this one: data, adapters, base model, configuration and code."""
+    inputs = get_step_context().step_run.inputs
+    key = {
+        "code": code_digest(*_CODE),
+        "config": config.model_dump(mode="json"),
+        "base": base_checksum,
+        "artifacts": {name: str(inputs[name][0].id) for name in sorted(inputs) if name != "base"},
+    }
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return AnswerJournal(EVALUATIONS / f"{digest[:16]}.jsonl")
+
+
 @step(
     output_materializers={PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=source_files("agent", "environment", "training")),
+    cache_policy=CachePolicy(file_dependencies=source_files(*_CODE)),
 )
 def run_inference(
     config: EvaluationConfig,
@@ -56,7 +75,10 @@ def run_inference(
     scenarios: list[Scenario],
     warm_start: Checkpoint | None = None,
 ) -> Annotated[list[Prediction], PREDICTIONS]:
-    """Return greedy answers of the untouched base, the warm start, the trained policy and the non-learning baselines."""
+    """Return greedy answers of the untouched base, the warm start, the trained policy and the non-learning baselines.
+
+    The answers of an earlier, interrupted run of the same evaluation are not asked for again.
+    """
     config.require_judge()
     questions = select_questions(scenarios, config.eval_limit)
     if not questions:
@@ -69,9 +91,18 @@ def run_inference(
     files = base_model_files(base["source"], base["checksum"], progress=say)
     adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
+    journal = _journal(config, base["checksum"])
+    if journal.answers:
+        say(f"{journal.answers} answers of the interrupted evaluation are kept")
 
     async def ask_all(base_url: str) -> list[Prediction]:
-        evaluation = Evaluation(database, open_judge(config), settings, max_concurrent=trained_with["max_concurrent"])
+        evaluation = Evaluation(
+            database,
+            open_judge(config),
+            settings,
+            max_concurrent=trained_with["max_concurrent"],
+            journal=journal,
+        )
         predictions: list[Prediction] = []
         for name in BASELINES:
             predictions += await evaluation.baseline(name, questions)
@@ -115,4 +146,6 @@ def run_inference(
     with open_policy_server(files.path, adapters, trained_with, warn=warn) as server:
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
+    if not any(prediction.error for prediction in predictions):
+        journal.path.unlink(missing_ok=True)
     return predictions

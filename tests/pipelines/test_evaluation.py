@@ -21,6 +21,7 @@ from pipelines.evaluation import evaluation_pipeline
 from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
+from steps.evaluation import run_inference
 
 
 @pytest.fixture
@@ -113,8 +114,11 @@ def test_both_versions_are_asked_the_same_questions(data: DataRun, tmp_path: Pat
 
 
 def test_answers_that_ended_in_errors_are_asked_again_and_others_are_not(
-    data: DataRun, tmp_path: Path, model: Answering
+    data: DataRun, tmp_path: Path, model: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    journals = tmp_path / "evaluations"
+    monkeypatch.setattr(run_inference, "EVALUATIONS", journals)
+    times: list[list[float]] = []
     checkpoint = save_checkpoint(tmp_path, seed=1)
     config = EvaluationConfig(eval_limit=2, judge="llm", judge_model="openai/gpt-4.1", judge_api_base=model.url)
 
@@ -124,15 +128,20 @@ def test_answers_that_ended_in_errors_are_asked_again_and_others_are_not(
         )
         steps = Client().get_pipeline_run(started.id).steps
         oracle = steps["compute_metrics"].outputs["metrics"][0].load()["baselines"]["oracle"]
+        answers = steps["run_inference"].outputs["predictions"][0].load()
+        times.append([answer.seconds for answer in answers if answer.policy in ("base", "trained")])
         return steps["run_inference"].status.value, steps["compute_metrics"].status.value, oracle
 
     model.verdict = "perhaps"
     asked, gate, oracle = evaluate()
     assert (asked, gate) == ("completed", "completed") and (oracle["errors"], oracle["n"]) == (2, 0)
+    assert len(list(journals.iterdir())) == 1
     model.verdict = '{"reasoning": "yes", "accept": true}'
     asked, gate, oracle = evaluate()
     assert (asked, gate) == ("completed", "completed"), "the cause of an error may be gone"
     assert (oracle["errors"], oracle["n"], oracle["accuracy"]) == (0, 2, 1.0)
+    assert len(times[0]) == 4 and times[0] == times[1], "answers of the policies are kept"
+    assert not list(journals.iterdir()), "a finished evaluation needs no journal"
     requests = len(model.requests)
     asked, gate, again = evaluate()
     assert (asked, gate) == ("cached", "completed") and again == oracle
