@@ -8,7 +8,8 @@ are wrong. Words that the answer repeats from the question are not a contradicti
 
 A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
 only the facts and names that are new in it, unless the question offers a choice or the answer names something else from
-the question. If the reference has no new fact or name, the answer needs all of them and all other content words.
+the question. If the reference has no new fact or name, the answer needs its new content words; if it has none of those
+either, all its facts, names and content words.
 """
 
 from __future__ import annotations
@@ -87,12 +88,16 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
     runs = _runs(ours)
     names = [name for run in runs for name in run]
     new_facts, new_names = required, names
-    if not _CHOICE.search(question) and not _names_another(asked, ours, theirs):
+    may_repeat = not _CHOICE.search(question) and not _names_another(asked, ours, theirs)
+    if may_repeat:
         new_facts = [fact for fact in required if not any(fact.agrees(other) for other, _ in asked.facts)]
         new_names = [name for run in runs if not asked.stems.issuperset(map(uninflected, run)) for name in run]
     if not new_facts and not new_names:
-        new_facts, new_names = required, names
         wanted = set(content_stems(" ".join(word.text for word in ours.words)))
+        if new_words := (wanted - asked.stems if may_repeat else set()):
+            wanted = new_words
+        else:
+            new_facts, new_names = required, names
         if missing := sorted(wanted.difference(theirs.stems, content_stems(answer))):
             return f"{missing[0]!r} is missing"
         if not wanted and not required and not _YES_NO.match(reference):

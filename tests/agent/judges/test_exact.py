@@ -148,6 +148,11 @@ def test_words_of_the_question_are_allowed_in_a_phrase_but_not_alone() -> None:
         ("Who sent the Heron invoice of 3 May?", "Dana Voss sent the Heron invoice of 3 May.", "Dana Voss"),
         ("Is it still at 14:30?", "Yes, 14:30", "Yes, at 2:30 pm"),
         ("What did Orla do with the resume?", "Orla sent it to Dana Voss of Quill.", "I sent it to Dana Voss of Quill"),
+        (
+            "What method did Orla use to project Marlow's giving?",
+            "Orla used linear regression to project Marlow's giving.",
+            "The method used is linear regression.",
+        ),
     ],
 )
 def test_an_answer_need_not_repeat_the_question(question: str, reference: str, answer: str) -> None:
@@ -164,6 +169,8 @@ def test_an_answer_need_not_repeat_the_question(question: str, reference: str, a
         # all of the reference is in the question
         ("Does Orla run Heron or Marlow?", "Heron", "Marlow"),
         ("What is the role of Quill?", "Quill is responsible for options.", "Quill"),
+        ("What method did Orla use?", "Orla used linear regression.", "The method used is regression."),
+        ("Did Orla use regression or a table?", "Orla used regression.", "a table"),
         ("What does Orla say about Marlow?", "Orla said that Marlow expresses exposures", "Orla about Marlow"),
         ("Is it still at 14:30?", "Yes, 14:30", "Yes"),
         ("Does Orla run the Heron review?", "Orla runs the Heron review", "the review"),
