@@ -1,10 +1,10 @@
 """The deterministic judge: an answer is correct when it states the facts of the reference, no others, and little else.
 
 An answer that equals the reference after normalisation is correct. Otherwise it must contain every time, date, weekday,
-figure, address and name of the reference, must not contradict it with another value of the same kinds, and may have at
-most 2 n + 5 words for a reference of n words. So whole mails, quoted sentences with a second value and lists of candidates
-are wrong. Words that the answer repeats from the question are not a contradiction inside a phrase ("the Heron review is at
-15:30"), but they are when they stand alone.
+figure, address and name of the reference, and must not contradict it with another value of the same kinds. It may have
+at most 2 n + 5 words besides those of the question, for a reference of n words. So whole mails, quoted sentences with a
+second value and lists of candidates are wrong. Words that the answer repeats from the question are not a contradiction
+inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
 
 A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
 only the facts and names that are new in it, unless the question offers a choice or the answer names something else from
@@ -15,6 +15,7 @@ either, all its facts, names and content words.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -45,9 +46,9 @@ def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
         return Verdict(correct=False, reason="the answer is empty")
     if answer.strip() == reference.strip() or (normalise(reference) and normalise(answer) == normalise(reference)):
         return Verdict(correct=True, reason="the answer equals the reference")
-    words, allowed = count_words(answer), 2 * count_words(reference) + 5
+    words, allowed = _own_words(question, answer), 2 * count_words(reference) + 5
     if words > allowed:
-        return Verdict(correct=False, reason=f"the answer has {words} words, at most {allowed} are allowed")
+        return Verdict(correct=False, reason=f"the answer has {words} words of its own, at most {allowed} are allowed")
     fault = _polarity_fault(plain(reference), plain(answer)) or _fault(question, reference, answer)
     return Verdict(correct=fault is None, reason=fault or "the answer states the facts of the reference")
 
@@ -61,8 +62,18 @@ def normalise(text: str) -> str:
 
 def count_words(text: str) -> int:
     """Count pieces with a letter or digit, split at spaces and, outside numbers, at commas, semicolons, slashes and bars."""
+    return len(_pieces(text))
+
+
+def _pieces(text: str) -> list[str]:
     pieces = re.split(r"\s+|(?<!\d)[,;/|_]|[,;/|_](?!\d)", plain(text))
-    return sum(1 for piece in pieces if any(character.isalnum() for character in piece))
+    return [piece for piece in pieces if any(character.isalnum() for character in piece)]
+
+
+def _own_words(question: str, answer: str) -> int:
+    """Count the words of the answer without those that repeat the question, each as often as it occurs there."""
+    asked = Counter(map(normalise, _pieces(question)))
+    return sum((Counter(map(normalise, _pieces(answer))) - asked).values())
 
 
 def _polarity_fault(reference: str, answer: str) -> str | None:

@@ -268,7 +268,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     yield compiled(r"\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"), _weekday
     yield compiled(r"\b(?:Mon|Tues?|Wed|Thurs?|Thu|Fri)\b(?!-)", 0), _weekday
 
-    country, area = r"(?:\+?\d{1,3}[ .-])?", r"(?:\(\d{3}\)\s*|\d{3}[ .-])"
+    country, area = r"(?:\+?\d{1,3}[ .-])?", r"(?:\(\d{3}\)\s*|\d{3}[ ./-])"
     yield compiled(rf"(?<![\w.,$-]){country}{area}\d{{3}}[ .-]\d{{4}}(?![\w-])"), _phone
     yield compiled(r"(?<![\w.,$-])(?:\d{3}[ -]|\d-)\d{4}(?![\w-])"), _phone
 

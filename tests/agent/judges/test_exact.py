@@ -35,6 +35,7 @@ SAME = [
     ("(713) 853-7408", "713-853-7408"),
     ("(713) 853-7408", "+1 713 853 7408"),
     ("853-7408", "(713) 853-7408"),
+    ("713/853-7408", "(713) 853 7408"),
     ("ext. 4417", "extension 4417"),
     ("ext. 4417", "x4417"),
     ("ext. 4417", "4417"),
@@ -152,6 +153,11 @@ def test_words_of_the_question_are_allowed_in_a_phrase_but_not_alone() -> None:
             "What method did Orla use to project Marlow's giving?",
             "Orla used linear regression to project Marlow's giving.",
             "The method used is linear regression.",
+        ),
+        (
+            "Who is joining the Marlow research group as a new analyst?",
+            "Dana Voss",
+            "Dana Voss will be joining the Marlow research group as a new analyst.",
         ),
     ],
 )
