@@ -118,11 +118,12 @@ def test_padding_at_the_end_of_the_vocabulary_is_a_token_that_text_can_name(tmp_
     assert converted.encode("search the mails") == AutoTokenizer.from_pretrained(model).encode("search the mails")
 
 
-def test_a_folder_of_an_earlier_conversion_is_made_again(quantised: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_folder_of_an_earlier_conversion_is_made_again(quantised: Path, tmp_path: Path, damaged: bool) -> None:
     files = resolve_base_model(str(quantised), tmp_path / "models")
     manifest = json.loads((files.path / "manifest.json").read_text())
     del manifest["conversion"]
-    (files.path / "manifest.json").write_text(json.dumps(manifest))
+    (files.path / "manifest.json").write_text("{" if damaged else json.dumps(manifest))
     stages: list[str] = []
     assert resolve_base_model(str(quantised), tmp_path / "models", progress=stages.append) == files and stages
 

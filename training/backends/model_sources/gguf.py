@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import subprocess
@@ -36,7 +35,7 @@ class GgufOrigin(BaseModel):
 class _Manifest(BaseModel):
     """Kept next to converted weights, so that the next call need not touch them."""
 
-    conversion: Literal[2] = 2
+    conversion: Literal[2]
     """Raised when the conversion changes what it writes: folders with another number are made again."""
     id: str
     source: str
@@ -76,8 +75,7 @@ def local_origin(gguf: Path) -> tuple[GgufOrigin, str]:
 def finished(origin: GgufOrigin, target: Path) -> BaseModelFiles | None:
     """Return the converted model if it is complete and was made from these weights with this chat template."""
     try:
-        written = (target / MANIFEST).read_text()
-        manifest = _Manifest.model_validate({"conversion": 1} | json.loads(written))
+        manifest = _Manifest.model_validate_json((target / MANIFEST).read_text())
         sizes = {name: (target / name).stat().st_size for name in manifest.sizes}
     except (OSError, ValidationError):
         return None
@@ -134,6 +132,7 @@ def convert(gguf: Path, partial: Path, origin: GgufOrigin, progress: Callable[[s
     converted = partial / "model"
     run_conversion(gguf, converted, origin)
     manifest = _Manifest(
+        conversion=2,
         id=origin.id,
         source=origin.source,
         source_sha256=origin.sha256,
