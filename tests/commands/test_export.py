@@ -96,6 +96,13 @@ def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint
     assert "This checkpoint was not evaluated." in card and "(not in this ZenML store)" in card
 
 
+def test_whoever_may_read_the_folder_may_read_the_weights(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    for merged, weights in ((False, "adapter_model.safetensors"), (True, "model.safetensors")):
+        folder = tmp_path / weights
+        run_export(folder, merged=merged, checkpoint=str(checkpoint.path), base_model=None)
+        assert (folder / weights).stat().st_mode == (folder / "manifest.json").stat().st_mode
+
+
 def test_a_merged_model_loads_with_transformers_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
     base, out = tmp_path / "base-1", tmp_path / "folder" / "merged"
     run_export(out, merged=True, checkpoint=str(checkpoint.path), base_model=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from training.backends.model_sources.folder import BaseModelFiles
@@ -47,4 +48,6 @@ def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> 
 
 def _write_manifest(manifest: CheckpointManifest, folder: Path) -> CheckpointManifest:
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / MANIFEST, weights)  # safetensors makes its files unreadable to other users
     return manifest
