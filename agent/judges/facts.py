@@ -116,6 +116,8 @@ def uninflected(word: str) -> str:
         word = word[:-3]
     elif len(word) > 4 and word.endswith("ed"):
         word = word[:-2]
+    elif len(word) == 4 and word.endswith("ed") and word[1] != "e":
+        return word[:-1]  # "used", "owed", but not "need"
     if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiouls":
         word = word[:-1]
     return word[:-1] if len(word) > 3 and word.endswith("e") else word

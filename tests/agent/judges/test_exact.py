@@ -155,6 +155,11 @@ def test_words_of_the_question_are_allowed_in_a_phrase_but_not_alone() -> None:
             "The method used is linear regression.",
         ),
         (
+            "What method did Orla use to project Marlow's giving?",
+            "Orla used linear regression to project Marlow's giving.",
+            "Linear regression",
+        ),
+        (
             "Who is joining the Marlow research group as a new analyst?",
             "Dana Voss",
             "Dana Voss will be joining the Marlow research group as a new analyst.",
