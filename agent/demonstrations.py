@@ -201,12 +201,6 @@ def play_oracle(
     )
 
 
-def reads_in_vain(run: AgentRun) -> bool:
-    """Return whether the episode reads a mail that its answer does not cite."""
-    cited = len(run.answer.source_ids) if run.answer else 0
-    return sum(call.name == READ for call in run.calls) > cited
-
-
 def demonstration(run: AgentRun, scenario: Scenario, settings: AgentSettings) -> art.Trajectory:
     """Return an oracle episode as a trajectory for supervised fine-tuning."""
     return art.Trajectory(

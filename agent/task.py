@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
 import json
-import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, filterfalse, islice, tee, zip_longest
-from operator import itemgetter
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice, zip_longest
 
 import art
 
-from agent.demonstrations import demonstration, play_oracle, reads_in_vain
+from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
 from agent.reward import rubric, verifiable_reward
@@ -40,21 +37,15 @@ class EmailSearchTask:
         *,
         weights: RewardWeights | None = None,
         name_queries: float = NAME_QUERIES,
-        vain_reads: float | None = None,
         seed: int = 0,
     ) -> None:
-        """`name_queries` is the share of demonstrations that search for names alone (`agent.demonstrations.first_query`).
-
-        `vain_reads` is the share of one-mail demonstrations that read a wrong mail before the right one, as long as there
-        are enough of both; None: the share in which the first hit is wrong.
-        """
+        """`name_queries` is the share of demonstrations that search for names alone (`agent.demonstrations.first_query`)."""
         self.database = database
         self.scenarios = list(scenarios)
         self.judge = judge
         self.settings = settings
         self.weights = weights or RewardWeights()
         self.name_queries = name_queries
-        self.vain_reads = vain_reads
         self.seed = seed
 
     def train_scenarios(self) -> list[Scenario]:
@@ -91,16 +82,10 @@ class EmailSearchTask:
 
     def _examples(self, scenarios: Sequence[Scenario]) -> Iterator[art.Trajectory]:
         """Yield demonstrations of the scenarios that the oracle without hindsight answers from the right mails."""
-        played = ((scenario, self.oracle(scenario, hindsight=False)) for scenario in scenarios)
-        right: Iterator[tuple[Scenario, AgentRun]] = (
-            (scenario, run)
-            for scenario, run in played
-            if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids)
-        )
-        if self.vain_reads is not None and len(scenarios[0].message_ids) == 1:
-            right = _mixed(right, self.vain_reads)
-        for scenario, run in right:
-            yield demonstration(run, scenario, self.settings)
+        for scenario in scenarios:
+            run = self.oracle(scenario, hindsight=False)
+            if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
+                yield demonstration(run, scenario, self.settings)
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox, gold_ids = open_scenario(scenario, self.database)
@@ -137,22 +122,3 @@ class EmailSearchTask:
                 **({"reference": scenario.answer} if scenario.labelled else {UNLABELLED: True}),
             },
         )
-
-
-def _mixed(played: Iterable[tuple[Scenario, AgentRun]], share: float) -> Iterator[tuple[Scenario, AgentRun]]:
-    """Yield all episodes in an order in which any beginning has about this share of vain reads, while both sorts last."""
-
-    def placed(
-        episodes: Iterable[tuple[Scenario, AgentRun]], share: float
-    ) -> Iterator[tuple[float, tuple[Scenario, AgentRun]]]:
-        for number, episode in enumerate(episodes):
-            yield (number + 0.5) / share if share else math.inf, episode
-
-    def vain(episode: tuple[Scenario, AgentRun]) -> bool:
-        return reads_in_vain(episode[1])
-
-    first, second = tee(played)
-    in_order = heapq.merge(
-        placed(filterfalse(vain, first), 1 - share), placed(filter(vain, second), share), key=itemgetter(0)
-    )
-    return (episode for _, episode in in_order)

@@ -116,13 +116,6 @@ class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings, BaseModelCon
         description="of the demonstrations whose question contains names: share that search for the names alone, the others "
         "for the question as it stands",
     )
-    vain_reads: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="share of the one-mail demonstrations that read a wrong mail before the right one; null: the share in "
-        "which the first hit is wrong",
-    )
 
 
 class EvaluationConfig(JudgeSettings):
@@ -247,9 +240,7 @@ class Config(
 
 SECTIONS: dict[str, frozenset[str]] = {
     "data": frozenset(DataConfig.model_fields),
-    "agent": frozenset(
-        {*AgentSettings.model_fields, "prompt_function", "verifiable_weights", "name_queries", "vain_reads"}
-    ),
+    "agent": frozenset({*AgentSettings.model_fields, "prompt_function", "verifiable_weights", "name_queries"}),
     "trainer": frozenset({*TrainerSettings.model_fields, *BaseModelConfig.model_fields}),
     "evaluation": frozenset(EvaluationConfig.model_fields),
     "deployment": frozenset(DeploymentConfig.model_fields),

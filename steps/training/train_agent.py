@@ -112,7 +112,6 @@ def train_agent(
         agent_settings,
         weights=config.verifiable_weights,
         name_queries=config.name_queries,
-        vain_reads=config.vain_reads,
         seed=config.seed,
     )
     with open_console(settings.max_steps, run_folder) as console:

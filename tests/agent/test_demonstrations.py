@@ -120,24 +120,3 @@ def test_the_share_of_demonstrations_that_search_for_names_is_a_setting(tmp_path
     assert all(
         query.lower().split() == named_words(question) for question, query in queries(1.0) if named_words(question)
     )
-
-
-def test_the_share_of_demonstrations_that_read_in_vain_is_a_setting(tmp_path: Path) -> None:
-    company = synthetic_company(train_inboxes=2, test_inboxes=0)
-    build_database(company.emails(), tmp_path / "mails.sqlite")
-    database = MailDatabase(tmp_path / "mails.sqlite")
-    one_mail = [scenario for scenario in company.scenarios() if len(scenario.message_ids) == 1]
-
-    def vain(vain_reads: float | None, limit: int) -> int:
-        task = EmailSearchTask(database, one_mail, ExactJudge(), AgentSettings(), vain_reads=vain_reads)
-        shown = task.demonstrations(one_mail, limit)
-        assert len({trajectory.metadata["scenario_id"] for trajectory in shown}) == len(shown) == limit
-        reads = [str(trajectory.messages_and_choices).count('"read_email_tool"') for trajectory in shown]
-        return sum(count > 1 for count in reads)
-
-    assert vain(0.5, 8) == 4
-    assert vain(0.25, 8) == 2
-    assert vain(0.0, 8) == 0
-    assert vain(1.0, 6) == 6
-    everything = len(EmailSearchTask(database, one_mail, ExactJudge(), AgentSettings()).demonstrations(one_mail, 1000))
-    assert vain(0.5, everything) == vain(None, everything)
