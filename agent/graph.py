@@ -96,6 +96,8 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
         temperature=policy.temperature,
         top_p=policy.top_p,
         max_tokens=policy.max_tokens,
+        # Not one of OpenAI's fields, so a server gets it only where it is used.
+        **({"extra_body": {"min_p": policy.min_p}} if policy.min_p else {}),
     )
 
 

@@ -172,6 +172,13 @@ class TrainerSettings(BaseModel):
         le=1,
         description="sample rollouts only from the most likely tokens that together have this probability; 1: from all",
     )
+    min_p: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="sample rollouts only from tokens with at least this multiple of the most likely token's probability, after "
+        "the temperature; 0: from all",
+    )
     max_concurrent: int = Field(
         default=24,
         ge=1,

@@ -39,6 +39,9 @@ class Policy(BaseModel):
     """0 means greedy decoding."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample only from the most likely tokens that together have this probability (Holtzman et al. 2020)."""
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    """Sample only from tokens with at least this multiple of the most likely token's probability (Nguyen et al. 2025). Both
+    probabilities are after the temperature, as in vLLM."""
     max_tokens: int = Field(default=96, ge=1)
     """Sampled tokens per turn."""
     must_call: bool = False

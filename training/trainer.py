@@ -320,6 +320,7 @@ class Trainer:
             self.model,
             temperature=self.settings.temperature,
             top_p=self.settings.top_p,
+            min_p=self.settings.min_p,
             max_tokens=self.max_tokens,
         )
 

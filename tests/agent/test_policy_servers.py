@@ -50,6 +50,15 @@ def test_fifty_policies_of_one_server_share_its_connections(
     assert asked == [(policy.model, policy.temperature, policy.max_tokens) for policy in policies]
 
 
+def test_min_p_is_sent_only_where_it_is_set(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    mailbox = database.mailbox(OWNER, datetime(2001, 2, 1))
+    for min_p in (0.0, 0.1):
+        scripted.replies = [ANSWER]
+        policy = scripted.policy.model_copy(update={"min_p": min_p})
+        asyncio.run(answer_question(policy, mailbox, "Who?", AgentSettings()))
+    assert [request.get("min_p") for request in scripted.requests] == [None, 0.1]
+
+
 def test_only_a_policy_that_must_call_is_held_to_calls(scripted: ScriptedPolicy, database: MailDatabase) -> None:
     mailbox = database.mailbox(OWNER, datetime(2001, 2, 1))
     for must_call in (False, True):

@@ -47,6 +47,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     ),
     "temperature": ({}, 0.5),
     "top_p": ({}, 0.5),
+    "min_p": ({}, 0.1),
     "max_concurrent": ({}, 1),
     "max_steps_off_policy": ({}, 1),
     "validate_every": ({"validate_every": 2}, 3),
@@ -141,7 +142,7 @@ def trace(folder: Path, rules: TrainerSettings) -> Any:
     return (
         backend.updates,
         task.asked,
-        task.top_ps,
+        task.cuts,
         task.most_running,
         run.checkpoint_of,
         run.stopped,

@@ -33,7 +33,7 @@ class ToyTask:
     def __init__(self, die: Any = None) -> None:
         self.demonstrated: list[int] = []
         self.asked: list[tuple[str, float, int]] = []
-        self.top_ps: set[float] = set()
+        self.cuts: set[tuple[float, float]] = set()
         self.die = die or (lambda policy, number: False)
         self.times: Counter[tuple[str, int]] = Counter()
 
@@ -46,7 +46,7 @@ class ToyTask:
 
     async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
         self.asked.append((policy.model, policy.temperature, scenario))
-        self.top_ps.add(policy.top_p)
+        self.cuts.add((policy.top_p, policy.min_p))
         if self.die(policy, len(self.asked)):
             raise Killed
         skill = SKILL[int(policy.model.partition("@")[2])]

@@ -32,7 +32,7 @@ class StreamOptions(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The supported fields of OpenAI's chat completion request; others are ignored."""
+    """The supported fields of OpenAI's chat completion request, and vLLM's `min_p`; others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,6 +42,7 @@ class ChatRequest(BaseModel):
     tool_choice: str | dict[str, Any] = "auto"
     temperature: float | None = Field(default=None, ge=0, le=10)
     top_p: float | None = Field(default=None, gt=0, le=1)
+    min_p: float | None = Field(default=None, ge=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     stop: Stop | list[Stop] | None = None
@@ -169,6 +170,7 @@ class ChatCompletion:
             max_tokens=request.max_completion_tokens or request.max_tokens or default,
             temperature=1.0 if request.temperature is None else request.temperature,
             top_p=1.0 if request.top_p is None else request.top_p,
+            min_p=request.min_p or 0.0,
             seed=None if request.seed is None else request.seed + index,
         )
 

@@ -234,7 +234,8 @@ class Engine:
                     row.masked_fill_(torch.from_numpy(tokens).to(logits.device), float("-inf"))
             temperatures = [request.params.temperature for request in requests[rows]]
             top_ps = [request.params.top_p for request in requests[rows]]
-            drawn = sample(logits, temperatures, top_ps, torch.tensor(uniforms[rows], dtype=torch.float64))
+            min_ps = [request.params.min_p for request in requests[rows]]
+            drawn = sample(logits, temperatures, top_ps, min_ps, torch.tensor(uniforms[rows], dtype=torch.float64))
             sampled += zip(*drawn, strict=True)
         begin = 0
         for sequence, drafted in ready:

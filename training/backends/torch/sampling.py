@@ -11,13 +11,18 @@ _LARGEST = 64
 
 
 def sample(
-    logits: torch.Tensor, temperatures: Sequence[float], top_ps: Sequence[float], uniforms: torch.Tensor
+    logits: torch.Tensor,
+    temperatures: Sequence[float],
+    top_ps: Sequence[float],
+    min_ps: Sequence[float],
+    uniforms: torch.Tensor,
 ) -> tuple[list[int], list[float]]:
     """Return one token per row of `logits` [rows, vocabulary] and its log-probability.
 
     Temperature 0 takes the most likely token. Others invert the cumulative distribution at `uniforms` [rows], after
-    dividing by the temperature and keeping the smallest set of tokens with probability `top_p`. The log-probability
-    is that of the plain distribution (temperature 1, nothing cut), as vLLM reports it and ART's loss expects it.
+    dividing by the temperature and keeping the smallest set of tokens with probability `top_p`, and of these the tokens
+    with at least `min_p` times the probability of the most likely one. The log-probability is that of the plain
+    distribution (temperature 1, nothing cut), as vLLM reports it and ART's loss expects it.
     """
     chosen = logits.argmax(-1)
     drawn = [i for i, temperature in enumerate(temperatures) if temperature > 0]
@@ -29,6 +34,11 @@ def sample(
         if cut:
             limits = torch.tensor([top_ps[drawn[row]] for row in cut], device=logits.device)
             probabilities[cut] = _nucleus(probabilities[cut], limits)
+        least = torch.tensor([min_ps[i] for i in drawn], device=logits.device)
+        if least.any():
+            probabilities = probabilities.where(
+                probabilities >= least[:, None] * probabilities.amax(-1, keepdim=True), 0.0
+            )
         cumulative = probabilities.cumsum(-1)
         targets = uniforms[drawn].to(cumulative) * cumulative[:, -1]
         picks = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]

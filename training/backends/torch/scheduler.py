@@ -38,6 +38,7 @@ class SamplingParams:
     max_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
+    min_p: float = 0.0
     seed: int | None = None
 
 

@@ -40,6 +40,6 @@ def test_the_nucleus_is_that_of_a_full_sort(seed: int, spread: float, vocabulary
 def test_rows_keep_their_own_nucleus_and_the_plain_log_probability() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.3, 0.2]])).repeat(3, 1)
     uniforms = torch.tensor([0.95, 0.95, 0.95], dtype=torch.float64)
-    tokens, logprobs = sample(logits, [1.0, 1.0, 0.0], [1.0, 0.6, 1.0], uniforms)
+    tokens, logprobs = sample(logits, [1.0, 1.0, 0.0], [1.0, 0.6, 1.0], [0.0] * 3, uniforms)
     assert tokens == [2, 1, 0]
     assert logprobs == pytest.approx([torch.log(torch.tensor(p)).item() for p in (0.2, 0.3, 0.5)], abs=1e-5)

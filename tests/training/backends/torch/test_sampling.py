@@ -1,4 +1,4 @@
-"""Tokens are sampled from the distribution that temperature and top_p define. Seeds are fixed, so results repeat."""
+"""Tokens are sampled from the distribution that temperature, top_p and min_p define. Seeds are fixed, so results repeat."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-def counted(temperature: float, top_p: float) -> torch.Tensor:
+def counted(temperature: float, top_p: float = 1.0, min_p: float = 0.0) -> torch.Tensor:
     uniforms = torch.rand(DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    tokens, _ = sample(LOGITS.expand(DRAWS, -1), [temperature] * DRAWS, [top_p] * DRAWS, uniforms)
+    tokens, _ = sample(LOGITS.expand(DRAWS, -1), [temperature] * DRAWS, [top_p] * DRAWS, [min_p] * DRAWS, uniforms)
     return torch.bincount(torch.tensor(tokens), minlength=len(LOGITS)).double()
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_counts_follow_the_softmax_at_the_temperature(temperature: float) -> None:
-    counts, expected = counted(temperature, top_p=1.0), DRAWS * (LOGITS / temperature).softmax(-1).double()
+    counts, expected = counted(temperature), DRAWS * (LOGITS / temperature).softmax(-1).double()
     assert counts[-1] == 0, "a token without probability is never sampled"
     assert chi_square(counts[:-1], expected[:-1]) < 22.46, "p < 0.001 with six degrees of freedom"
 
@@ -43,16 +43,28 @@ def test_top_p_keeps_the_smallest_set_and_its_proportions() -> None:
     assert counts[kept:].sum() == 0 and chi_square(counts[:kept], expected) < 13.82, "p < 0.001, at most two degrees"
 
 
+@pytest.mark.parametrize(("temperature", "min_p"), [(1.0, 0.2), (2.0, 0.2**0.5)])
+def test_min_p_keeps_the_same_tokens_at_every_temperature_that_it_is_raised_for(
+    temperature: float, min_p: float
+) -> None:
+    """A token with a fifth of the first one's probability has the square root of a fifth at temperature 2."""
+    kept = int((LOGITS.softmax(-1) >= 0.2 * LOGITS.softmax(-1).max()).sum())
+    assert kept == 3
+    counts = counted(temperature, min_p=min_p)
+    expected = DRAWS * (LOGITS[:kept] / temperature).softmax(-1).double()
+    assert counts[kept:].sum() == 0 and chi_square(counts[:kept], expected) < 13.82, "p < 0.001, two degrees"
+
+
 def test_the_logprob_is_that_of_the_plain_distribution_and_rows_do_not_mix() -> None:
     tokens, logprobs = sample(
-        torch.stack([LOGITS] * 3), [0.0, 1.0, 0.3], [1.0, 1.0, 0.5], torch.tensor([0.9, 0.9999, 0.99])
+        torch.stack([LOGITS] * 3), [0.0, 1.0, 0.3], [1.0, 1.0, 0.5], [0.0, 0.0, 0.5], torch.tensor([0.9, 0.9999, 0.99])
     )
     assert tokens[0] == 0 and tokens[1] > 0 and tokens[2] == 0
     assert logprobs == pytest.approx(LOGITS.log_softmax(-1)[tokens].tolist())
 
 
 def test_the_largest_uniform_is_a_token_with_probability() -> None:
-    [token], _ = sample(LOGITS[None], [1.0], [1.0], torch.tensor([1.0]))
+    [token], _ = sample(LOGITS[None], [1.0], [1.0], [0.0], torch.tensor([1.0]))
     assert token == 6
 
 

@@ -86,7 +86,13 @@ def comparable(completion: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"temperature": 0}, {"seed": 3}, {"n": 3, "seed": 4}, {"seed": 3, "tools": [SEARCH]}, {"seed": 8, "top_p": 0.9}],
+    [
+        {"temperature": 0},
+        {"seed": 3},
+        {"n": 3, "seed": 4},
+        {"seed": 3, "tools": [SEARCH]},
+        {"seed": 8, "top_p": 0.9, "extra_body": {"min_p": 0.1}},
+    ],
 )
 def test_random_replies(client: openai.OpenAI, changes: dict[str, Any]) -> None:
     whole, streamed = both(client, **changes)
