@@ -92,12 +92,7 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
     return of_this_loop[server].bind_tools(
         tool_schemas(optional_arguments),
         tool_choice="required" if policy.must_call else None,
-        model=policy.model,
-        temperature=policy.temperature,
-        top_p=policy.top_p,
-        max_tokens=policy.max_tokens,
-        # Not one of OpenAI's fields, so a server gets it only where it is used.
-        **({"extra_body": {"min_p": policy.min_p}} if policy.min_p else {}),
+        **policy.request_arguments(),
     )
 
 

@@ -48,6 +48,21 @@ class Policy(BaseModel):
     """The server's grammar holds every reply to one tool call. Log-probabilities are then those of the restricted distribution,
     which an update cannot use: for evaluation only."""
 
+    def request_arguments(self, **extra_body: Any) -> dict[str, Any]:
+        """Return the fields of a chat completion request that say which model to sample from, and how.
+
+        `extra_body` are more fields that OpenAI does not know. `min_p` is one too, so a server gets it only where it is set.
+        """
+        if self.min_p:
+            extra_body["min_p"] = self.min_p
+        return {
+            "model": self.model,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            **({"extra_body": extra_body} if extra_body else {}),
+        }
+
 
 class Task(Protocol):
     """Scenarios of one kind and everything that turns them into scored trajectories."""

@@ -90,12 +90,9 @@ class PolicyActor:
         # Around each reply, not the episode: while cells and tests run, the server rightly does nothing.
         async with progress.required(self._patience):
             answer = await self._client.chat.completions.create(
-                model=self._policy.model,
                 messages=messages,
-                temperature=self._policy.temperature,
-                max_tokens=self._policy.max_tokens,
                 logprobs=True,
-                extra_body={"prompt_cache_key": self._episode},
+                **self._policy.request_arguments(prompt_cache_key=self._episode),
             )
         progress.moved()
         choice = answer.choices[0]

@@ -142,13 +142,10 @@ class OutreachTask:
             while counts["turns"] < self.settings.max_turns and email is None:
                 async with progress.required(self.settings.reply_timeout):
                     reply = await client.chat.completions.create(
-                        model=policy.model,
                         messages=sent,
                         tools=TOOLS,
-                        temperature=policy.temperature,
-                        max_tokens=policy.max_tokens,
                         logprobs=True,
-                        extra_body={"prompt_cache_key": message_id},
+                        **policy.request_arguments(prompt_cache_key=message_id),
                     )
                 progress.moved()
                 choice = reply.choices[0]

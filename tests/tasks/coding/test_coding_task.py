@@ -14,7 +14,7 @@ from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.checking import require_checked
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.patterns import HELD_OUT, NAMES, PATTERNS
-from tasks.coding.repl import SHORTENED, CodingRun, ScriptedActor, cell_of, finishes, play
+from tasks.coding.repl import SHORTENED, CodingRun, PolicyActor, ScriptedActor, cell_of, finishes, play
 from tasks.coding.rewards import Result, all_tests, partial_tests, reward_function
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
@@ -109,6 +109,18 @@ def test_too_many_steps_and_a_full_context_end_an_episode(url: str) -> None:
 def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
     with pytest.raises(SandboxUnavailable):
         episode("http://127.0.0.1:9", ["1"])
+
+
+def test_rollouts_are_sampled_as_the_settings_say(slow_policy: ScriptedPolicy) -> None:
+    policy = slow_policy.policy.model_copy(update={"temperature": 1.5, "top_p": 0.9, "min_p": 0.1})
+    slow_policy.replies = ["1"]
+
+    async def one_reply() -> None:
+        await PolicyActor(policy, _openai_client(policy), 60).reply([{"role": "user", "content": "?"}])
+
+    asyncio.run(one_reply())
+    [sent] = slow_policy.requests
+    assert (sent["temperature"], sent["top_p"], sent["min_p"]) == (1.5, 0.9, 0.1)
 
 
 def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str, slow_policy: ScriptedPolicy) -> None:

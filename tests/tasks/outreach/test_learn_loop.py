@@ -119,6 +119,12 @@ def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel, tmp_path:
     assert f"Hi {SCENARIOS[0].prospect.first_name}" in rollout.metadata["body"]
 
 
+def test_rollouts_are_sampled_as_the_settings_say(model: OutreachModel) -> None:
+    policy = model.policy.model_copy(update={"temperature": 1.5, "top_p": 0.9, "min_p": 0.1})
+    asyncio.run(open_task().rollout(policy, SCENARIOS[0]))
+    assert {(sent["temperature"], sent["top_p"], sent["min_p"]) for sent in model.requests} == {(1.5, 0.9, 0.1)}
+
+
 @pytest.mark.parametrize(
     ("reply", "outcome"),
     [
