@@ -56,19 +56,21 @@ def generate(folder: Path, device: torch.device, workload: SimpleNamespace, size
 
 
 def grpo_step(network: PolicyNetwork, settings: TorchSettings, groups: list[Group], size: ModelSize) -> dict[str, Any]:
-    """Update a fresh adapter on `groups`, every other rollout with a good advantage.
+    """Update a fresh adapter on `groups` twice, every other rollout with a good advantage. Time the second update.
 
-    `margin` is the mean log-probability per token of the good rollouts minus that of the others. The update must raise
-    it.
+    `margin` is the mean log-probability per token of the good rollouts minus that of the others. The first update must
+    raise it.
     """
     trainer = AdapterTrainer(network, settings, None)
     samples = [sample_of(prompt, reply) for prompt, replies in groups for reply in replies]
     packed = pack(groups)
     config = SimpleNamespace(learning_rate=1e-4, kl_penalty_coef=0.0)
     before = _margin(network, trainer, samples)
+    metrics = trainer.policy_step(packed, config, {})
+    after = _margin(network, trainer, samples)
     synchronize(network.device)
     started = time.perf_counter()
-    metrics = trainer.policy_step(packed, config, {})
+    trainer.policy_step(packed, config, {})
     synchronize(network.device)
     seconds = time.perf_counter() - started
     peak = peak_memory(network.device)
@@ -84,7 +86,7 @@ def grpo_step(network: PolicyNetwork, settings: TorchSettings, groups: list[Grou
         "ratio_max": metrics["loss/ratio_max"],
         "grad_norm": metrics["loss/grad_norm"],
         "margin_before": before,
-        "margin_after": _margin(network, trainer, samples),
+        "margin_after": after,
     }
 
 

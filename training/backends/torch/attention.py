@@ -19,6 +19,10 @@ from transformers import AttentionInterface
 RAGGED = "ragged_plan"
 _BLOCK = 128
 """Query rows per attention call. Small blocks compute less of what the causal mask hides."""
+_ALIGNED = 8
+"""Numbers of 16 bits to which a GPU's kernels want the rows of a mask aligned."""
+_TOGETHER = 16
+"""Maximum new tokens of a sequence that attends together with others (`_SpanBatch`)."""
 
 
 class AttentionPlan(Protocol):
@@ -86,17 +90,29 @@ def grouped_attention(
 
 
 class CausalMask:
-    """Additive causal masks, all views of one tensor."""
+    """Additive causal masks, all from one tensor."""
 
-    def __init__(self, longest: int, dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate a mask for at most `longest` positions."""
+    def __init__(
+        self, longest: int, dtype: torch.dtype, device: torch.device, *, aligned: bool | None = None
+    ) -> None:
+        """Allocate a mask for at most `longest` positions. `aligned` as in `last`; `None`: on a GPU only."""
         self._longest = longest
+        self._aligned = device.type == "cuda" if aligned is None else aligned
         mask = torch.full((_BLOCK, longest + _BLOCK), float("-inf"), dtype=dtype, device=device)
         self._mask = mask.triu_(longest + 1)
 
     def last(self, n: int, total: int) -> torch.Tensor:
-        """Return the mask [n, total] of the last `n` of `total` positions; `n` is at most the size of a block."""
-        return self._mask[:n, self._longest + n - total : self._longest + n]
+        """Return the mask [n, total] of the last `n` of `total` positions; `n` is at most the size of a block.
+
+        A GPU's kernels read it in pieces of 16 bytes, so its rows must start at multiples of these. A view does not, and the
+        kernel fails with a misaligned address.
+        """
+        mask = self._mask[:n, self._longest + n - total : self._longest + n]
+        if not self._aligned:
+            return mask
+        whole = mask.new_empty(n, -(-total // _ALIGNED) * _ALIGNED)
+        whole[:, :total] = mask
+        return whole[:, :total]
 
 
 class KVPool:
@@ -160,11 +176,16 @@ class Span:
 class CachedAttention:
     """Serving: append the new keys and values to each sequence's region, then attend within that region."""
 
-    def __init__(self, pool: KVPool, spans: Sequence[Span]) -> None:
+    def __init__(self, pool: KVPool, spans: Sequence[Span], *, together: bool | None = None) -> None:
+        """`together`: sequences with few new tokens attend in one call. `None` does so on a GPU only, because a CPU loses
+        more time with padding than with calls.
+        """
         store = pool.store
         self._store = store
-        self._spans = spans
-        longest = max((s.total for s in spans if s.end - s.begin > 1), default=0)
+        short = [s for s in spans if s.end - s.begin <= _TOGETHER] if together or (together is None and store.is_cuda) else []
+        self._batch = _SpanBatch(short, store.dtype, store.device) if short else None
+        self._spans = [s for s in spans if s.end - s.begin > _TOGETHER] if short else spans
+        longest = max((s.total for s in self._spans if s.end - s.begin > 1), default=0)
         self._mask = CausalMask(longest, store.dtype, store.device)
         slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
         self.slots = torch.cat(slots).to(store.device)
@@ -176,6 +197,8 @@ class CachedAttention:
         keys.index_copy_(1, self.slots, key)
         values.index_copy_(1, self.slots, value)
         out = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
+        if self._batch is not None:
+            self._batch.attend(query, keys, values, scale, out)
         for span in self._spans:
             out[span.begin : span.end] = grouped_attention(
                 query[:, span.begin : span.end],
@@ -185,6 +208,45 @@ class CachedAttention:
                 scale,
             )
         return out
+
+
+class _SpanBatch:
+    """Spans whose tokens attend in one call, padded to the most new tokens and to the longest sequence.
+
+    On a GPU a call takes longer to start than to compute, and there is one for each sequence and layer otherwise.
+    """
+
+    def __init__(self, spans: Sequence[Span], dtype: torch.dtype, device: torch.device) -> None:
+        begins, ends, starts, totals = (
+            torch.tensor([getattr(span, name) for span in spans])[:, None] for name in ("begin", "end", "start", "total")
+        )
+        counts = ends - begins
+        longest = -(-int(totals.max()) // _ALIGNED) * _ALIGNED
+        # Padding repeats the last token of its span, and so computes and stores the same result again.
+        new = torch.arange(int(counts.max())).minimum(counts - 1)
+        self._rows = (begins + new).to(device)
+        self._slots = (starts + torch.arange(longest).minimum(totals - 1)).to(device)
+        hidden = torch.arange(longest) > (totals - counts + new)[:, :, None]
+        self._mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None].to(device)
+
+    def attend(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, out: torch.Tensor
+    ) -> None:
+        """Write to the spans' rows of `out` [n, heads, d]; `query` [heads, n, d], `keys` and `values` [kv_heads, slots, d]."""
+        heads, _, d = query.shape
+        batch, new = self._rows.shape
+        repeat = heads // len(keys)
+        # The query heads of a key head are further rows of the same product.
+        grouped = query[:, self._rows].unflatten(0, (len(keys), repeat)).permute(2, 0, 1, 3, 4)
+        mixed = F.scaled_dot_product_attention(
+            grouped.reshape(batch, len(keys), repeat * new, d),
+            keys[:, self._slots].transpose(0, 1),
+            values[:, self._slots].transpose(0, 1),
+            attn_mask=self._mask.repeat(1, 1, repeat, 1).expand(-1, len(keys), -1, -1),
+            scale=scale,
+        )
+        mixed = mixed.unflatten(2, (repeat, new)).permute(0, 3, 1, 2, 4)
+        out[self._rows] = mixed.flatten(2, 3)
 
 
 class TreeAttention:
