@@ -92,9 +92,7 @@ def grouped_attention(
 class CausalMask:
     """Additive causal masks, all from one tensor."""
 
-    def __init__(
-        self, longest: int, dtype: torch.dtype, device: torch.device, *, aligned: bool | None = None
-    ) -> None:
+    def __init__(self, longest: int, dtype: torch.dtype, device: torch.device, *, aligned: bool | None = None) -> None:
         """Allocate a mask for at most `longest` positions. `aligned` as in `last`; `None`: on a GPU only."""
         self._longest = longest
         self._aligned = device.type == "cuda" if aligned is None else aligned
@@ -104,8 +102,8 @@ class CausalMask:
     def last(self, n: int, total: int) -> torch.Tensor:
         """Return the mask [n, total] of the last `n` of `total` positions; `n` is at most the size of a block.
 
-        A GPU's kernels read it in pieces of 16 bytes, so its rows must start at multiples of these. A view does not, and the
-        kernel fails with a misaligned address.
+        A GPU's kernels read memory in pieces of 16 bytes, and the rows of a view start anywhere. Aligned rows start at multiples
+        of these.
         """
         mask = self._mask[:n, self._longest + n - total : self._longest + n]
         if not self._aligned:
@@ -182,7 +180,11 @@ class CachedAttention:
         """
         store = pool.store
         self._store = store
-        short = [s for s in spans if s.end - s.begin <= _TOGETHER] if together or (together is None and store.is_cuda) else []
+        short = (
+            [s for s in spans if s.end - s.begin <= _TOGETHER]
+            if together or (together is None and store.is_cuda)
+            else []
+        )
         self._batch = _SpanBatch(short, store.dtype, store.device) if short else None
         self._spans = [s for s in spans if s.end - s.begin > _TOGETHER] if short else spans
         longest = max((s.total for s in self._spans if s.end - s.begin > 1), default=0)
@@ -218,7 +220,8 @@ class _SpanBatch:
 
     def __init__(self, spans: Sequence[Span], dtype: torch.dtype, device: torch.device) -> None:
         begins, ends, starts, totals = (
-            torch.tensor([getattr(span, name) for span in spans])[:, None] for name in ("begin", "end", "start", "total")
+            torch.tensor([getattr(span, name) for span in spans])[:, None]
+            for name in ("begin", "end", "start", "total")
         )
         counts = ends - begins
         longest = -(-int(totals.max()) // _ALIGNED) * _ALIGNED

@@ -47,7 +47,7 @@ class PolicyNetwork:
         if self.device.type == "cpu":
             torch.set_num_threads(settings.threads or physical_cores())
         else:
-            torch.backends.cuda.enable_cudnn_sdp(False)  # its attention failed with masks of some lengths (H200, torch 2.11)
+            torch.backends.cuda.enable_cudnn_sdp(False)  # fails with a misaligned address (H200, torch 2.11)
         self.model_dir = Path(model_dir)
         if not (self.model_dir / "config.json").is_file():
             raise BadInput(f"No model in {self.model_dir}: expected a folder with config.json and safetensors weights.")

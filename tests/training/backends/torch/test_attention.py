@@ -42,7 +42,11 @@ def test_the_padding_of_a_short_sequence_is_not_seen(longest):
     spans = [Span(0, 1, 0, 3), Span(1, 3, 10, longest)]
     for span in spans:
         pool.store[..., span.start : span.start + span.total, :] = 1.0
-    query, key, value = torch.ones(_KV_HEADS, 3, _WIDTH), torch.ones(_KV_HEADS, 3, _WIDTH), torch.ones(_KV_HEADS, 3, _WIDTH)
+    query, key, value = (
+        torch.ones(_KV_HEADS, 3, _WIDTH),
+        torch.ones(_KV_HEADS, 3, _WIDTH),
+        torch.ones(_KV_HEADS, 3, _WIDTH),
+    )
     out = CachedAttention(pool, spans, together=True).attend(0, query, key, value, 0.5)
     assert torch.equal(out, torch.ones(3, _KV_HEADS, _WIDTH))
 
@@ -51,7 +55,8 @@ def test_the_padding_of_a_short_sequence_is_not_seen(longest):
 def test_masks_for_a_gpu_have_aligned_rows_and_the_same_numbers(new, earlier, room):
     total = new + earlier
     view, aligned = (
-        CausalMask(total + room, torch.bfloat16, torch.device("cpu"), aligned=way).last(new, total) for way in (False, True)
+        CausalMask(total + room, torch.bfloat16, torch.device("cpu"), aligned=way).last(new, total)
+        for way in (False, True)
     )
     assert torch.equal(view, aligned)
     assert aligned.data_ptr() % 16 == 0
