@@ -180,13 +180,10 @@ class CachedAttention:
         """
         store = pool.store
         self._store = store
-        short = (
-            [s for s in spans if s.end - s.begin <= _TOGETHER]
-            if together or (together is None and store.is_cuda)
-            else []
-        )
+        most = _TOGETHER if (store.is_cuda if together is None else together) else 0
+        short = [s for s in spans if s.end - s.begin <= most]
         self._batch = _SpanBatch(short, store.dtype, store.device) if short else None
-        self._spans = [s for s in spans if s.end - s.begin > _TOGETHER] if short else spans
+        self._spans = [s for s in spans if s.end - s.begin > most]
         longest = max((s.total for s in self._spans if s.end - s.begin > 1), default=0)
         self._mask = CausalMask(longest, store.dtype, store.device)
         slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
