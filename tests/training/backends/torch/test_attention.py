@@ -1,4 +1,4 @@
-"""Attention of several sequences in one call, as a GPU computes it, beside one call for each."""
+"""Several sequences that attend in one call, as on a GPU, get the same as with one call for each."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ def test_the_padding_of_a_short_sequence_is_not_seen(longest):
     spans = [Span(0, 1, 0, 3), Span(1, 3, 10, longest)]
     for span in spans:
         pool.store[..., span.start : span.start + span.total, :] = 1.0
-    query, key, value = (
-        torch.ones(_KV_HEADS, 3, _WIDTH),
-        torch.ones(_KV_HEADS, 3, _WIDTH),
-        torch.ones(_KV_HEADS, 3, _WIDTH),
-    )
+    query, key, value = torch.ones(3, _KV_HEADS, 3, _WIDTH)
     out = CachedAttention(pool, spans, together=True).attend(0, query, key, value, 0.5)
     assert torch.equal(out, torch.ones(3, _KV_HEADS, _WIDTH))
 
