@@ -89,12 +89,12 @@ def deploy_inference(
     stored = find_checkpoint(checkpoint, unpromoted=unpromoted)
     manifest = stored.checkpoint.manifest
     named = f"step {manifest.step} of run {manifest.name}"
-    say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
     database = find_mail_database(stored)
     source = base_model or stored.checkpoint.manifest.base_model_source
-    base = resolve_base_model(source, models_dir)
+    base = resolve_base_model(source, models_dir, progress=say)
     stored.checkpoint.require_base(base.id, base.checksum)
     episode_settings(stored.checkpoint.manifest.config, episode)
+    say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
     pinned = {
         "checkpoint": stored.reference,
         "mail_database": str(database.id),

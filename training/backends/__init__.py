@@ -51,7 +51,8 @@ def require_backend(settings: TrainerSettings) -> str:
         return f"{gpu.name} with {gpu.total_memory / 1e9:.0f} GB"
     if settings.backend == "local":
         raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch needs neither")
-    return f"CPU, {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} cores"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"CPU, {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def require_effect(settings: TrainerSettings) -> None:
