@@ -107,7 +107,9 @@ def _is_local(source: str | Path) -> bool:
         return True
     if _HUB_ID.fullmatch(str(source)):
         return False
-    raise BadMail(f"'{source}' does not exist; give a folder, a file or the id of a dataset on the Hugging Face Hub (owner/name)")
+    raise BadMail(
+        f"'{source}' does not exist; give a folder, a file or the id of a dataset on the Hugging Face Hub (owner/name)"
+    )
 
 
 def _parquet_files(path: Path) -> list[Path]:
