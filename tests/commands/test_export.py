@@ -93,6 +93,7 @@ def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint
     card = (out / "README.md").read_text()
     assert "vllm serve base-1 --enable-lora --max-lora-rank 8 --lora-modules email-agent=. " in card
     assert exported.adapter_checksum in card
+    assert " mails per search and " in card and "reinforcement-learning" not in card, "it may be a warm start alone"
     assert "This checkpoint was not evaluated." in card and "(not in this ZenML store)" in card
 
 
