@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class RewardWeights(BaseModel):
     """Weights of the parts of a reward; `verifiable_reward` says how they add up.
 
-    Raises a validation error when silence or a malformed call could pay more than an honest answer.
+    Raises a validation error when silence, a malformed call or partial credit could pay more than an honest answer.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,4 +56,16 @@ class RewardWeights(BaseModel):
                 f"reward weights must fall from correct ({self.correct:g}) over wrong ({self.wrong:g}) and no_answer "
                 f"({self.no_answer:g}) to malformed ({self.malformed:g}): otherwise silence pays more than an honest answer"
             )
+        # Silence earns less than a wrong answer: it cites nothing.
+        if self.correct <= (wrong := self.wrong + 4 * self.partial):
+            raise ValueError(
+                f"partial={self.partial:g} is too large: a wrong answer can earn {wrong:g}, and a correct one alone earns "
+                f"{self.correct:g}: lower partial, or raise correct"
+            )
         return self
+
+    @property
+    def largest_deviation(self) -> float:
+        """The largest standard deviation that the rewards of a group can have: half of them best, half of them worst."""
+        best = self.correct + self.overlap + self.all_sources + self.few_sources + self.few_turns
+        return (best - self.malformed) / 2

@@ -117,6 +117,16 @@ class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings, BaseModelCon
         "for the question as it stands",
     )
 
+    @model_validator(mode="after")
+    def _spread_is_possible(self) -> Self:
+        largest = self.verifiable_weights.largest_deviation
+        if self.scoring == "verifiable" and self.min_reward_std >= largest:
+            raise ValueError(
+                f"min_reward_std={self.min_reward_std:g}: the rewards of a question deviate by at most {largest:g} with these "
+                "verifiable_weights, so that no question would be learnt from: set it lower"
+            )
+        return self
+
 
 class EvaluationConfig(JudgeSettings):
     """evaluation_pipeline: the number of questions, and the judge."""

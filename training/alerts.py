@@ -27,9 +27,11 @@ BASELINE = 3
 JUMP = 3.25
 """Threshold for a difference between means, in standard errors. In simulations, 0 of 900 honest runs at a steady level
 exceeded it, and 2 of 300 honest runs that learned."""
-OVERPAID = 0.5
+OVERPAID = 0.65
 """Threshold for the rise of the reward of answers with one verdict, in units of the difference between right and wrong
-answers. Honest improvements, such as wrong answers that became well-formed, stayed below 0.3 in our runs."""
+answers. Honest improvements, such as wrong answers that cite the right mail, stayed below 0.3 in our runs. In simulations,
+0 of 240 honest runs exceeded it. At 0.5, 10 of 120 with two questions of four rollouts a step did, because the rewards of
+wrong answers differ."""
 NOTICEABLE = 0.1
 """Threshold for that rise times the share of rollouts with the verdict, its effect on the mean reward. Two stray
 rollouts add 0.05."""

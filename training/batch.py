@@ -16,12 +16,14 @@ _ID = "token_id:"
 
 
 def describe_batch(
-    backend: Any, model: art.TrainableModel, groups: Sequence[art.TrajectoryGroup], *, scale: bool
+    backend: Any, model: art.TrainableModel, groups: Sequence[art.TrajectoryGroup], *, scale: bool, balance: float
 ) -> str:
     """Describe tokens, mask, recorded log-probabilities, retokenised tokens and reward spread of `groups`.
 
-    A retokenised token is trained on although it was not sampled; there must be none. Only local backends pack batches
-    on this machine; for others the sampled tokens are counted.
+    `scale` and `balance` are the `scale_rewards` and `advantage_balance` of the update. Tokens without an advantage, such
+    as those of rollouts below the mean at a balance of 1, do not count, because the update ignores them. A retokenised
+    token is trained on although it was not sampled; there must be none. Only local backends pack batches on this machine;
+    for others the sampled tokens are counted.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     rewards = [trajectory.reward for trajectory in trajectories]
@@ -35,7 +37,7 @@ def describe_batch(
     packed = backend._get_packed_tensors(
         model,
         list(groups),
-        advantage_balance=0.0,
+        advantage_balance=balance,
         allow_training_without_logprobs=False,
         scale_rewards=scale,
         plot_tensors=False,
@@ -45,7 +47,7 @@ def describe_batch(
     random.setstate(state)
     if packed is None:
         return f"nothing to learn from: none of the {total:,} sampled tokens can be trained; {shown}"
-    mask, ids = packed["assistant_mask"], packed["tokens"]
+    mask, ids = packed["assistant_mask"] & (packed["advantages"] != 0), packed["tokens"]
     trained, there = int(mask.sum()), int((packed["group_ids"] != -1).sum())
     recorded = int((mask & ~packed["logprobs"].isnan()).sum())
     known = Counter({int(name.removeprefix(_ID)): count for name, count in sampled.items() if name.startswith(_ID)})

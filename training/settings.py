@@ -42,7 +42,7 @@ class TrainerSettings(BaseModel):
         default=2,
         ge=2,
         description="play this number of rollouts of a question first, and the rest of its group only if one of them "
-        "is not correct; null, or no fewer than rollouts_per_group: the whole group at once",
+        "is not correct; null: the whole group at once",
     )
     train_rollouts_per_group: int | None = Field(
         default=None,
@@ -305,6 +305,11 @@ class TrainerSettings(BaseModel):
         if subset is not None and subset >= rollouts:
             raise ValueError(
                 f"train_rollouts_per_group={subset} must be less than rollouts_per_group={rollouts}: set it to null to learn from all"
+            )
+        if self.probe_rollouts is not None and self.probe_rollouts > rollouts:
+            raise ValueError(
+                f"probe_rollouts={self.probe_rollouts} is more than rollouts_per_group={rollouts}: set it lower, or to null to play "
+                "whole groups at once"
             )
         if self.replay_steps and self.replay_steps >= self.max_steps:
             raise ValueError(

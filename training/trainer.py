@@ -248,8 +248,8 @@ class Trainer:
         trainable = [group for group in chosen if len(group.trajectories) > 1 and reward_spread(group) > least]
         replayed = self._replay.recall(step) if trainable else []
         if trainable and not any(row.groups_trained for row in before):
-            scale = self.settings.scale_rewards == "group"
-            self.progress.note(describe_batch(self.backend, self.model, trainable, scale=scale))
+            scale, balance = self.settings.scale_rewards == "group", self.settings.advantage_balance
+            self.progress.note(describe_batch(self.backend, self.model, trainable, scale=scale, balance=balance))
         update: dict[str, float] = {}
         self.progress.stage(f"step {step}: update", 1)
         if trainable:

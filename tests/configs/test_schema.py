@@ -100,6 +100,12 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("verifiable_weights.few_turn=1", ["verifiable_weights.few_turn", "unknown key"]),
         ("verifiable_weights.few_turns=11", ["verifiable_weights.few_turns=11", "less than or equal to 10"]),
         ("verifiable_weights={no_answer: 0.0}", ["silence pays more than an honest answer"]),
+        (
+            "verifiable_weights.partial=0.4",
+            ["partial=0.4 is too large", "a wrong answer can earn 1.2", "lower partial"],
+        ),
+        ("min_reward_std=1.4", ["min_reward_std=1.4", "at most 1.35", "no question would be learnt from"]),
+        ("probe_rollouts=9", ["probe_rollouts=9", "more than rollouts_per_group=8", "null"]),
         ("torch.threads=0", ["torch.threads=0", "greater than or equal to 1"]),
         ("health.memory_share=2", ["health.memory_share=2", "less than or equal to 1"]),
         ("policy_loss=grpo", ["policy_loss", "cispo"]),

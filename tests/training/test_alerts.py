@@ -7,12 +7,15 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import art
 import pytest
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
+from agent.reward import Rubric, verifiable_reward
+from agent.reward_weights import RewardWeights
 from training.alerts import find_alerts, step_signals
 from training.history import Alert, StepRecord
 from training.task import CALL_SEQUENCE, SUSPECT
@@ -20,6 +23,28 @@ from training.task import CALL_SEQUENCE, SUSPECT
 HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer")
 SHARE = 0.4
 PLANTED_AT = 7
+MAX_TURNS = 6
+
+
+def paid(correct: bool, *, found: float = 1.0, cited: float = 1.0, turns: int = 3, **counts: Any) -> float:
+    """The verifiable reward of an episode with one gold mail, at the default weights."""
+    retrieved = {"found": found, "read": found, "cited": cited, "cited_count": round(cited), "gold_count": 1}
+    plain = {"answered": True, "malformed": False, "overlap": float(correct), "invalid_calls": 0, "repeated_calls": 0}
+    return verifiable_reward(
+        Rubric.model_validate({"correct": correct, "turns": turns, **retrieved, **plain, **counts}),
+        MAX_TURNS,
+        RewardWeights(),
+    )
+
+
+RIGHT = [paid(True), paid(True), paid(True, turns=4), paid(True, cited=0.0)]
+WRONG = [
+    paid(False),
+    paid(False, overlap=0.5),
+    paid(False, cited=0.0),
+    paid(False, found=0.0, cited=0.0),
+    paid(False, found=0.0, cited=0.0, answered=False, malformed=True, invalid_calls=1),
+]
 
 
 @dataclass
@@ -35,9 +60,9 @@ class Rollout:
 
 
 def honest(rng: random.Random, chance: float, hard: bool) -> Rollout:
-    """Rewards, lengths and stray habits as they were measured: a hard question makes some rollouts search in circles."""
+    """Rewards of the default weights, and lengths and stray habits as measured: on a hard question some search in circles."""
     correct = rng.random() < chance
-    reward = rng.choice([1.45, 1.45, 1.43, 1.15]) if correct else rng.choice([-0.9, -0.8, -0.7, -1.9, 0.1])
+    reward = rng.choice(RIGHT if correct else WRONG)
     turns = rng.choice([3, 3, 3, 4, 5])
     habits = {name for name in HABITS if rng.random() < 0.02}
     if hard and rng.random() < 0.6:
@@ -140,7 +165,7 @@ def loophole(rng: random.Random, rollout: Rollout) -> None:
 def paid_for_nothing(rng: random.Random, rollout: Rollout) -> None:
     """The reward gives wrong answers most of what right ones get."""
     if not rollout.correct:
-        rollout.reward = rng.uniform(0.5, 1.0)
+        rollout.reward = rng.uniform(0.8, 0.95) * max(RIGHT)
 
 
 def rambling(rng: random.Random, rollout: Rollout) -> None:
@@ -237,10 +262,10 @@ class Measured:
     habits: tuple[int, int, int, int]
 
 
-# All on the CPU profile's model: the run whose steps are in the README, one from a much weaker warm start, two with other
-# settings, and one on real Enron mail.
+# All on the CPU profile's model: one with the first default settings, one from a much weaker warm start, two with other
+# settings, two that explore with today's reward (the others are older), and one on real Enron mail.
 MEASURED = {
-    "readme": [
+    "first default": [
         Measured(0.760, 0.247, 1.38, -1.08, 0.750, 131.7, 0.0289, (0, 0, 0, 1)),
         Measured(1.074, 0.129, 1.43, -1.45, 0.875, 133.5, 0.0228, (0, 0, 0, 0)),
         Measured(0.713, 0.496, 1.45, -0.76, 0.667, 141.4, 0.0271, (0, 4, 0, 0)),
@@ -280,6 +305,26 @@ MEASURED = {
         Measured(-0.056, 0.488, 1.45, -0.81, 0.333, 139.6, 0.0616, (0, 2, 0, 0)),
         Measured(0.004, 0.567, 1.45, -1.03, 0.417, 124.0, 0.0552, (0, 0, 0, 0)),
     ],
+    "exploring": [
+        Measured(1.309, 0.121, 1.63, 0.26, 0.773, 154.1, 0.0107, (0, 0, 0, 0)),
+        Measured(1.348, 0.085, 1.63, 0.50, 0.750, 158.8, 0.0093, (0, 0, 0, 0)),
+        Measured(1.421, 0.089, 1.63, 0.26, 0.855, 149.4, 0.0087, (0, 0, 0, 0)),
+        Measured(1.407, 0.092, 1.60, 0.23, 0.857, 161.0, 0.0170, (0, 1, 0, 0)),
+        Measured(1.275, 0.105, 1.62, 0.57, 0.681, 175.3, 0.0114, (0, 3, 0, 0)),
+        Measured(1.233, 0.120, 1.64, 0.51, 0.643, 158.2, 0.0157, (2, 3, 0, 0)),
+        Measured(1.503, 0.046, 1.59, 0.45, 0.908, 162.5, 0.0104, (0, 1, 0, 0)),
+        Measured(1.408, 0.076, 1.58, 0.62, 0.817, 157.5, 0.0126, (0, 1, 0, 0)),
+    ],
+    "exploring, fewer demonstrations": [
+        Measured(1.039, 0.174, 1.63, 0.52, 0.469, 154.6, 0.0295, (2, 5, 0, 0)),
+        Measured(1.202, 0.140, 1.61, 0.42, 0.653, 185.1, 0.0245, (4, 12, 0, 0)),
+        Measured(1.307, 0.127, 1.62, 0.23, 0.772, 154.1, 0.0253, (0, 3, 0, 0)),
+        Measured(1.494, 0.060, 1.63, 0.28, 0.897, 147.0, 0.0228, (1, 3, 0, 0)),
+        Measured(1.464, 0.067, 1.62, 0.62, 0.836, 153.7, 0.0304, (1, 6, 0, 0)),
+        Measured(1.434, 0.084, 1.63, 0.50, 0.825, 144.5, 0.0212, (1, 5, 0, 1)),
+        Measured(1.258, 0.145, 1.62, 0.38, 0.705, 143.6, 0.0211, (2, 6, 0, 0)),
+        Measured(1.430, 0.079, 1.63, 0.57, 0.812, 141.8, 0.0180, (0, 2, 0, 0)),
+    ],
     "enron": [
         Measured(-0.960, 0.166, 1.45, -1.07, 0.042, 160.7, 0.8483, (0, 0, 0, 2)),
         Measured(-1.058, 0.090, None, -1.06, 0.000, 147.8, 0.7836, (0, 0, 0, 1)),
@@ -310,7 +355,7 @@ def test_real_runs_raise_nothing(run: str) -> None:
 
 
 def test_each_alert_would_have_been_raised_in_a_real_run_with_a_trick() -> None:
-    """The README's run, its last two steps replaced by what a trick would make of them."""
+    """The first run, its last two steps replaced by what a trick would make of them."""
     tricks = {
         "source_spam": {"habits": (0, 0, 12, 0), "reward": 1.0},
         "reward_without_accuracy": {"reward": 1.2, "reward_wrong": 0.8, "accuracy": 0.7},
@@ -318,8 +363,8 @@ def test_each_alert_would_have_been_raised_in_a_real_run_with_a_trick() -> None:
         "entropy_collapse": {"entropy": 0.004},
     }
     for name, changes in tricks.items():
-        tricked = [Measured(**{**vars(step), **changes}) for step in MEASURED["readme"][-2:]]
-        assert {alert.name for alert in alerts_of_measured(MEASURED["readme"][:-2] + tricked)} == {name}
+        tricked = [Measured(**{**vars(step), **changes}) for step in MEASURED["first default"][-2:]]
+        assert {alert.name for alert in alerts_of_measured(MEASURED["first default"][:-2] + tricked)} == {name}
 
 
 def test_signals_of_a_step() -> None:

@@ -146,16 +146,18 @@ def test_the_spread_of_a_group_or_of_the_batch_scales_the_advantages(base: Path)
 def test_one_line_describes_the_batch_before_the_first_update(base: Path) -> None:
     backend, model = TorchBackend(path=str(base / "art")), new_model(base)
     state = random.getstate()
-    line = describe_batch(backend, model, [sampled_group([0.0, 1.0, 0.5, 0.5])], scale=True)
+    line = describe_batch(backend, model, [sampled_group([0.0, 1.0, 0.5, 0.5])], scale=True, balance=0.0)
     assert random.getstate() == state
     # The two rollouts in the middle have no advantage, and ART leaves them out.
     assert line.startswith("learning from 10 tokens, ")
+    better = describe_batch(backend, model, [sampled_group([0.0, 1.0, 0.5, 0.5])], scale=True, balance=1.0)
+    assert better.startswith("learning from 5 tokens, "), "those of the rollout below the mean change nothing"
     assert (
         "log-probabilities recorded for 100%, 0 tokens retokenised; rewards 0.00 to 1.00, standard deviation 0.35"
         in line
     )
-    unnamed = describe_batch(backend, model, [sampled_group([0.0, 1.0], named=False)], scale=True)
+    unnamed = describe_batch(backend, model, [sampled_group([0.0, 1.0], named=False)], scale=True, balance=0.0)
     assert ", 0 tokens retokenised" not in unnamed
-    assert describe_batch(object(), model, [sampled_group([0.0, 1.0])], scale=True).startswith(
+    assert describe_batch(object(), model, [sampled_group([0.0, 1.0])], scale=True, balance=0.0).startswith(
         "learning from 10 sampled tokens"
     )
