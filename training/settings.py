@@ -44,16 +44,6 @@ class TrainerSettings(BaseModel):
         description="play this number of rollouts of a question first, and the rest of its group only if one of them "
         "is not correct; null: the whole group at once",
     )
-    train_rollouts_per_group: int | None = Field(
-        default=None,
-        ge=2,
-        description="number of rollouts per group to update on, those whose rewards vary most; null: all",
-    )
-    question_selection: Literal["shuffled", "learnability"] = Field(
-        default="shuffled",
-        description="shuffled epochs with all kinds in each step, or the questions whose success rate is most likely "
-        "near one half",
-    )
     max_extra_groups: int = Field(
         default=30,
         ge=0,
@@ -301,15 +291,10 @@ class TrainerSettings(BaseModel):
 
     @model_validator(mode="after")
     def _require_consistent(self) -> Self:
-        subset, rollouts = self.train_rollouts_per_group, self.rollouts_per_group
-        if subset is not None and subset >= rollouts:
+        if self.probe_rollouts is not None and self.probe_rollouts > self.rollouts_per_group:
             raise ValueError(
-                f"train_rollouts_per_group={subset} must be less than rollouts_per_group={rollouts}: set it to null to learn from all"
-            )
-        if self.probe_rollouts is not None and self.probe_rollouts > rollouts:
-            raise ValueError(
-                f"probe_rollouts={self.probe_rollouts} is more than rollouts_per_group={rollouts}: set it lower, or to null to play "
-                "whole groups at once"
+                f"probe_rollouts={self.probe_rollouts} is more than rollouts_per_group={self.rollouts_per_group}: set it lower, or to "
+                "null to play whole groups at once"
             )
         if self.replay_steps and self.replay_steps >= self.max_steps:
             raise ValueError(

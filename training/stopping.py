@@ -29,19 +29,10 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         raise BadInput("max_steps=0 with continue_from: nothing would be trained, since such a run has no warm start")
     if not settings.demonstrations and not settings.max_steps:
         raise BadInput("demonstrations=0 and max_steps=0: nothing would be trained")
-    if settings.epochs and (settings.max_extra_groups or settings.question_selection != "shuffled"):
-        selects = settings.question_selection != "shuffled"
-        other, off = (
-            ("question_selection=learnability", "question_selection=shuffled")
-            if selects
-            else (
-                f"max_extra_groups={settings.max_extra_groups}",
-                "max_extra_groups=0",
-            )
-        )
+    if settings.epochs and settings.max_extra_groups:
         raise BadInput(
-            f"epochs={settings.epochs} counts passes over all train questions, and with {other} there are none: set {off}, or "
-            "max_steps instead of epochs"
+            f"epochs={settings.epochs} counts passes over all train questions, and with max_extra_groups={settings.max_extra_groups} "
+            "there are none: set max_extra_groups=0, or max_steps instead of epochs"
         )
     every, plateau, target = settings.validate_every, settings.stop_plateau_steps, settings.stop_target
     margin = settings.stop_margin

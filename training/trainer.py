@@ -20,7 +20,6 @@ from pydantic import BaseModel
 from training.alerts import find_alerts, step_signals
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.downsampling import downsampled
 from training.errors import BadInput
 from training.files import is_disk_full
 from training.gathering import Gatherer, reward_spread
@@ -196,7 +195,7 @@ class Trainer:
                 last = min(step + self.settings.max_steps_off_policy, self.settings.max_steps)
                 while begun < last:
                     begun += 1
-                    gatherer.begin(begun, selection.for_step(begun, rows))
+                    gatherer.begin(begun, selection.for_step(begun))
                 row = await self._grpo_step(step, gatherer, rows)
                 await finish(row, gatherer.checkpoints_in_use())
         if rows:
@@ -242,10 +241,7 @@ class Trainer:
         update_started = time.monotonic()
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [reward_spread(group) for group in groups]
-        subset, least = self.settings.train_rollouts_per_group, self.settings.min_reward_std
-        varied = [group for group, std in zip(groups, spread, strict=True) if std > least]
-        chosen = [downsampled(group, subset, self.settings.max_context) for group in varied]
-        trainable = [group for group in chosen if len(group.trajectories) > 1 and reward_spread(group) > least]
+        trainable = [group for group, std in zip(groups, spread, strict=True) if std > self.settings.min_reward_std]
         replayed = self._replay.recall(step) if trainable else []
         if trainable and not any(row.groups_trained for row in before):
             scale, balance = self.settings.scale_rewards == "group", self.settings.advantage_balance

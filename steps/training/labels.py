@@ -20,8 +20,6 @@ def require_labels(settings: TrainerSettings, scenarios: Sequence[Scenario]) -> 
         raise BadInput(
             f"scoring={settings.scoring}: {share}: set scoring=ruler or custom, or unlabelled_questions=false"
         )
-    if settings.question_selection == "learnability":
-        raise BadInput(f"question_selection=learnability: {share}: leave it out, or set unlabelled_questions=false")
     if settings.validates and settings.validation_metric != "win_rate":
         raise BadInput(
             f"validation_metric={settings.validation_metric}: {share}: set validation_metric=win_rate, or validate_every=0"

@@ -21,8 +21,6 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "groups_per_step": ({}, 4),
     "rollouts_per_group": ({}, 5),
     "probe_rollouts": ({}, 2),
-    "train_rollouts_per_group": ({}, 2),
-    "question_selection": ({}, "learnability"),
     "max_extra_groups": ({}, 2),
     "min_reward_std": ({}, 0.45),
     "replay_steps": ({}, 1),

@@ -83,10 +83,8 @@ def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_pat
         temperature=0.7,
         max_steps=3,
         validate_every=0,
-        question_selection="learnability",
         max_extra_groups=4,
         min_reward_std=0.01,
-        train_rollouts_per_group=4,
         scale_rewards="batch",
         replay_steps=1,
         turn_credit=0.5,
@@ -97,7 +95,6 @@ def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_pat
     steps = run.history[1:]
     updated = [row for row in steps if row.groups_trained]
     assert len(updated) > 1, [row.accuracy for row in steps]
-    assert all(row.rollouts_trained == 4 * row.groups_trained for row in steps)
     assert updated[1].rollouts_replayed == updated[0].rollouts_trained
     figures = [row.model_extra or {} for row in updated]
     assert all(math.isfinite(row["loss/train"]) and 0 < row["loss/grad_norm"] < 1e3 for row in figures), figures

@@ -40,7 +40,6 @@ def rows(accuracies: dict[int, float], last: int, seconds: float = 60.0) -> list
         ({"stop_cost": 5}, "scoring=verifiable has none"),
         ({"demonstrations": 0, "max_steps": 0}, "nothing would be trained"),
         ({"epochs": 2, "max_extra_groups": 1}, "with max_extra_groups=1 there are none: set max_extra_groups=0"),
-        ({"epochs": 2, "question_selection": "learnability"}, "with question_selection=learnability there are none"),
     ],
 )
 def test_contradictory_rules_are_refused_in_one_line(changes: dict, named: str) -> None:
