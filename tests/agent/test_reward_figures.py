@@ -61,3 +61,20 @@ NOTHING = {
 def test_each_part_is_worth_its_weight(counts: dict[str, float], reward: float) -> None:
     rest = {"malformed": False, "gold_count": 2, "invalid_calls": 0, "repeated_calls": 0}
     assert verifiable_reward(Rubric(**{**rest, **counts}), 8, WEIGHTS) == pytest.approx(reward)
+
+
+@pytest.mark.parametrize(
+    ("counts", "reward"),
+    [
+        ({**RIGHT, "overlap": 1.0}, 1.65),
+        ({**RIGHT, "overlap": 1.0, "cited": 0.0, "cited_count": 0}, 1.25),
+        ({**RIGHT, "correct": False}, 0.8),
+        ({**RIGHT, "correct": False, "cited": 0.0}, 0.5),
+        ({**RIGHT, "correct": False, "answered": False, "cited": 0.0}, 0.2),
+        (NOTHING, -0.4),
+        ({**NOTHING, "malformed": True, "invalid_calls": 1}, -1.0),
+    ],
+)
+def test_the_default_weights_pay_honest_tries_in_order(counts: dict[str, float], reward: float) -> None:
+    rest = {"malformed": False, "gold_count": 2, "invalid_calls": 0, "repeated_calls": 0}
+    assert verifiable_reward(Rubric(**{**rest, **counts}), 8, RewardWeights()) == pytest.approx(reward)
