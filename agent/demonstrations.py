@@ -17,18 +17,17 @@ import art
 from agent.graph import ToolCallRecord, observation_of
 from agent.judges.facts import content_stems
 from agent.rollout import AgentRun, opening_messages
-from agent.settings import NAME_QUERIES, AgentSettings
+from agent.settings import AgentSettings, DemonstrationSettings
 from environment.email_db import Mailbox
 from environment.models import EmailView, FinalAnswer, Scenario
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
-MAX_READ_IN_VAIN = 1
-"""Mails that a demonstration may read after its first search before the one that it searched for."""
 MAX_ANSWER_WORDS = 20
 """Maximum length of a demonstrated answer. Longer ones teach to copy, and not where to stop."""
 
+_DEFAULT = DemonstrationSettings()
 _WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
 
@@ -58,7 +57,7 @@ def named_words(question: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def first_query(scenario: Scenario, name_queries: float = NAME_QUERIES) -> str:
+def first_query(scenario: Scenario, name_queries: float) -> str:
     """Return the first search of a demonstration.
 
     A share of `name_queries` of those with names search for the names alone, the others for the question as it stands, as
@@ -125,7 +124,7 @@ def play_oracle(
     settings: AgentSettings,
     *,
     hindsight: bool = True,
-    name_queries: float = NAME_QUERIES,
+    show: DemonstrationSettings = _DEFAULT,
 ) -> AgentRun:
     """Search for each gold mail in order, read it, and answer with the reference.
 
@@ -133,9 +132,9 @@ def play_oracle(
     episode ends without an answer.
 
     Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, opens
-    the first hit, and answers if the reference follows from what it has read (`can_be_told`). It opens the second hit of
-    the first search as well if the first is not the mail, such as that of a colleague who asks the same question. If that
-    does not lead to the reference, the episode ends without an answer.
+    the first hit, and answers if the reference follows from what it has read (`can_be_told`). If the first hit of the first
+    search is not the mail, but that of a colleague who asks the same question, it opens up to `show.reads_in_vain` more. If
+    that does not lead to the reference, the episode ends without an answer.
     """
     started = time.monotonic()
     tools = MailTools(mailbox, settings)
@@ -166,7 +165,7 @@ def play_oracle(
         found = [hit.id for hit in mailbox.search([query], max_results=settings.max_results)]
         place = found.index(target.id) if target.id in found else len(found)
         # After a later search, the hits before the target may be mails that were read already.
-        if place == len(found) or (place > (0 if read else MAX_READ_IN_VAIN) and not hindsight):
+        if place == len(found) or (place > (0 if read else show.reads_in_vain) and not hindsight):
             return []
         return [target.id] if hindsight else found[: place + 1]
 
@@ -175,7 +174,8 @@ def play_oracle(
         to_read = [target.id]
         if target.id not in shown or not hindsight:
             plans = (
-                (query, opened(query, target)) for query in _queries(scenario, target, read, hindsight, name_queries)
+                (query, opened(query, target))
+                for query in _queries(scenario, target, read, hindsight, show.name_queries)
             )
             query, to_read = next(((query, ids) for query, ids in plans if ids), ("", []))
             if not to_read and hindsight:

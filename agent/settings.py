@@ -1,11 +1,29 @@
-"""Prompt and limits of an episode."""
+"""Prompt and limits of an episode, and what is demonstrated."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-NAME_QUERIES = 0.5
-"""Default of `name_queries`: of the demonstrated questions with names, the share whose search uses the names alone."""
+
+class DemonstrationSettings(BaseModel):
+    """What the demonstrations of the warm start show. The rest is for GRPO to find out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name_queries: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="of the demonstrations whose question contains names: share that search for the names alone, the others "
+        "for the question as it stands",
+    )
+    reads_in_vain: int = Field(
+        default=1,
+        ge=0,
+        le=9,
+        description="mails that a demonstration may open after its first search before the right one; 0: only questions whose "
+        "first hit is the right mail are demonstrated",
+    )
 
 
 class AgentSettings(BaseModel):

@@ -15,7 +15,7 @@ from agent.judges import Judge
 from agent.reward import rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, answer_question
-from agent.settings import NAME_QUERIES, AgentSettings
+from agent.settings import AgentSettings, DemonstrationSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
@@ -36,16 +36,16 @@ class EmailSearchTask:
         settings: AgentSettings,
         *,
         weights: RewardWeights | None = None,
-        name_queries: float = NAME_QUERIES,
+        show: DemonstrationSettings | None = None,
         seed: int = 0,
     ) -> None:
-        """`name_queries` is the share of demonstrations that search for names alone (`agent.demonstrations.first_query`)."""
+        """`show` says what demonstrations show; by default as the configuration does."""
         self.database = database
         self.scenarios = list(scenarios)
         self.judge = judge
         self.settings = settings
         self.weights = weights or RewardWeights()
-        self.name_queries = name_queries
+        self.show = show or DemonstrationSettings()
         self.seed = seed
 
     def train_scenarios(self) -> list[Scenario]:
@@ -58,9 +58,7 @@ class EmailSearchTask:
     def oracle(self, scenario: Scenario, *, hindsight: bool = True) -> AgentRun:
         """Play the episode of an agent that knows the gold mails; see `play_oracle` for `hindsight`."""
         mailbox, gold_ids = open_scenario(scenario, self.database)
-        return play_oracle(
-            scenario, mailbox, gold_ids, self.settings, hindsight=hindsight, name_queries=self.name_queries
-        )
+        return play_oracle(scenario, mailbox, gold_ids, self.settings, hindsight=hindsight, show=self.show)
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
         """Return oracle episodes without hindsight for randomly selected scenarios, alternating one-mail and multi-mail

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from agent.judges.settings import JudgeSettings
 from agent.question_writing.settings import QuestionSettings
 from agent.reward_weights import RewardWeights
-from agent.settings import NAME_QUERIES, AgentSettings
+from agent.settings import AgentSettings, DemonstrationSettings
 from cluster.settings import StackSettings
 from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
@@ -98,8 +98,8 @@ class BaseModelConfig(BaseModel):
     )
 
 
-class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings, BaseModelConfig):
-    """training_pipeline: the base model, the agent's limits, the judge and the trainer's settings."""
+class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, JudgeSettings, BaseModelConfig):
+    """training_pipeline: the base model, the agent's limits, the demonstrations, the judge and the trainer's settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -108,13 +108,6 @@ class TrainingConfig(TrainerSettings, AgentSettings, JudgeSettings, BaseModelCon
     )
     verifiable_weights: RewardWeights = Field(
         default_factory=RewardWeights, description="weights of the verifiable reward: see agent/reward_weights.py"
-    )
-    name_queries: float = Field(
-        default=NAME_QUERIES,
-        ge=0,
-        le=1,
-        description="of the demonstrations whose question contains names: share that search for the names alone, the others "
-        "for the question as it stands",
     )
 
     @model_validator(mode="after")
@@ -250,7 +243,9 @@ class Config(
 
 SECTIONS: dict[str, frozenset[str]] = {
     "data": frozenset(DataConfig.model_fields),
-    "agent": frozenset({*AgentSettings.model_fields, "prompt_function", "verifiable_weights", "name_queries"}),
+    "agent": frozenset(
+        {*AgentSettings.model_fields, *DemonstrationSettings.model_fields, "prompt_function", "verifiable_weights"}
+    ),
     "trainer": frozenset({*TrainerSettings.model_fields, *BaseModelConfig.model_fields}),
     "evaluation": frozenset(EvaluationConfig.model_fields),
     "deployment": frozenset(DeploymentConfig.model_fields),

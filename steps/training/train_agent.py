@@ -11,7 +11,7 @@ from zenml.client import Client
 from zenml.types import HTMLString
 
 from agent.judges.settings import open_judge
-from agent.settings import AgentSettings
+from agent.settings import AgentSettings, DemonstrationSettings
 from agent.task import EmailSearchTask
 from configs.schema import TrainingConfig
 from environment.email_db import MailDatabase
@@ -111,7 +111,7 @@ def train_agent(
         open_judge(config),
         agent_settings,
         weights=config.verifiable_weights,
-        name_queries=config.name_queries,
+        show=DemonstrationSettings.model_validate(config.model_dump(include=set(DemonstrationSettings.model_fields))),
         seed=config.seed,
     )
     with open_console(settings.max_steps, run_folder) as console:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.demonstrations import can_be_told, named_words, play_oracle
 from agent.judges.exact import ExactJudge
-from agent.settings import AgentSettings
+from agent.settings import AgentSettings, DemonstrationSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase, build_database
 from environment.models import Scenario
@@ -112,7 +112,13 @@ def test_the_share_of_demonstrations_that_search_for_names_is_a_setting(tmp_path
 
     def queries(name_queries: float) -> list[tuple[str, str]]:
         database = MailDatabase(tmp_path / "mails.sqlite")
-        task = EmailSearchTask(database, company.scenarios(), ExactJudge(), AgentSettings(), name_queries=name_queries)
+        task = EmailSearchTask(
+            database,
+            company.scenarios(),
+            ExactJudge(),
+            AgentSettings(),
+            show=DemonstrationSettings(name_queries=name_queries),
+        )
         runs = [(scenario.question, task.oracle(scenario, hindsight=False)) for scenario in task.train_scenarios()]
         return [(question, run.calls[0].arguments["keywords"][0]) for question, run in runs if run.calls]
 
@@ -120,3 +126,21 @@ def test_the_share_of_demonstrations_that_search_for_names_is_a_setting(tmp_path
     assert all(
         query.lower().split() == named_words(question) for question, query in queries(1.0) if named_words(question)
     )
+
+
+def test_how_many_mails_a_demonstration_opens_in_vain_is_a_setting(tmp_path: Path) -> None:
+    company = synthetic_company(train_inboxes=1, test_inboxes=1)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+
+    def in_vain(reads_in_vain: int) -> set[int]:
+        """Of the finished demonstrations of questions with one mail, the numbers of mails that they open before it."""
+        database, show = (
+            MailDatabase(tmp_path / "mails.sqlite"),
+            DemonstrationSettings(name_queries=0, reads_in_vain=reads_in_vain),
+        )
+        task = EmailSearchTask(database, company.scenarios(), ExactJudge(), AgentSettings(), show=show)
+        single = [scenario for scenario in task.train_scenarios() if len(scenario.message_ids) == 1]
+        runs = [task.oracle(scenario, hindsight=False) for scenario in single]
+        return {sum(call.name == "read_email_tool" for call in run.calls) - 1 for run in runs if run.answer}
+
+    assert [in_vain(reads) for reads in (0, 1)] == [{0}, {0, 1}]

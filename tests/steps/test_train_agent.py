@@ -13,6 +13,7 @@ from tiny_checkpoint import tiny_checkpoint
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from agent.reward_weights import RewardWeights
+from agent.settings import DemonstrationSettings
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
 from steps.training.outputs import nothing_learnt
@@ -48,7 +49,8 @@ def test_the_weights_of_the_reward_come_from_the_configuration(monkeypatch: pyte
 
 
 def test_the_demonstrated_queries_come_from_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert task_of(TrainingConfig(name_queries=0.1), monkeypatch).name_queries == 0.1
+    shown = task_of(TrainingConfig(name_queries=0.1, reads_in_vain=0), monkeypatch).show
+    assert shown == DemonstrationSettings(name_queries=0.1, reads_in_vain=0)
 
 
 def test_rewards_and_validation_follow_the_configured_judge(monkeypatch: pytest.MonkeyPatch) -> None:
