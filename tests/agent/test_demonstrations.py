@@ -134,10 +134,8 @@ def test_how_many_mails_a_demonstration_opens_in_vain_is_a_setting(tmp_path: Pat
 
     def in_vain(reads_in_vain: int) -> set[int]:
         """Of the finished demonstrations of questions with one mail, the numbers of mails that they open before it."""
-        database, show = (
-            MailDatabase(tmp_path / "mails.sqlite"),
-            DemonstrationSettings(name_queries=0, reads_in_vain=reads_in_vain),
-        )
+        database = MailDatabase(tmp_path / "mails.sqlite")
+        show = DemonstrationSettings(name_queries=0, reads_in_vain=reads_in_vain)
         task = EmailSearchTask(database, company.scenarios(), ExactJudge(), AgentSettings(), show=show)
         single = [scenario for scenario in task.train_scenarios() if len(scenario.message_ids) == 1]
         runs = [task.oracle(scenario, hindsight=False) for scenario in single]
