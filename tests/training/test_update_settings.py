@@ -27,6 +27,7 @@ BASE = {
     "advantage_balance": 0.0,
     "scale_rewards": "group",
     "turn_credit": 0.0,
+    "max_steps_off_policy": 1,
     "lora_rank": 4,
     "seed": 0,
     "torch": TORCH,
