@@ -145,6 +145,11 @@ class Trainer:
                     f"validation holds out {len(held_out)} of {len(held_out) + len(scenarios)} train questions: add "
                     "questions, or lower validation_questions"
                 )
+        if len(scenarios) < self.settings.groups_per_step and self.settings.max_steps:
+            self._warn(
+                f"groups_per_step={self.settings.groups_per_step}: a step asks all {len(scenarios)} questions to train on, "
+                "because there are no more"
+            )
         if self.settings.epochs is not None:
             in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
             ends_earlier = in_epochs < self.settings.max_steps

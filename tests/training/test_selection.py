@@ -7,7 +7,7 @@ from pathlib import Path
 
 import art
 import pytest
-from toy_run import Killed, ToyTask, settings, train
+from toy_run import Killed, RecordedProgress, ToyTask, settings, train
 
 from training.history import HISTORY_FILE, read_history
 from training.selection import select_questions
@@ -90,3 +90,11 @@ def test_replacements_are_limited_to_the_questions_that_there_are(tmp_path: Path
     )
     row = train(tmp_path, rules, ToyTask()).history[-1]
     assert len({question.index for question in row.questions}) == len(row.questions) == 40
+
+
+def test_fewer_questions_than_a_step_asks_are_a_warning_before_the_first_step(tmp_path: Path) -> None:
+    for groups, warned in ((40, []), (41, ["groups_per_step=41: a step asks all 40 questions to train on"])):
+        progress = RecordedProgress()
+        run = train(tmp_path / str(groups), settings(max_steps=1, groups_per_step=groups), ToyTask(), progress)
+        assert len(run.history[-1].questions) == 40
+        assert [warning.split(",")[0] for warning in progress.warnings] == warned
