@@ -89,6 +89,8 @@ def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[s
     try:
         waiting = eventually(lambda: [s for s in train_steps(stack) if PENDING in s.run_metadata], run)
         seen["pending"] = waiting[0].run_metadata[PENDING]
+        assert run.stdout is not None
+        said = [next((line for line in run.stdout if "train_agent: pending: " in line), "")]
         stack.cluster.set_gpus(1)
         seen["published"] = eventually(lambda: (n := published_rows(stack)) >= 4 and n, run)
         pods = [pod.metadata.name for pod in stack.cluster.pods(f"step_run_id={waiting[0].id}")]
@@ -98,7 +100,8 @@ def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[s
         alive = [pod.metadata.name for pod in stack.cluster.pods() if pod.status.phase == "Running"]
         seen["lost"] = alive
         kill_pods(*alive)
-        seen["output"], _ = run.communicate(timeout=3000)
+        seen["output"] = "".join([*said, *run.stdout])
+        run.wait(timeout=60)
     finally:
         run.kill()
         stack.cluster.set_gpus(0)
