@@ -11,14 +11,14 @@ class DemonstrationSettings(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name_queries: float = Field(
-        default=0.5,
+        default=0.1,
         ge=0,
         le=1,
         description="of the demonstrations whose question contains names: share that search for the names alone, the others "
         "for the question as it stands",
     )
     reads_in_vain: int = Field(
-        default=1,
+        default=0,
         ge=0,
         le=9,
         description="mails that a demonstration may open after its first search before the right one; 0: only questions whose "

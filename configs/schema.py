@@ -126,7 +126,7 @@ class EvaluationConfig(JudgeSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    eval_limit: int | None = Field(default=100, ge=1, description="test questions to ask each policy; null: all")
+    eval_limit: int | None = Field(default=200, ge=1, description="test questions to ask each policy; null: all")
     eval_samples: int = Field(
         default=0,
         ge=0,

@@ -29,7 +29,7 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=8, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=12, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
@@ -76,12 +76,12 @@ class TrainerSettings(BaseModel):
         default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
     )
 
-    turn_credit: float = Field(
-        default=0.0,
+    turn_credit: float | None = Field(
+        default=None,
         ge=0,
         le=10,
-        description="weight of a turn-level advantage relative to rollouts in the same state (GiGPO, torch backend); "
-        "0: none",
+        description="weight of a turn-level advantage relative to rollouts in the same state (GiGPO); 0: none; null: 1 with "
+        "backend=torch, none with the others",
     )
 
     # loss
@@ -118,7 +118,7 @@ class TrainerSettings(BaseModel):
 
     # warm start
     demonstrations: int = Field(
-        default=96, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+        default=192, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
@@ -155,15 +155,15 @@ class TrainerSettings(BaseModel):
     ruler_timeout: float = Field(default=120.0, gt=0, le=3600, description="seconds per request")
 
     # sampling
-    temperature: float = Field(default=1.0, gt=0, le=2, description="sampling temperature of rollouts")
+    temperature: float = Field(default=1.5, gt=0, le=2, description="sampling temperature of rollouts")
     top_p: float = Field(
-        default=0.95,
+        default=1.0,
         gt=0,
         le=1,
         description="sample rollouts only from the most likely tokens that together have this probability; 1: from all",
     )
     min_p: float = Field(
-        default=0.0,
+        default=0.074,
         ge=0,
         lt=1,
         description="sample rollouts only from tokens with at least this multiple of the most likely token's probability, after "

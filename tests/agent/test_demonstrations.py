@@ -44,11 +44,12 @@ def test_the_kinds_of_training_are_numbers_of_mails(tmp_path: Path) -> None:
 def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path) -> None:
     company = synthetic_company(train_inboxes=2, test_inboxes=1)
     build_database(company.emails(), tmp_path / "mails.sqlite")
+    show = DemonstrationSettings(name_queries=0.5, reads_in_vain=1)
     task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
     followed, by_name, in_vain = 0, 0, 0
     for scenario in task.train_scenarios():
         mailbox, gold_ids = open_scenario(scenario, task.database)
-        run = play_oracle(scenario, mailbox, gold_ids, task.settings, hindsight=False)
+        run = play_oracle(scenario, mailbox, gold_ids, task.settings, hindsight=False, show=show)
         if run.answer is None:
             continue
         followed += 1

@@ -13,7 +13,7 @@ from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from tiny_models import save_tiny_model
 
-from training.backends import open_backend, require_backend
+from training.backends import open_backend, require_backend, require_effect
 from training.backends.torch import TorchBackend, TorchSettings
 from training.backends.torch.adapter_trainer import unpack
 from training.errors import BadInput
@@ -114,5 +114,7 @@ def test_a_rollout_with_the_mean_reward_is_learnt_from_by_its_turns(tmp_path: Pa
 def test_the_setting_reaches_the_torch_backend_and_no_other(tmp_path: Path) -> None:
     backend = open_backend(TrainerSettings(turn_credit=0.5), tmp_path)
     assert backend._settings.turn_credit == 0.5  # type: ignore[attr-defined]
-    with pytest.raises(BadInput, match=r"^turn_credit=0.5: backend=serverless would ignore it; set it to 0$"):
+    assert open_backend(TrainerSettings(), tmp_path)._settings.turn_credit == 1.0  # type: ignore[attr-defined]
+    require_effect(TrainerSettings(backend="serverless"))
+    with pytest.raises(BadInput, match=r"^turn_credit=0.5: backend=serverless would ignore it; set it to null$"):
         require_backend(TrainerSettings(backend="serverless", turn_credit=0.5))

@@ -49,9 +49,9 @@ def decisions(run: TrainingRun) -> Any:
 
 
 def test_without_validation_nothing_is_held_out_and_the_last_checkpoint_is_returned(tmp_path: Path) -> None:
-    task, recorded = ToyTask(), RecordedProgress()
-    run = train(tmp_path, settings(), task, recorded)
-    assert {temperature for _, temperature, _ in task.asked} == {1.0}
+    task, recorded, rules = ToyTask(), RecordedProgress(), settings()
+    run = train(tmp_path, rules, task, recorded)
+    assert {temperature for _, temperature, _ in task.asked} == {rules.temperature}
     assert len(set(task.demonstrated)) == 5
     assert all(row.validation_reward is None for row in run.history)
     assert (run.checkpoint_of, run.checkpoint and run.checkpoint.name, run.stopped) == (

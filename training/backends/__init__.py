@@ -151,7 +151,7 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
                 lora_rank=settings.lora_rank,
                 lora_layers=settings.lora_layers,
                 seed=settings.seed,
-                turn_credit=settings.turn_credit,
+                turn_credit=1.0 if settings.turn_credit is None else settings.turn_credit,
             ),
         )
     if settings.backend == "local":
