@@ -62,6 +62,12 @@ class RewardWeights(BaseModel):
                 f"partial={self.partial:g} is too large: a wrong answer can earn {wrong:g}, and a correct one alone earns "
                 f"{self.correct:g}: lower partial, or raise correct"
             )
+        best_wrong, least_right = wrong + self.overlap, self.correct + self.all_sources + self.few_sources
+        if best_wrong > least_right + 1e-9:
+            raise ValueError(
+                f"overlap={self.overlap:g} is too large: a wrong answer with the right mails can earn {best_wrong:g}, and a correct one "
+                f"that shares no word with the reference earns {least_right:g}: lower overlap or partial, or raise correct"
+            )
         return self
 
     @property

@@ -20,7 +20,7 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
 from environment.tools import tool_schemas
-from training.task import CALL_SEQUENCE, UNLABELLED, Policy
+from training.task import CALL_SEQUENCE, UNLABELLED, VERDICT_COST, Policy
 
 
 class EmailSearchTask:
@@ -88,6 +88,7 @@ class EmailSearchTask:
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox, gold_ids = open_scenario(scenario, self.database)
         run = await answer_question(policy, mailbox, scenario.question, self.settings)
+        paid: dict[str, float] = {}
         if scenario.labelled:
             verdict = (
                 await self.judge.judge(scenario.question, scenario.answer, run.answer.answer) if run.answer else None
@@ -95,6 +96,8 @@ class EmailSearchTask:
             counts = rubric(run, scenario, gold_ids, correct=bool(verdict and verdict.correct))
             reward = verifiable_reward(counts, self.settings.max_turns, self.weights)
             measured = counts.model_dump()
+            if verdict is not None and verdict.cost is not None:
+                paid[VERDICT_COST] = verdict.cost
         else:
             counts = rubric(run, scenario, gold_ids, correct=False)
             reward = 0.0
@@ -109,6 +112,7 @@ class EmailSearchTask:
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
                 "seconds": run.seconds,
+                **paid,
             },
             metadata={
                 "scenario_id": scenario.id,

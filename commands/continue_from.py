@@ -20,19 +20,26 @@ from training.experiment import find_runs
 from training.settings import FROM_PRODUCTION
 
 
-def with_start(config: Config, *, scheduled: bool = False) -> Config:
+def with_start(config: Config, *, scheduled: bool = False, dry_run: bool = False) -> Config:
     """Return the configuration with `continue_from` as the id of a checkpoint artifact, on which the run's key then depends.
 
     A `scheduled` run looks up production when it starts, any other now. With nothing in production a run starts from the base model.
+    A `dry_run` stores nothing, so the folder of a checkpoint stays its path.
 
     Raises:
         BadInput: there is no such run or checkpoint, or the rank or layers of its adapter differ from the settings.
     """
     if config.continue_from is None:
         return config
+    alpha = config.torch.lora_alpha if config.backend == "torch" else None
+    folder = Path(config.continue_from).expanduser()
+    if config.continue_from != FROM_PRODUCTION and folder.is_dir():
+        checkpoint = Checkpoint.load(folder)
+        checkpoint.require_shape(config.lora_rank, config.lora_layers, alpha)
+        return config if dry_run else config.model_copy(update={"continue_from": _stored(checkpoint)})
     start = _find_start(config.continue_from)
     if start is not None:
-        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
+        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers, alpha)
     if scheduled and config.continue_from == FROM_PRODUCTION:
         return config  # the run looks up production again
     if start is None:
@@ -46,8 +53,6 @@ def _find_start(name: str) -> str | None:
         version = production_version()
         checkpoint = version.get_artifact(CHECKPOINT) if version else None
         return str(checkpoint.id) if checkpoint else None
-    if Path(name).expanduser().is_dir():
-        return _stored(Checkpoint.load(Path(name).expanduser()))
     if _is_id(name):
         return find_checkpoint(name).reference
     [(experiment, _)] = find_runs(all_runs(), [name])

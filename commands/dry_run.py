@@ -10,7 +10,7 @@ from datetime import timedelta
 from itertools import chain
 
 from cluster.placement import runs_elsewhere
-from configs.schema import Config, DataConfig, TrainingConfig, section
+from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
 from environment.errors import BadMail
 from reports.console import say
 from steps.data.sources import current_source_version, open_mails
@@ -49,13 +49,14 @@ bfloat16."""
 
 def run_plan(config: Config) -> None:
     """Print checks and plan. Raises BadInput if a check fails."""
-    training = section(config, TrainingConfig)
+    config, start = _start(config)
+    training, data = section(config, TrainingConfig), section(config, DataConfig)
     failed = []
     if runs_elsewhere("train_agent", config.step_settings):
         machine = check_run_elsewhere(training)
     else:
         machine = chain(_judge(training), check_run(training, training.base_model, models=MODELS, runs=RUNS))
-    for check in chain(_sources(section(config, DataConfig)), _start(config), machine):
+    for check in chain(_sources(data), _questions(data, training), start, machine):
         say(str(check))
         if not check.ok:
             failed.append(check)
@@ -90,17 +91,35 @@ def _judge(training: TrainingConfig) -> Iterator[RunCheck]:
             yield RunCheck("judge", False, str(error))
 
 
-def _start(config: Config) -> Iterator[RunCheck]:
-    """Check that the adapter to continue from exists and fits."""
-    if config.continue_from is None:
+def _questions(data: DataConfig, training: TrainingConfig) -> Iterator[RunCheck]:
+    """Check that validation leaves questions to train on, as far as their number is known before the data are prepared."""
+    most = data.train_limit
+    if data.emails == SYNTHETIC:
+        most = data.synthetic_train_inboxes * data.synthetic_questions_per_inbox
+    if most is None:
         return
+    held_out = training.validation_questions if training.validates else 0
+    if held_out < most:
+        yield RunCheck("questions", True, f"at most {most - held_out:,} to train on and {held_out:,} for validation")
+    else:
+        problem = (
+            f"validation_questions={held_out} leaves nothing to train on: there are at most {most:,} train questions"
+        )
+        yield RunCheck("questions", False, f"{problem}; set it lower, or validate_every=0")
+
+
+def _start(config: Config) -> tuple[Config, list[RunCheck]]:
+    """Check that the adapter to continue from exists and fits. Return the configuration that a run would have."""
+    if config.continue_from is None:
+        return config, []
     from commands.continue_from import with_start
 
     try:
-        found = with_start(config).continue_from
-        yield RunCheck("start", True, f"checkpoint {found}" if found else "the base model")
+        config = with_start(config, dry_run=True)
+        found = f"checkpoint {config.continue_from}" if config.continue_from else "the base model"
+        return config, [RunCheck("start", True, found)]
     except BadInput as error:
-        yield RunCheck("start", False, str(error))
+        return config, [RunCheck("start", False, str(error))]
 
 
 def plan_lines(planned: Plan) -> list[str]:

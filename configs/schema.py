@@ -52,10 +52,10 @@ class DataConfig(BaseModel):
     synthetic_questions_per_inbox: int = Field(default=64, ge=4, le=1000, description="questions per synthetic inbox")
 
     train_limit: int | None = Field(
-        default=50, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all"
+        default=600, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all"
     )
     test_limit: int | None = Field(
-        default=20, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all"
+        default=200, ge=1, description="questions kept to evaluate on (not for synthetic mails); null: all"
     )
     held_out_fraction: float = Field(
         default=0.2, gt=0, lt=1, description="share of the questions held out when there is no test split"
@@ -98,6 +98,13 @@ class BaseModelConfig(BaseModel):
     )
 
 
+def _require_paid_judge(settings: TrainerSettings, judge: str = "exact") -> None:
+    if settings.stop_cost is not None and not settings.asks_judge and judge == "exact":
+        raise ValueError(
+            f"stop_cost={settings.stop_cost:g} limits the cost of a judge, and scoring={settings.scoring} has none: leave it out"
+        )
+
+
 class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, JudgeSettings, BaseModelConfig):
     """training_pipeline: the base model, the agent's limits, the demonstrations, the judge and the trainer's settings."""
 
@@ -109,6 +116,11 @@ class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, Judg
     verifiable_weights: RewardWeights = Field(
         default_factory=RewardWeights, description="weights of the verifiable reward: see agent/reward_weights.py"
     )
+
+    @model_validator(mode="after")
+    def _stop_cost_has_effect(self) -> Self:
+        _require_paid_judge(self, self.judge)
+        return self
 
     @model_validator(mode="after")
     def _spread_is_possible(self) -> Self:
@@ -201,6 +213,11 @@ class LearnLoopConfig(TrainerSettings, OutreachSettings, BaseModelConfig):
         default=None, description="http(s) URL that receives a notice after every iteration (docs/outreach.md)"
     )
     webhook_private: bool = Field(default=False, description="allow a webhook_url that leads to a private address")
+
+    @model_validator(mode="after")
+    def _stop_cost_has_effect(self) -> Self:
+        _require_paid_judge(self)
+        return self
 
 
 class QuestionConfig(QuestionSettings):

@@ -21,7 +21,7 @@ def test_the_default_profile_reaches_its_accuracy_floor(tmp_path: Path) -> None:
 
     summary = json.loads((checkout.folder / "summary.json").read_text())
     print(done.stdout)  # shown with -rP, for the log of the night
-    assert summary["n"] == 100
+    assert summary["n"] == 200
     trained, base = summary["policies"]["trained"], summary["policies"]["base"]
     assert trained["errors"] == 0 and summary["baselines"]["oracle"]["accuracy"] == 1.0
     assert trained["accuracy"] >= FLOOR, f"{trained['accuracy']:.1%} of {summary['n']} questions"

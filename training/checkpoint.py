@@ -45,7 +45,7 @@ class CheckpointManifest(BaseModel):
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact name -> id of the version that the adapter was trained on."""
     alerts: tuple[str, ...] = ()
-    """Names of the alerts that the training raised up to this step: see `training.alerts`."""
+    """Names of the alerts that the training raised up to the rollouts of this adapter: see `training.alerts`."""
     created: datetime
 
 
@@ -132,14 +132,21 @@ class Checkpoint:
             f"not on {base_model}: set base_model to {trained_on.base_model_source}"
         )
 
-    def require_shape(self, rank: int, layers: int | None) -> None:
-        """Raise BadInput unless this adapter has the given rank and number of layers."""
+    def require_shape(self, rank: int, layers: int | None, alpha: float | None = None) -> None:
+        """Raise BadInput unless this adapter has the given rank and number of layers, and `lora_alpha` if one is given."""
         adapter = json.loads((self.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         chosen = adapter.get("layers_to_transform")
         # A number of layers that covers the whole model is recorded as all of them.
         all_adapted = not chosen and layers is not None and layers >= self._adapted_layers()
-        found = {"lora_rank": adapter["r"], "lora_layers": layers if all_adapted else len(chosen) if chosen else None}
-        for (name, value), wanted in zip(found.items(), (rank, layers), strict=True):
+        found: dict[str, float | None] = {
+            "lora_rank": adapter["r"],
+            "lora_layers": layers if all_adapted else len(chosen) if chosen else None,
+        }
+        settings: dict[str, float | None] = {"lora_rank": rank, "lora_layers": layers}
+        if alpha is not None:
+            found["torch.lora_alpha"], settings["torch.lora_alpha"] = adapter["lora_alpha"], alpha
+        for name, value in found.items():
+            wanted = settings[name]
             if wanted != value:
                 wants, has = ("null" if number is None else number for number in (wanted, value))
                 raise BadInput(

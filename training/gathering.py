@@ -281,7 +281,7 @@ class Gatherer:
             return await asyncio.gather(*map(rollout, names), return_exceptions=True)
 
         whole = self._settings.rollouts_per_group
-        first = min(self._settings.probe_rollouts or whole, whole)
+        first = self._settings.first_rollouts
         try:
             outcomes = await play(range(1, first + 1))
             if first < whole:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -51,7 +52,7 @@ class Plan(BaseModel):
     """False if replaced groups may need more rollouts than planned."""
     validation_rollouts: int
     most_tokens: int
-    """Sampled tokens if every rollout uses all its turns and tokens."""
+    """Sampled tokens if every group is played whole and every rollout uses all its turns and tokens."""
     tokens: int | None
     seconds: float | None
     steps_ahead: int
@@ -68,9 +69,11 @@ class Plan(BaseModel):
 def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
     """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
     groups_per_step = settings.groups_per_step + settings.max_extra_groups
-    replaced = min(settings.probe_rollouts or settings.rollouts_per_group, settings.rollouts_per_group)
-    per_step = settings.groups_per_step * settings.rollouts_per_group + settings.max_extra_groups * replaced
+    per_step = (
+        settings.groups_per_step * settings.rollouts_per_group + settings.max_extra_groups * settings.first_rollouts
+    )
     rollouts = settings.max_steps * per_step
+    whole = settings.max_steps * groups_per_step * settings.rollouts_per_group
     validations = 0
     if settings.validates:
         before = (
@@ -95,11 +98,11 @@ def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace
         demonstrations=demonstrations,
         steps=settings.max_steps,
         epochs=settings.epochs,
-        questions_for_fewer_steps=(settings.max_steps - 1) * settings.groups_per_step // (settings.epochs or 1),
+        questions_for_fewer_steps=(settings.max_steps - 1) // (settings.epochs or 1) * settings.groups_per_step,
         rollouts=rollouts,
-        rollouts_are_bound=not settings.max_extra_groups or replaced == settings.rollouts_per_group,
+        rollouts_are_bound=not settings.max_extra_groups or settings.first_rollouts == settings.rollouts_per_group,
         validation_rollouts=validated,
-        most_tokens=(rollouts + validated) * max_turns * max_tokens,
+        most_tokens=(whole + validated) * max_turns * max_tokens,
         tokens=round((rollouts + validated) * pace.tokens_per_rollout) if pace else None,
         seconds=seconds,
         steps_ahead=min(settings.max_steps_off_policy, max(0, settings.max_steps - 1)),
@@ -126,10 +129,10 @@ def earlier_pace(runs: Path, base_model: str, backend: str) -> Pace | None:
         return None
     experiment, rows = max(found, key=lambda run: run[0].created)
     source = f"run {experiment.name} of {experiment.created:%Y-%m-%d}"
-    return _pace(rows, experiment.config.get("validation_questions"), source)
+    return _pace(rows, experiment.config, source)
 
 
-def _pace(rows: Iterable[StepRecord], validation_questions: int | None, source: str) -> Pace:
+def _pace(rows: Iterable[StepRecord], config: Mapping[str, Any], source: str) -> Pace:
     seconds, rollouts, tokens, demonstrated = 0.0, 0.0, 0, None
     validations: list[float] = []
     for row in rows:
@@ -141,8 +144,8 @@ def _pace(rows: Iterable[StepRecord], validation_questions: int | None, source: 
             rollouts += row.sampled_tokens / row.tokens_per_rollout if row.tokens_per_rollout else 0
             tokens += row.sampled_tokens
         elif demonstrations := (row.model_extra or {}).get("demonstrations"):
-            demonstrated = (row.seconds - validation_seconds) / demonstrations
-    validated = len(validations) * (validation_questions or 0)
+            demonstrated = (row.seconds - validation_seconds) / (demonstrations * config.get("warm_start_epochs", 1))
+    validated = len(validations) * config.get("validation_questions", 0)
     return Pace(
         seconds_per_rollout=seconds / max(1.0, rollouts),
         seconds_per_validation_rollout=sum(validations) / validated if validated else None,

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import math
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from training.errors import BadInput
 from training.rollout_samples import JUDGED
 from training.ruler import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
-from training.task import UNLABELLED
+from training.task import UNLABELLED, VERDICT_COST
 from training.user_functions import load_function
 
 if TYPE_CHECKING:  # importing art takes seven seconds, too long for a check of the settings
@@ -38,6 +38,11 @@ def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
         raise BadInput(
             f"reward_function={settings.reward_function} would not be asked: set scoring=custom, or scoring=blend with "
             "blend_weights that have custom"
+        )
+    if set(weights) == {"ruler"} and settings.min_reward_std >= 0.5:
+        raise BadInput(
+            f"min_reward_std={settings.min_reward_std:g}: RULER's scores are between 0 and 1, so those of a question deviate by at "
+            "most 0.5, and no question would be learnt from: set it lower"
         )
     if settings.asks_judge:
         require_ruler(settings, keys=keys)
@@ -105,6 +110,12 @@ class Scorer:
             return trajectory.reward
         rewards = {"verifiable": trajectory.reward, "custom": await _call(self._function, trajectory)}
         return sum(weight * rewards[source] for source, weight in self._weights.items() if source in rewards)
+
+
+def with_verdicts(cost: float | None, trajectories: Iterable[art.Trajectory]) -> float | None:
+    """Add the cost of the verdicts on these rollouts to `cost`; None where nothing was paid or no price is known."""
+    paid = [float(t.metrics[VERDICT_COST]) for t in trajectories if VERDICT_COST in t.metrics]
+    return (cost or 0.0) + sum(paid) if paid else cost
 
 
 async def _call(function: RewardFunction, trajectory: art.Trajectory) -> float:

@@ -46,7 +46,8 @@ class QuestionSelection:
     """Chooses questions, and keeps some back for demonstrations.
 
     Epochs go over all questions. Each has a random order in which every kind is spread evenly. Otherwise a step of a few
-    questions would often have none of a rare kind. A policy unlearns within a few steps what only that kind rewards, such
+    questions would often have none of a rare kind. The last step of an epoch is filled up to `groups_per_step` questions
+    with some of the next epoch. A policy unlearns within a few steps what only that kind rewards, such
     as a second search.
     """
 
@@ -57,8 +58,13 @@ class QuestionSelection:
         per_step = settings.groups_per_step + min(settings.max_extra_groups, left)
         steps_per_epoch = max(1, math.ceil(len(self._questions) / per_step))
         self._batches: list[list[TrainQuestion]] = []
-        for epoch in range(math.ceil(settings.max_steps / steps_per_epoch)):
+        for epoch in range(math.ceil(settings.max_steps / steps_per_epoch) + 1):
             order = _spread_kinds(self._questions, random.Random(f"epoch-{settings.seed}-{epoch}"))
+            if self._batches and len(last := self._batches[-1]) < settings.groups_per_step:
+                # A step of few questions would learn little, and its figures would say little.
+                missing = min(settings.groups_per_step, len(order)) - len(last)
+                asked = {question.index for question in last}
+                last += [question for question in order if question.index not in asked][:missing]
             self._batches += [order[first : first + per_step] for first in range(0, len(order), per_step)]
         del self._batches[settings.max_steps :]
         self._order = list(questions)

@@ -42,7 +42,7 @@ class TrainerSettings(BaseModel):
         default=2,
         ge=2,
         description="play this number of rollouts of a question first, and the rest of its group only if one of them "
-        "is not correct; null: the whole group at once",
+        "is not correct; null, or scoring other than verifiable: the whole group at once",
     )
     max_extra_groups: int = Field(
         default=30,
@@ -296,6 +296,11 @@ class TrainerSettings(BaseModel):
                 f"probe_rollouts={self.probe_rollouts} is more than rollouts_per_group={self.rollouts_per_group}: set it lower, or to "
                 "null to play whole groups at once"
             )
+        if self.backend == "torch" and self.torch.kv_cache_tokens < self.max_context:
+            raise ValueError(
+                f"max_context={self.max_context} is more than torch.kv_cache_tokens={self.torch.kv_cache_tokens}: no cache could hold "
+                "such a conversation; lower the one or raise the other"
+            )
         if self.replay_steps and self.replay_steps >= self.max_steps:
             raise ValueError(
                 f"replay_steps={self.replay_steps} must be less than max_steps={self.max_steps}: there are no more steps to replay"
@@ -306,6 +311,12 @@ class TrainerSettings(BaseModel):
     def warm_start_demonstrations(self) -> int:
         """Number of demonstrations that the run learns from before its first step."""
         return 0 if self.continue_from else self.demonstrations
+
+    @property
+    def first_rollouts(self) -> int:
+        """Rollouts of a question that are played first; other rewards than the verifiable one may differ among correct ones."""
+        probes = self.probe_rollouts if set(self.reward_weights) == {"verifiable"} else None
+        return min(probes or self.rollouts_per_group, self.rollouts_per_group)
 
     @property
     def validates(self) -> bool:

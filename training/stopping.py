@@ -47,15 +47,13 @@ def require_stop_rules(settings: TrainerSettings) -> None:
         raise BadInput(
             f"stop_plateau_steps={plateau} is more than max_steps={settings.max_steps}: it could never take effect"
         )
-    if settings.stop_cost is not None and not settings.asks_judge:
-        raise BadInput(
-            f"stop_cost={settings.stop_cost:g} limits the cost of the judge, and scoring={settings.scoring} has none"
-        )
     if target is not None and settings.validation_metric in SHARES and not 0 < target <= 1:
         metric = settings.validation_metric
         raise BadInput(
             f"stop_target={target}: {metric} is above 0 and at most 1; validation_metric=reward allows others"
         )
+    if margin is not None and settings.validation_metric == "win_rate" and margin > 0.5:
+        raise BadInput(f"stop_margin={margin}: a win rate begins at 0.5, so it rises by 0.5 at most; set it lower")
     if margin is not None and settings.validation_metric in SHARES and margin >= 1:
         raise BadInput(
             f"stop_margin={margin}: two shares differ by less than 1; validation_metric=reward allows others"

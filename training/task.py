@@ -17,6 +17,8 @@ CALL_SEQUENCE = "call_sequence"
 """Key of the metadata with the tool calls of a rollout in order, as one text. The trainer counts the distinct ones of a
 group."""
 
+VERDICT_COST = "verdict_cost"
+"""Metric of a rollout: what its verdict cost in US dollars."""
 
 UNLABELLED = "unlabelled"
 """Key of the metadata of rollouts on scenarios without a reference, which the task can neither reward nor call
@@ -85,10 +87,10 @@ class Task(Protocol):
 
         Too many failures end the run, with one line if they are RolloutError, TimeoutError, OSError or errors of a provider.
 
-        The trainer reads the metrics `correct` (absent for `UNLABELLED` rollouts), `turns`, `sampled_tokens` and
-        `context_tokens` (of the whole conversation). Alerts watch the metrics that begin with `SUSPECT`, which are true or
-        false. Reports show the metadata `scenario_id` and `question`. The metadata `CALL_SEQUENCE` is equal for rollouts
-        with the same tool calls in the same order.
+        The trainer reads the metrics `correct` (absent for `UNLABELLED` rollouts), `turns`, `sampled_tokens`,
+        `context_tokens` (of the whole conversation) and, if a paid judge gave the verdict, `VERDICT_COST`. Alerts watch the
+        metrics that begin with `SUSPECT`, which are true or false. Reports show the metadata `scenario_id` and `question`. The
+        metadata `CALL_SEQUENCE` is equal for rollouts with the same tool calls in the same order.
         """
         ...
 

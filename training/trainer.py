@@ -41,7 +41,7 @@ from training.progress import NoProgress, Progress
 from training.replay import REPLAY, ReplayBuffer
 from training.retention import prune_checkpoints, resumable_rows
 from training.rollout_samples import sampled_for_log
-from training.scoring import Scorer, require_scoring
+from training.scoring import Scorer, require_scoring, with_verdicts
 from training.selection import select_questions
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
@@ -151,7 +151,7 @@ class Trainer:
                 "because there are no more"
             )
         if self.settings.epochs is not None:
-            in_epochs = math.ceil(self.settings.epochs * len(scenarios) / self.settings.groups_per_step)
+            in_epochs = self.settings.epochs * math.ceil(len(scenarios) / self.settings.groups_per_step)
             ends_earlier = in_epochs < self.settings.max_steps
             if ends_earlier:
                 self.progress.note(
@@ -294,7 +294,7 @@ class Trainer:
             judge_requests=judged_by.requests,
             judge_cached=judged_by.cached,
             judge_seconds=judged_by.seconds / judged_by.requests if judged_by.requests else None,
-            judge_cost=judged_by.cost if judged_by.requests else None,
+            judge_cost=with_verdicts(judged_by.cost if judged_by.requests else None, trajectories),
             rollout_errors=gathered.failures,
             rollouts_too_long=self._too_long(step, trajectories),
             sampled_tokens=sampled,

@@ -17,7 +17,7 @@ from training.history import StepRecord
 from training.policy import current_policy
 from training.progress import Progress
 from training.ruler import judge_name
-from training.scoring import Scorer
+from training.scoring import Scorer, with_verdicts
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import UNLABELLED, Task
@@ -107,6 +107,7 @@ class Validator:
                 "validation_metric=accuracy: this task does not say what is correct; use validation_metric=reward, or win_rate"
             )
         rewards = [t.reward for t in trajectories if not t.metadata.get(UNLABELLED)]
+        row = row.model_copy(update={"judge_cost": with_verdicts(row.judge_cost, trajectories)})
         wins, uncompared = (
             await self._compare_with_start(row, outcomes) if self._wins is not None else ({}, len(failures))
         )

@@ -39,6 +39,11 @@ async def warm_start(
     demonstrations = task.demonstrations(scenarios, settings.demonstrations)
     if not demonstrations:
         raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0")
+    if len(demonstrations) < settings.demonstrations:
+        warn(
+            f"warm start: {len(demonstrations)} demonstrations instead of {settings.demonstrations}, because no more can be made "
+            f"from the {len(scenarios)} train scenarios"
+        )
     trajectories = demonstrations * settings.warm_start_epochs
     batches = math.ceil(len(trajectories) / settings.warm_start_batch_size)
     config = art.TrainSFTConfig(

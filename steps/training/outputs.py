@@ -39,8 +39,7 @@ def outputs_of(
     experiment = experiment.model_copy(update={"stopped": run.stopped})
     experiment.save(run_folder)
     described = manifest_fields(files, source, experiment)
-    alerts = {alert.name for row in run.history if row.step <= run.checkpoint_of for alert in row.alerts}
-    alerts |= set(inherited_alerts)
+    alerts = alerts_about(run, experiment.config.get("max_steps_off_policy", 0)) | set(inherited_alerts)
     trained = Checkpoint.from_adapter(
         run.checkpoint, name=experiment.run, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
     )
@@ -57,6 +56,15 @@ def outputs_of(
         best_step=run.checkpoint_of,
     )
     return trained, warm_start, history, HTMLString(page)
+
+
+def alerts_about(run: TrainingRun, steps_ahead: int) -> set[str]:
+    """Return the names of the alerts of all steps up to the last one that may have sampled from the run's checkpoint.
+
+    The step after a checkpoint is the first to sample from it, and `steps_ahead` (`max_steps_off_policy`) more may.
+    """
+    last = run.checkpoint_of + 1 + steps_ahead
+    return {alert.name for row in run.history if row.step <= last for alert in row.alerts}
 
 
 def nothing_learnt(run: TrainingRun) -> str:

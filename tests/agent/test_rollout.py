@@ -229,3 +229,18 @@ def test_rewards_order_episodes_by_their_achievement(
         assert trajectory.metrics["suspect_repeated_calls"] is (name == "gave up after reading")
     assert list(rewards.values()) == sorted(rewards.values()), rewards
     assert len(set(rewards.values())) == len(rewards), rewards
+
+
+def test_a_rollout_says_what_its_verdict_cost(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    class Paid(ExactJudge):
+        async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+            return Verdict(correct=True, reason="", cost=0.5)
+
+    scripted.replies = [SEARCH, READ, ANSWER] * 2
+    costs = []
+    for judge in (Paid(), ExactJudge()):
+        task = EmailSearchTask(database, [two_mail_question], judge, AgentSettings())
+        costs.append(asyncio.run(task.rollout(scripted.policy, two_mail_question)).metrics.get("verdict_cost"))
+    assert costs == [0.5, None]

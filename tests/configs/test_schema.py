@@ -11,6 +11,7 @@ from configs.schema import (
     Config,
     ConfigError,
     DataConfig,
+    EvaluationConfig,
     TrainingConfig,
     require_source,
     section,
@@ -37,6 +38,21 @@ def test_every_file_of_the_project_is_valid(file: Path) -> None:
 @pytest.mark.parametrize("name", ["training_cpu", "data_prep", "evaluation", "deployment"])
 def test_files_of_the_default_profile_repeat_the_defaults(name: str) -> None:
     assert load_config(CONFIGS / f"{name}.yaml", []) == Config()
+
+
+@pytest.mark.parametrize("name", ["training_local.yaml", "training_k8s.yaml", "enron_local.yaml", "enron_laptop.yaml"])
+def test_profiles_of_real_mail_keep_enough_questions_to_train_on(name: str) -> None:
+    """Validation once left two of fifty, and every step asked those two."""
+    config = load_config(CONFIGS / name, [])
+    data, training = section(config, DataConfig), section(config, TrainingConfig)
+    assert data.train_limit is not None and data.test_limit is not None
+    left = data.train_limit - training.validation_questions
+    assert left >= max(training.demonstrations, 10 * training.groups_per_step)
+    assert data.test_limit >= (section(config, EvaluationConfig).eval_limit or 0)
+
+
+def test_a_paid_judge_of_answers_has_a_cost_to_limit() -> None:
+    assert section(load_config(None, ["judge=llm", "stop_cost=5"]), TrainingConfig).stop_cost == 5
 
 
 def test_gpu_profile_has_the_published_parameters() -> None:
@@ -103,6 +119,12 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
             "verifiable_weights.partial=0.4",
             ["partial=0.4 is too large", "a wrong answer can earn 1.2", "lower partial"],
         ),
+        (
+            "verifiable_weights.overlap=0.7",
+            ["overlap=0.7 is too large", "can earn 1.5", "earns 1.4", "lower overlap or partial"],
+        ),
+        ("max_context=30000", ["max_context=30000", "more than torch.kv_cache_tokens=20480"]),
+        ("stop_cost=5", ["stop_cost=5 limits the cost of a judge", "scoring=verifiable has none"]),
         ("min_reward_std=1.4", ["min_reward_std=1.4", "at most 1.35", "no question would be learnt from"]),
         ("probe_rollouts=9", ["probe_rollouts=9", "more than rollouts_per_group=8", "null"]),
         ("torch.threads=0", ["torch.threads=0", "greater than or equal to 1"]),

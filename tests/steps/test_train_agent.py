@@ -16,7 +16,7 @@ from agent.reward_weights import RewardWeights
 from agent.settings import DemonstrationSettings
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
-from steps.training.outputs import nothing_learnt
+from steps.training.outputs import alerts_about, nothing_learnt
 from training.errors import BadInput
 from training.history import StepRecord
 from training.trainer import TrainingRun
@@ -91,3 +91,15 @@ def test_a_run_without_a_checkpoint_says_why() -> None:
     flat = nothing_learnt(run(row(0)))
     assert "in every group all rollouts earned the same reward (step means -1.00)" in flat and "Raise rollouts" in flat
     assert "the backend left no checkpoint" in nothing_learnt(run(row(2)))
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(0, {"early", "of step 5"}), (1, {"early", "of step 5", "of step 6"})])
+def test_a_checkpoint_has_the_alerts_of_the_rollouts_that_it_sampled(ahead: int, found: set[str]) -> None:
+    """The rollouts of step 5 are the first of the checkpoint of step 4."""
+    named = {3: "early", 5: "of step 5", 6: "of step 6", 7: "late"}
+    history = [
+        SimpleNamespace(step=step, alerts=[SimpleNamespace(name=named[step])] if step in named else [])
+        for step in range(9)
+    ]
+    run = TrainingRun.model_construct(history=history, checkpoint_of=4)
+    assert alerts_about(run, ahead) == found

@@ -54,13 +54,16 @@ def test_counts_of_a_run() -> None:
     assert plan_run(rules, max_turns=6, max_tokens=96, pace=None).seconds is None
     asking_on = rules.model_copy(update={"max_extra_groups": 2})
     assert plan_run(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * (4 * 6 + 2 * 2)
+    assert plan_run(asking_on, max_turns=6, max_tokens=96, pace=None).most_tokens == (12 * 6 * 6 + 40) * 6 * 96
+    custom = asking_on.model_copy(update={"scoring": "custom"})
+    assert plan_run(custom, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6, "its groups are always whole"
     assert (
         planned.rollouts_are_bound and not plan_run(asking_on, max_turns=6, max_tokens=96, pace=None).rollouts_are_bound
     )
     whole = asking_on.model_copy(update={"probe_rollouts": None})
     assert plan_run(whole, max_turns=6, max_tokens=96, pace=None).rollouts == 12 * 6 * 6
     twice = plan_run(rules.model_copy(update={"epochs": 2}), max_turns=6, max_tokens=96, pace=None)
-    assert (twice.epochs, twice.questions_for_fewer_steps) == (2, 22), "44 questions are 11 steps of 4, 46 are 12"
+    assert (twice.epochs, twice.questions_for_fewer_steps) == (2, 20), "20 questions are two passes of 5 steps, 21 of 6"
 
 
 def test_steps_ahead_are_none_unless_asked_for_and_never_more_than_there_are() -> None:
@@ -92,7 +95,7 @@ def test_the_judges_price() -> None:
 
 def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
     def run(key: str, day: int, base_model: str, seconds: float) -> None:
-        config = {"base_model": base_model, "backend": "torch", "validation_questions": 8}
+        config = {"base_model": base_model, "backend": "torch", "validation_questions": 8, "warm_start_epochs": 2}
         described = {"git_revision": None, "base_model": "x", "base_model_checksum": "0"}
         created = datetime(2026, 11, day, tzinfo=UTC)
         Experiment(name=key, run=key, config=config, created=created, **described).save(tmp_path / key)
@@ -114,7 +117,7 @@ def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> 
     (tmp_path / "damaged" / "experiment.json").write_text("{")
     pace = earlier_pace(tmp_path, "small", "torch")
     assert pace is not None
-    assert (pace.seconds_per_rollout, pace.seconds_per_demonstration, pace.tokens_per_rollout) == (2.0, 5.0, 100.0)
+    assert (pace.seconds_per_rollout, pace.seconds_per_demonstration, pace.tokens_per_rollout) == (2.0, 2.5, 100.0)
     assert pace.seconds_per_validation_rollout == 1.0
     assert pace.source == "run new of 2026-11-02"
     assert earlier_pace(tmp_path, "small", "local") is None

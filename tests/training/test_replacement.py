@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import art
 import pytest
 from test_gathering import Scripted, comes, run
-from toy_run import RecordedProgress, settings
+from toy_run import RecordedProgress, ToyTask, settings, train
 
 from training.settings import TrainerSettings
 from training.task import Policy
@@ -123,3 +125,24 @@ def test_a_group_ends_after_its_probes_if_all_of_them_are_correct(tmp_path: Path
 
     whole, _ = run(tmp_path / "whole", replacing(0, probe_rollouts=4), Solved())
     assert all(question.rollouts == 4 for row in whole.history[1:] for question in row.questions)
+
+
+def by_policy(trajectory: art.Trajectory) -> float:
+    return trajectory.reward
+
+
+@pytest.mark.parametrize("scoring", ["verifiable", "custom"])
+def test_groups_end_after_their_probes_only_where_right_answers_are_worth_the_same(
+    scoring: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AlwaysRight(ToyTask):
+        async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+            trajectory = await super().rollout(policy, scenario)
+            trajectory.reward, trajectory.metrics["correct"] = 1.0, True
+            return trajectory
+
+    monkeypatch.setitem(sys.modules, "rewards_of_a_user", SimpleNamespace(by_policy=by_policy))
+    function = "rewards_of_a_user:by_policy" if scoring == "custom" else None
+    rules = settings(max_steps=1, probe_rollouts=2, scoring=scoring, reward_function=function)
+    [_, step] = train(tmp_path, rules, AlwaysRight()).history
+    assert [question.rollouts for question in step.questions] == [2 if scoring == "verifiable" else 4] * 3

@@ -287,6 +287,7 @@ def test_a_blend_is_the_weighted_sum(importable: None, model: JudgeModel, tmp_pa
         ({"scoring": "custom", "reward_function": "json:decoder"}, "has no function decoder"),
         ({"scoring": "verifiable", "reward_function": "json:loads"}, "would not be asked"),
         ({"scoring": "blend", "blend_weights": {}}, "blend_weights is empty"),
+        ({"min_reward_std": 0.5}, "min_reward_std=0.5: RULER's scores are between 0 and 1"),
         (
             {"ruler_api_base": "http://127.0.0.1:9", "ruler_model": "openai/own", "stop_cost": 5},
             "no price of openai/own",

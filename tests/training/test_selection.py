@@ -98,3 +98,29 @@ def test_fewer_questions_than_a_step_asks_are_a_warning_before_the_first_step(tm
         run = train(tmp_path / str(groups), settings(max_steps=1, groups_per_step=groups), ToyTask(), progress)
         assert len(run.history[-1].questions) == 40
         assert [warning.split(",")[0] for warning in progress.warnings] == warned
+
+
+def test_a_step_of_few_questions_is_filled_from_the_next_epoch(tmp_path: Path) -> None:
+    questions = list(range(20))
+    rules = settings(max_steps=6, groups_per_step=6)
+    selection = select_questions(ToyTask(), questions, rules)
+    steps = [[question.index for question in selection.for_step(step).asked] for step in range(1, 7)]
+    assert all(len(set(step)) == 6 for step in steps)
+    assert sorted(steps[0] + steps[1] + steps[2] + steps[3][:2]) == questions, "every question of an epoch is asked"
+
+
+@pytest.mark.parametrize(("groups", "steps"), [(6, 14), (8, 10), (40, 2)])
+def test_epochs_are_passes_over_all_questions(groups: int, steps: int, tmp_path: Path) -> None:
+    task = ToyTask()
+    run = train(tmp_path, settings(max_steps=100, groups_per_step=groups, rollouts_per_group=2, epochs=2), task)
+    assert run.stopped == f"epochs=2 done in {steps} steps"
+    times = Counter(index for step in asked(run) for index in step)
+    assert len(times) == 40 and min(times.values()) == 2
+
+
+def test_too_few_demonstrations_are_told(tmp_path: Path) -> None:
+    recorded = RecordedProgress()
+    run = train(tmp_path, settings(max_steps=1, demonstrations=41), ToyTask(), recorded)
+    told = "warm start: 40 demonstrations instead of 41, because no more can be made from the 40 train scenarios"
+    assert recorded.warnings == [told] == run.history[0].warnings
+    assert train(tmp_path / "enough", settings(max_steps=1, demonstrations=40), ToyTask()).history[0].warnings == []

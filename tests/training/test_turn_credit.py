@@ -118,3 +118,22 @@ def test_the_setting_reaches_the_torch_backend_and_no_other(tmp_path: Path) -> N
     require_effect(TrainerSettings(backend="serverless"))
     with pytest.raises(BadInput, match=r"^turn_credit=0.5: backend=serverless would ignore it; set it to null$"):
         require_backend(TrainerSettings(backend="serverless", turn_credit=0.5))
+
+
+@pytest.mark.parametrize("credit", [0.0, 1.0])
+def test_nothing_is_learnt_when_the_only_good_rollout_is_too_long(credit: float, tmp_path: Path) -> None:
+    """The mean over no advantages would be 0, and every advantage 0 / 0."""
+    group = [rollout(0, ["mail " * 200], 1.0), *(rollout(number, [f"mail {number}"], 0.0) for number in (1, 2, 3))]
+    base = save_tiny_model(tmp_path / "base", "llama")
+    model = art.TrainableModel(name="toy", project="tests", base_model=str(base), base_path=str(tmp_path / "art"))
+    model._internal_config = {"init_args": {"max_seq_length": 128}}
+    backend = TorchBackend(path=str(tmp_path / "art"), settings=TorchSettings(turn_credit=credit))
+
+    def packed(balance: float) -> Any:
+        return backend._get_packed_tensors(
+            model, [art.TrajectoryGroup(group)], balance, False, False, False, None, 1024
+        )
+
+    assert packed(1.0) is None
+    both = packed(0.0)
+    assert both["advantages"][both["assistant_mask"]].isfinite().all()

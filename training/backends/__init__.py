@@ -36,6 +36,8 @@ def require_backend(settings: TrainerSettings) -> str:
         return "W&B's servers"
     import torch
 
+    if settings.backend == "torch":
+        _require_device(settings.torch.device)
     if torch.cuda.is_available():
         if settings.backend == "local" and settings.max_steps_off_policy:
             ahead = f"max_steps_off_policy={settings.max_steps_off_policy} with backend=local"
@@ -53,6 +55,19 @@ def require_backend(settings: TrainerSettings) -> str:
         raise BadInput("backend=local needs a CUDA GPU and requirements-gpu.txt; backend=torch needs neither")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return f"CPU, {cores} {'core' if cores == 1 else 'cores'}"
+
+
+def _require_device(name: str) -> None:
+    import torch
+
+    if name == "auto":
+        return
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(
+            f"torch.device={name}: this machine has no such device; auto takes a GPU if there is one"
+        ) from error
 
 
 def require_effect(settings: TrainerSettings) -> None:
@@ -78,7 +93,7 @@ def require_effect(settings: TrainerSettings) -> None:
         if clip is not None:
             raise BadInput(
                 f"{name}={clip:g} has no effect: each update learns from rollouts of the policy that it changes, so the ratio of "
-                f"probabilities is 1; leave {name} out, or set max_steps_off_policy"
+                f"probabilities is 1; leave {name} out, or set max_steps_off_policy or replay_steps"
             )
 
 

@@ -133,6 +133,8 @@ class TorchBackend(LocalBackend):
             results = [result for result in results if result.advantage or any(of_turns[id(result.trajectory)])]
         if not any(sum(result.assistant_mask) for result in results):
             return None
+        if not _learnt_from(results, of_turns, self._settings.turn_credit, advantage_balance):
+            return None  # normalising by a mean of 0 would make every advantage nan
         if self._settings.turn_credit:
             _number_tokens(results)
         packed = packed_tensors_from_tokenized_results(
@@ -226,6 +228,26 @@ def _turn_advantages(groups: Sequence[TrajectoryGroup], scale: bool) -> dict[int
         advantages = turn_advantages(group.trajectories, scale=scale)
         of_turns.update((id(t), turns) for t, turns in zip(group.trajectories, advantages, strict=True))
     return of_turns
+
+
+def _learnt_from(
+    results: Sequence[TokenizedResult], of_turns: Mapping[int, Sequence[float]], credit: float, balance: float
+) -> bool:
+    """Return whether a sampled token keeps an advantage, where a `balance` of 1 or -1 drops those of one sign.
+
+    Rollouts that are too long for the update are left out after the advantages were computed, so the others may all be
+    below the mean.
+    """
+
+    def kept(advantage: float) -> bool:
+        return bool(advantage) and not (balance == 1 and advantage < 0) and not (balance == -1 and advantage > 0)
+
+    return any(
+        kept(result.advantage + credit * turn)
+        for result in results
+        for turn in (of_turns[id(result.trajectory)] if of_turns else [0.0])
+        if any(result.assistant_mask)
+    )
 
 
 def _number_tokens(results: Sequence[TokenizedResult]) -> None:
