@@ -7,11 +7,14 @@ the episode at a malformed tool call, and a turn limit that counts replies.
 from __future__ import annotations
 
 import asyncio
+import json
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, TypedDict
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -87,13 +90,22 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
             api_key=policy.api_key,
             logprobs=True,
             max_retries=2,
-            http_async_client=DefaultAsyncHttpxClient(),
+            http_async_client=DefaultAsyncHttpxClient(trust_env=not _on_this_machine(policy.base_url)),
         )
     return of_this_loop[server].bind_tools(
         tool_schemas(optional_arguments),
         tool_choice="required" if policy.must_call else None,
         **policy.request_arguments(),
     )
+
+
+def _on_this_machine(url: str) -> bool:
+    """Return whether `url` names this machine, which a proxy of the environment could not reach."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def sampled_choice(reply: AIMessage) -> Choice:
@@ -111,9 +123,15 @@ def sampled_choice(reply: AIMessage) -> Choice:
     return Choice(
         index=0,
         finish_reason=finish_reason,
-        message=ChatCompletionMessage(role="assistant", content=raw if tokens else reply.text),
+        message=ChatCompletionMessage(role="assistant", content=raw if tokens else _as_text(reply)),
         logprobs=ChoiceLogprobs.model_validate({"content": tokens}) if tokens else None,
     )
+
+
+def _as_text(reply: AIMessage) -> str:
+    """Return text and calls of a reply in the form in which our policies write them."""
+    calls = [json.dumps({"name": call["name"], "arguments": call["args"]}) for call in reply.tool_calls]
+    return "\n".join(filter(None, [reply.text, *(f"{TOOL_CALL_TAG}\n{call}\n</tool_call>" for call in calls)]))
 
 
 def observation_of(call: ToolCallRecord, question: str) -> str:

@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from http.client import HTTPException
 from uuid import uuid4
 
 from kubernetes import client as k8s
@@ -257,7 +258,7 @@ def _registry(settings: StackSettings) -> StackCheck:
             return StackCheck(
                 name, False, f"{address} answers {error.code}, not as a registry does", "check container_registry"
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         return StackCheck(name, False, f"{address} does not answer ({_one_line(reason)})", "check container_registry")
     return StackCheck(name, True, f"{address} answers")

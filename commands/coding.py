@@ -160,7 +160,7 @@ def _within_epochs(training: TrainingConfig, bugs: int) -> TrainingConfig:
     if training.epochs is None:
         return training
     asked = bugs - (training.validation_questions if training.validates else 0)
-    steps = math.ceil(training.epochs * asked / training.groups_per_step)
+    steps = training.epochs * math.ceil(asked / training.groups_per_step)
     return training.model_copy(update={"max_steps": min(steps, training.max_steps), "epochs": None})
 
 

@@ -58,7 +58,7 @@ def _named_checkpoint(reference: str) -> TrainedRun:
     stored = find_checkpoint(reference)
     manifest = stored.checkpoint.manifest
     data = data_in_store(manifest.data, f"--checkpoint {reference}")
-    if Path(reference).is_dir():
+    if Path(reference).expanduser().is_dir():
         artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id
     else:
         artifact = UUID(stored.reference)

@@ -62,11 +62,15 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
             found.replace("set auth_key, or generate_auth_key: true, in the settings of the deployer", f"set {API_KEY}")
         )
     keys = Keys(key, access_keys)
+    try:
+        origins = Origins(deployment.address, deployment.allowed_hosts, open_to_any=len(keys) > 0)
+    except ValueError as error:
+        raise BadInput(f"allowed_hosts: {error}") from None
     app = learn_loop_app(
         LearnLoopRuns(LEARN_LOOPS, check, command, is_at_work),
         EventStore(EVENTS),
         keys=keys,
-        origins=Origins(deployment.address, deployment.allowed_hosts, open_to_any=len(keys) > 0),
+        origins=origins,
     )
     say(f"learn loops: http://{deployment.address}:{deployment.port}/learn-loop (schema: /docs)")
     server = uvicorn.Server(server_config(app, host=deployment.address, port=deployment.port, lifespan="on"))

@@ -48,7 +48,9 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             raise ConfigError(f"config file {path} {problem}; the project's own are in configs/")
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except OSError as error:
+            raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist, for example
             raise ConfigError(f"config file {path} is not YAML: {' '.join(str(error).split())}") from None
         if not isinstance(values, dict):
             raise ConfigError(f"config file {path} must hold `key: value` lines, not a {type(values).__name__}")
@@ -63,7 +65,7 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             require_known(name, "--set", section=section)
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):
             raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
         if name in SECTIONS:
             values |= _without_sections({name: value}, "--set")

@@ -83,7 +83,8 @@ class DataConfig(BaseModel):
     def _questions_belong_to_mails(self) -> Self:
         if self.emails == SYNTHETIC and (self.train_questions or self.test_questions):
             raise ValueError("train_questions: the synthetic company brings its own; set emails as well")
-        for name in ("unlabelled_questions", "min_realism", "held_out_fraction"):
+        of_files = ("train_limit", "test_limit", "max_messages", "excluded_questions")
+        for name in ("unlabelled_questions", "min_realism", "held_out_fraction", *of_files):
             if self.emails == SYNTHETIC and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}: has no effect on the questions of the synthetic company; set emails as well")
         return self
@@ -173,6 +174,11 @@ class EvaluationConfig(JudgeSettings):
         description="gate: reject a version with fewer correct answers than production if p (paired McNemar test) is"
         " at most this; 1: always",
     )
+
+    def without_gate(self) -> Self:
+        """Return the configuration with the gate's settings at their defaults: answers do not depend on them."""
+        gate = ("min_gain", "promotion_floor", "accepted_alerts", "promotion_significance")
+        return self.model_copy(update={name: type(self).model_fields[name].default for name in gate})
 
 
 class DeploymentConfig(BaseModel):

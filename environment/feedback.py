@@ -18,6 +18,8 @@ from environment.scenarios import ScenarioReport, about_tested_mails, scenario_o
 from environment.sources.parquet import Question
 
 KIND = "feedback"
+_AsText = yaml.BaseLoader
+"""Reads every value as text: a reviewer who writes 13:00 does not mean 780. It constructs no objects."""
 
 
 class _Rating(BaseModel):
@@ -70,9 +72,9 @@ def with_reviewed(report: ScenarioReport, folder: str | Path, database: MailData
 
 def _rating(file: Path) -> _Rating:
     try:
-        return _Rating.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+        return _Rating.model_validate(yaml.load(file.read_text(encoding="utf-8"), _AsText))
     except ValidationError as error:
         first = error.errors()[0]
         raise BadMail(f"{file}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise BadMail(f"{file} cannot be read as YAML ({type(error).__name__})") from None

@@ -37,11 +37,11 @@ def evaluation_pipeline(
         "scenarios": client.get_artifact_version(scenarios),
     }
     predictions = run_inference(
-        config=config,
+        config=config.without_gate(),
         base=base,
         checkpoint=trained,
         warm_start=client.get_artifact_version(warm_start) if warm_start else None,
         **data,
     )
-    in_production = ask_production(config=config, production=production, **data) if production else None
+    in_production = ask_production(config=config.without_gate(), production=production, **data) if production else None
     compute_metrics(config=config, predictions=predictions, checkpoint=trained, production=in_production)

@@ -34,7 +34,7 @@ def retraining_pipeline(data: DataConfig, training: TrainingConfig, evaluation: 
     checkpoint, warm_start, _, _ = train_agent.with_options(enable_cache=False)(
         config=training, run_key=None, base=base, database=database, scenarios=scenarios, start=start
     )
-    asked = {"config": evaluation, "database": database, "scenarios": scenarios}
+    asked = {"config": evaluation.without_gate(), "database": database, "scenarios": scenarios}
     predictions = run_inference(base=base, checkpoint=checkpoint, warm_start=warm_start, **asked)
     # Looked up after the training, because production may change during its hours.
     production = find_production(after=["train_agent"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +21,7 @@ from sandbox.settings import SandboxSettings
 from sandbox.snapshots import SnapshotCache
 from sandbox.workspace import Changes, Image, Observation, Runner, Workspace
 
+logger = logging.getLogger(__name__)
 RETRY_AFTER = {"Retry-After": "1"}
 Result = TypeVar("Result")
 
@@ -116,26 +118,33 @@ def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
     async def destroy(id: str) -> None:
         found = workspaces.pop(id, None)
         if found is not None:
-            async with found.lock:
-                await in_thread(found.workspace.close)
-            places.leave()
+            try:
+                async with found.lock:
+                    await in_thread(found.workspace.close)
+            finally:
+                places.leave()
 
     async def end_old_ones() -> None:
         while True:
             await asyncio.sleep(min(5.0, settings.lifetime_seconds))
             now = time.monotonic()
             for id in [id for id, found in workspaces.items() if now - found.created > settings.lifetime_seconds]:
-                await destroy(id)
+                try:
+                    await destroy(id)
+                except Exception:  # whatever its engine raises: the others still have to end
+                    logger.exception("workspace %s could not be closed", id)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         watch = asyncio.create_task(end_old_ones())
         yield
         watch.cancel()
-        for id in list(workspaces):
-            await destroy(id)
-        runner.close()
-        threads.shutdown()
+        try:
+            for id in list(workspaces):
+                await destroy(id)
+        finally:
+            runner.close()
+            threads.shutdown()
 
     app = FastAPI(title="Sandbox", lifespan=lifespan)
 

@@ -91,15 +91,9 @@ class FeedbackQueue:
         file = self.folder / f"{payload['id']}.yaml"
         text = _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
         try:
-            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            _write_once(file, text.encode())
         except FileExistsError:
             raise TokenRefused(409, "token: this answer has been rated already") from None
-        try:
-            with open(descriptor, "w", encoding="utf-8") as out:
-                out.write(text)
-        except OSError:
-            file.unlink()  # otherwise the token would be used up, and the file no rating
-            raise
         return file
 
 
@@ -108,16 +102,21 @@ def _signing_key(folder: Path) -> bytes:
     file = folder / SECRET
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f"{SECRET}.{uuid.uuid4().hex}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "wb") as out:
-                out.write(secrets.token_bytes(SECRET_BYTES))
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, file)  # whole or not at all, and never over the key of another process
-        finally:
-            draft.unlink()
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            _write_once(file, secrets.token_bytes(SECRET_BYTES))
     secret = file.read_bytes()
     if len(secret) != SECRET_BYTES:
         raise OSError(f"{file} does not hold {SECRET_BYTES} bytes; delete it, and a new key is made")
     return secret
+
+
+def _write_once(file: Path, content: bytes) -> None:
+    """Write a new file that only its owner can read, whole or not at all. Raises FileExistsError and OSError."""
+    draft = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as out:
+            out.write(content)
+        os.link(draft, file)
+    finally:
+        draft.unlink()

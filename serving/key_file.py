@@ -26,7 +26,7 @@ def read_keys(file: Path) -> tuple[AccessKey, ...]:
     """Return the keys in `file` by their SHA-256, so that no key is stored with the deployment. Raises BadInput."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise BadInput(f"access_keys: {file} cannot be read as YAML ({type(error).__name__})") from None
     try:
         entries = TypeAdapter(list[_Entry]).validate_python(content)

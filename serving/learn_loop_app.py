@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from serving.access import Keys, Origins
 from serving.answer import Problem
 from serving.errors import BODY_ERRORS, Rejected, add_error_responses, documented
-from serving.learn_loop_runs import Busy, LearnLoopRuns
+from serving.learn_loop_runs import Busy, Full, LearnLoopRuns, StartedElsewhere
 from serving.metrics import Metrics
 from serving.middleware import Doors, Envelope
 from serving.security import authentication
@@ -70,7 +70,13 @@ class Stored(BaseModel):
 
 
 _BODY = (*BODY_ERRORS, 401)
-_BUSY: dict[int | str, dict[str, Any]] = {409: {"model": Problem, "description": "another loop works on this graph"}}
+_BUSY: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "another loop works on this graph"},
+    429: {"model": Problem, "description": "too many loops wait already"},
+}
+_ELSEWHERE: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "this loop was started on the command line"}
+}
 RunId = Annotated[str, Path(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="what POST /learn-loop returned")]
 
 
@@ -99,6 +105,8 @@ def learn_loop_app(runs: LearnLoopRuns, store: EventStore, *, keys: Keys, origin
             run_id = runs.submit(asked.model_dump(exclude={"wait"}, exclude_none=True), wait=asked.wait)
         except Busy as busy:
             raise Rejected(409, str(busy)) from None
+        except Full as full:
+            raise Rejected(429, str(full)) from None
         except ValueError as error:  # BadInput, or a setting that the configuration refuses
             raise Rejected(422, str(error)) from None
         return Started(run_id=run_id, results_path=runs.status(run_id)["results_path"], url=f"/learn-loop/{run_id}")
@@ -115,11 +123,14 @@ def learn_loop_app(runs: LearnLoopRuns, store: EventStore, *, keys: Keys, origin
         """Return state, iteration and metrics of a loop."""
         return status_of(run_id)
 
-    @fastapi.post("/learn-loop/{run_id}/cancel", dependencies=with_key, responses=documented(*_BODY, 404))
+    @fastapi.post("/learn-loop/{run_id}/cancel", dependencies=with_key, responses=documented(*_BODY, 404) | _ELSEWHERE)
     def cancel(run_id: RunId) -> LoopStatus:
         """Stop a loop. Finished iterations stay; a loop that has ended does not change."""
         status_of(run_id)
-        runs.cancel(run_id)
+        try:
+            runs.cancel(run_id)
+        except StartedElsewhere as elsewhere:
+            raise Rejected(409, str(elsewhere)) from None
         return status_of(run_id)
 
     @fastapi.post("/feedback", status_code=201, dependencies=with_key, responses=documented(*_BODY, 404))

@@ -20,10 +20,21 @@ from training.errors import BadInput
 REQUEST, LOG, CANCELLED = "request.json", "service.log", "cancelled"
 LIFELINE = Path(__file__).with_name("lifeline.py")
 UNFINISHED = ("queued", "running")
+MOST_AT_ONCE = 4
+"""Loops that train at the same time. Each loads a model; the others wait."""
+MOST_WAITING = 100
 
 
 class Busy(BadInput):
     """Another loop works on the same graph."""
+
+
+class Full(BadInput):
+    """Too many loops wait already."""
+
+
+class StartedElsewhere(BadInput):
+    """The loop is no process of this service."""
 
 
 class LearnLoopRuns:
@@ -77,10 +88,14 @@ class LearnLoopRuns:
         Raises:
             BadInput: the settings cannot be used.
             Busy: another loop works on the graph, and the request does not allow waiting.
+            Full: too many loops wait.
         """
         graph = self._check(settings)
         with self._lock:
-            busy = [run_id for run_id in self._unfinished() if self._request(run_id)["graph"] == graph]
+            unfinished = self._unfinished()
+            if len(unfinished) >= MOST_AT_ONCE + MOST_WAITING:
+                raise Full(f"{MOST_WAITING} learn loops wait already: cancel some, or send this one later")
+            busy = [run_id for run_id in unfinished if self._request(run_id)["graph"] == graph]
             if busy and not wait:
                 raise Busy(f"learn loop {busy[0]} works on this graph: cancel it, or send wait=true to begin after it")
             if not wait and self._is_at_work(graph):
@@ -95,10 +110,12 @@ class LearnLoopRuns:
         return run_id
 
     def cancel(self, run_id: str) -> None:
-        """Stop a loop; finished iterations stay. Raises `KeyError` for an unknown loop."""
+        """Stop a loop; finished iterations stay. Raises `KeyError` for an unknown loop, and `StartedElsewhere`."""
         with self._lock:
             if self.status(run_id)["state"] not in UNFINISHED:
                 return
+            if not (self._folder / run_id / REQUEST).exists():
+                raise StartedElsewhere(f"learn loop {run_id} was started on the command line: stop it there")
             self._cancelled.add(run_id)  # the loop may still write that it runs or fails
             (self._folder / run_id / CANCELLED).touch()
             self._save(run_id, state="cancelled")
@@ -162,6 +179,8 @@ class LearnLoopRuns:
             request = self._request(run_id)
             if run_id in self._processes or request["graph"] in at_work:
                 continue
+            if len(self._processes) >= MOST_AT_ONCE:
+                return
             at_work.add(request["graph"])
             with (self._folder / run_id / LOG).open("ab") as log:
                 process = subprocess.Popen(

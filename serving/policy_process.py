@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from training.errors import BadInput
 
@@ -26,12 +26,14 @@ PROBE_SECONDS = 2.0
 PROBE_TIMEOUT_SECONDS = 10.0
 HUNG_SECONDS = 120.0
 """A server that has not answered a probe for this long is killed: an engine step takes a second or two."""
-START_SECONDS = 600.0
-"""A server that is not ready this long after its start is killed: loading takes seconds to a few minutes."""
+START_SECONDS = 1300.0
+"""A server that is not ready this long after its start is killed: loading takes seconds to a few minutes, and vLLM up to twenty."""
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)
+_DIRECT = build_opener(ProxyHandler({}))
+"""The server is on this machine: a proxy could not reach it."""
 
 
 class PolicyProcess:
@@ -137,7 +139,7 @@ class PolicyProcess:
     def _probe(self) -> bool:
         try:
             url = f"{self.base_url.removesuffix('/v1')}/health"
-            with urlopen(url, timeout=PROBE_TIMEOUT_SECONDS) as response:
+            with _DIRECT.open(url, timeout=PROBE_TIMEOUT_SECONDS) as response:
                 return response.status == 200
         except (OSError, HTTPException):
             return False

@@ -8,7 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from training.backends.serving import VllmServer
 
 CONVERSATION_TOKENS = 1_280
 """Tokens of an average conversation in the cache: prompt, search results, two mails and the answer."""
@@ -36,11 +41,18 @@ def main() -> None:
     capacity = max(1, min(settings.max_running, settings.kv_cache_tokens // CONVERSATION_TOKENS))
     if isinstance(server, VllmServer):
         capacity = VLLM_CAPACITY
+        threading.Thread(target=_end_with, args=(server,), name="vllm-watch", daemon=True).start()
     print(json.dumps({"base_url": server.base_url, "capacity": capacity}), file=report, flush=True)
     report.close()
     sys.stdin.read()
     # Do not wait for the step that is being computed: nobody is left to read it.
     os._exit(0)
+
+
+def _end_with(server: VllmServer) -> None:
+    """End this program when vLLM ends, because the parent restarts what has ended."""
+    server.wait()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zenml.client import Client
-from zenml.models import ModelVersionResponse
+from zenml.models import ArtifactVersionResponse, ModelVersionResponse
 
 from agent import prompts
 from environment.tools import tool_schemas
@@ -34,7 +34,8 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
         BadInput: `folder` is not empty, or the disk is full.
     """
     require_empty(folder)
-    partial = folder.absolute().with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+    folder = folder.resolve()
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.mkdir(parents=True)
         written = (write_merged if merged else write_adapter)(checkpoint, base, partial)
@@ -50,6 +51,8 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
 
 def require_empty(folder: Path) -> None:
     """Raise BadInput if an export to `folder` would overwrite something."""
+    if folder.resolve() == Path.cwd():
+        raise BadInput(f"--to {folder} is the current directory, which cannot be replaced: name a new folder")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise BadInput(f"--to {folder} exists and is not empty: name a new folder")
 
@@ -62,6 +65,8 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, *, merged: bool
     manifest = checkpoint.manifest
     version = _model_version(manifest)
     metrics = version.get_artifact(METRICS) if version else None
+    if metrics is not None and not _is_about(metrics, version):
+        metrics = None
     judged_by = metrics.step.config.parameters["config"] if metrics else {}
     settings = episode_settings(manifest.config)
     adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
@@ -86,6 +91,13 @@ def _model_version(manifest: CheckpointManifest) -> ModelVersionResponse | None:
         if stored is not None and stored.run_metadata.get("checksum") == manifest.adapter_checksum:
             return version
     return None
+
+
+def _is_about(metrics: ArtifactVersionResponse, version: ModelVersionResponse | None) -> bool:
+    """Return whether the metrics are those of the version's own checkpoint: an evaluation may be of an earlier one."""
+    own = version.get_artifact(CHECKPOINT) if version else None
+    evaluated = metrics.step.inputs.get("checkpoint") or []
+    return not evaluated or (own is not None and own.id in {artifact.id for artifact in evaluated})
 
 
 def _registered(version: ModelVersionResponse | None) -> str:

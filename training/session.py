@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import art
+from filelock import FileLock, Timeout
 
 from training.backends import open_backend, vllm_lora_rank
+from training.errors import BadInput
 from training.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Task
@@ -67,9 +69,32 @@ async def run_training(
     A new run starts from the adapter in the folder `start`, or from the base model without one.
 
     Raises:
-        BadInput: the backend cannot work here, there is nothing to train on, or the run folder is damaged.
+        BadInput: the backend cannot work here, there is nothing to train on, the run folder is damaged, or another process
+            trains the run.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(run_folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInput(
+            f"run {run_folder.name} is being trained by another process: wait for it, or end that first"
+        ) from None
+    try:
+        return await _train(task, base_model, settings, max_tokens, run_folder, progress, start)
+    finally:
+        lock.release()
+
+
+async def _train(
+    task: Task,
+    base_model: str,
+    settings: TrainerSettings,
+    max_tokens: int,
+    run_folder: Path,
+    progress: Progress | None,
+    start: Path | None,
+) -> TrainingRun:
     backend = open_backend(settings, run_folder)
     model = _Model(
         **_place(task.name, settings, run_folder),

@@ -57,7 +57,9 @@ def normalise(text: str) -> str:
     """Return lower-case text without accents, articles and punctuation. Characters of numbers (. : / - + $ %) stay."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", fold(plain(text)))
     text = re.sub(r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|[\w\s$€£¥%+#])|.", lambda match: match[1] or " ", text)
-    return " ".join(word for word in text.split() if word not in _ARTICLES)
+    words = text.split()
+    # An article stands before a word, so the last word is none: "Building A".
+    return " ".join(word for place, word in enumerate(words, start=1) if word not in _ARTICLES or place == len(words))
 
 
 def count_words(text: str) -> int:
@@ -151,11 +153,12 @@ def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, n
             continue
         return f"{other.text!r} contradicts the reference"
     known = ours.stems
+    labelled = _begins_with_a_label(ours, names)
     if names:
         wanted = [uninflected(name) for name in names]
         any_capital = any(word.capitalised for word in theirs.words)  # without capitals every word may be a name
         for position, word in enumerate(theirs.words):
-            possible = _may_name(word, theirs.words[position + 1 :], wanted) if any_capital else word.can_name
+            possible = _may_name(word, theirs.words[position + 1 :], wanted, labelled) if any_capital else word.can_name
             if uninflected(word.text) in known or fold(word.text) in _OPENERS or not possible:
                 continue
             if not (word.item in phrases and uninflected(word.text) in question.stems):
@@ -169,10 +172,22 @@ def _labels_differ(fact: Fact, other: Fact) -> bool:
     return fact.label is not None and other.label is not None and fact.label != other.label
 
 
-def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
+def _begins_with_a_label(reference: ParsedText, names: list[str]) -> bool:
+    """Return whether a capitalised label or stop word stands before the reference's first name, as in "Gate Palace"."""
+    texts = [word.text for word in reference.words]
+    first = texts.index(names[0]) if names else 0
+    return (
+        first > 0
+        and reference.words[first - 1].capitalised
+        and reference.words[first - 1].item == reference.words[first].item
+    )
+
+
+def _may_name(word: Word, following: Sequence[Word], wanted: list[str], labelled: bool) -> bool:
     """Return whether a word of the answer could be a name: it is capitalised, and not only because it comes first.
 
-    A first word followed by a lower-case word or by the whole wanted name is not a name.
+    A first word followed by a lower-case word or by the whole wanted name is not a name. If the wanted name is `labelled`,
+    another first word is: "Root Palace" instead of "Gate Palace".
     """
     if not (word.can_name and word.capitalised):
         return False
@@ -181,7 +196,8 @@ def _may_name(word: Word, following: Sequence[Word], wanted: list[str]) -> bool:
     if word.before_colon:
         return False
     continues = bool(following) and following[0].item == word.item and not following[0].capitalised
-    return not (continues or [uninflected(other.text) for other in following[: len(wanted)]] == wanted)
+    whole = [uninflected(other.text) for other in following[: len(wanted)]] == wanted
+    return not (continues or (whole and not labelled))
 
 
 def _bare_candidate(answer: ParsedText, known: frozenset[str]) -> str | None:

@@ -31,6 +31,9 @@ _LABELS = ("extension", "ext", "room", "floor", "suite", "bay", "gate", "desk", 
 _TITLES = ("mr", "mrs", "ms", "dr", "prof")
 _UNITS = {"$": "usd", "usd": "usd", "dollar": "usd", "usdollar": "usd", "€": "eur", "eur": "eur", "euro": "eur"}
 _UNITS |= {"£": "gbp", "gbp": "gbp", "pound": "gbp", "¥": "jpy", "%": "%", "percent": "%", "pct": "%"}
+_COUNTED = r"(?=\s*(?P<counted>years?|yrs?|months?|weeks?|days?|hours?|hrs?|minutes?|mins?|seconds?|miles?|people)\b)?"
+"""What a number counts. It is read and left in the text, where it is a word too."""
+_SHORT = {"yr": "year", "hr": "hour", "min": "minute"}
 _SCALES = {"k": 10**3, "thousand": 10**3, "m": 10**6, "million": 10**6, "bn": 10**9, "billion": 10**9}
 _SHORTEST_PHONE = 7
 """Minimum digits of a phone number. For these, an answer may add the area code that the reference omits."""
@@ -227,7 +230,12 @@ def _number(match: Match) -> Fact:
     if "." in digits:
         digits = digits.rstrip("0").rstrip(".")
     unit = re.sub(r"\s+", "", match["before"] or match["after"] or "").lower().removesuffix("s")
-    return Fact("figure", (digits,), _UNITS.get(unit), match.group())
+    return Fact("figure", (digits,), _UNITS.get(unit) or _counted(match), match.group())
+
+
+def _counted(match: Match) -> str | None:
+    counted = (match["counted"] or "").lower().removesuffix("s")
+    return _SHORT.get(counted, counted) or None
 
 
 def _digits(match: Match) -> Fact:
@@ -235,7 +243,8 @@ def _digits(match: Match) -> Fact:
 
 
 def _number_word(match: Match) -> Fact:
-    return Fact("figure", (str(_NUMBER_WORDS.index(match.group().lower()) + 2),), text=match.group())
+    number = str(_NUMBER_WORDS.index(match.group().lower()) + 2)
+    return Fact("figure", (number,), _counted(match), match.group())
 
 
 def _identifier(text: str) -> str:
@@ -277,6 +286,8 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     labels, ordinals = "|".join(_LABELS), "|".join(_ORDINALS)
     identifier = r"(?P<value>[A-Z]{0,5}-?\d[A-Z0-9]*(?:-[A-Z0-9]*\d[A-Z0-9]*|-[A-Z]{1,2}\b)*)(?![,.]?\d|\w)"
     yield compiled(rf"\b(?P<label>{labels})s?\b[\s.#:-]*(?:(?:no|number)\b[\s.]*)?{identifier}"), _labelled
+    lettered = rf"\b(?P<label>(?i:{labels}|option|plan|section))\s(?P<value>[A-HJ-Z])(?!\w|')"
+    yield compiled(lettered, 0), _labelled  # "Building A"; the pronoun I is no letter of a building
     yield compiled(r"\b(?P<label>x)(?P<value>\d{2,6})\b"), _labelled
     yield compiled(rf"\b(?P<value>\d+(?:st|nd|rd|th)|{ordinals})\s+(?P<label>floor|level)\b"), _labelled
     yield compiled(r"(?<!\d[.,])(?<![\w$-])(?=[\w-]*\d)(?=[\w-]*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*(?!\w)"), _code
@@ -285,9 +296,9 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     scale = r"(?P<scale>(?:k|m|bn)\b|\s*(?:thousand|million|billion)\b)?(?:st|nd|rd|th)?"
     before = r"(?:(?P<before>[$€£¥]|\b(?:usd|eur|gbp))\s*|(?<![\w.]))"
     words = r"per\s?cent\b|pct\b|(?:us\s+)?dollars?\b|euros?\b|pounds?\b|(?:usd|eur|gbp)\b"
-    yield compiled(rf"{before}{number}{scale}(?:\s*(?P<after>[%€£$]|{words}))?(?!\w|\.\d)"), _number
+    yield compiled(rf"{before}{number}{scale}(?:\s*(?P<after>[%€£$]|{words}))?(?!\w|\.\d){_COUNTED}"), _number
     yield compiled(r"\d+"), _digits
-    yield compiled(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b"), _number_word
+    yield compiled(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b{_COUNTED}"), _number_word
 
 
 _PATTERNS = tuple(_patterns())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ _EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "b
 _EMAIL_OPTIONAL = ("file_name",)
 _QUESTION_COLUMNS = ("id", "question", "answer", "message_ids", "how_realistic", "inbox_address", "query_date")
 _LABEL_COLUMNS = ("answer", "message_ids")
+_EMPTY: dict[str, Any] = {"question": "", "answer": "", "message_ids": (), "inbox_address": "", "query_date": ""}
+"""Values of empty fields. A row needs an id."""
 _SPLITS = ("train", "test", "validation")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _ROWS_PER_BATCH = 512
@@ -81,10 +83,9 @@ def parquet_questions(source: str | Path, split: str = "train", *, labelled: boo
     required = tuple(name for name in _QUESTION_COLUMNS if name not in optional)
     _check_columns(files, required)
     for number, row in enumerate(_rows(source, files, split, required, optional), start=1):
-        given = {name: value for name, value in row.items() if value is not None}
-        if not labelled:
-            given = {"answer": "", "message_ids": (), **given}
-        if isinstance(given.get("query_date"), datetime):
+        # Empty fields are counted with their reason when the questions are chosen.
+        given = _EMPTY | {name: value for name, value in row.items() if value is not None}
+        if isinstance(given["query_date"], date):
             given["query_date"] = given["query_date"].isoformat()
         try:
             yield Question.model_validate(given)

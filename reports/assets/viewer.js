@@ -6,7 +6,7 @@ const list = document.getElementById("questions");
 const more = document.getElementById("more");
 const PAGE = 40;
 const SIDE_BY_SIDE = 2;
-const BADGES = { correct: "✓ correct", wrong: "✗ wrong", none: "– no answer", error: "! error" };
+const BADGES = { correct: "✓ correct", wrong: "✗ wrong", none: "– no answer", error: "! error", unjudged: "not judged" };
 let shown = PAGE;
 
 function element(tag, className, text) {

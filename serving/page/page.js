@@ -36,7 +36,9 @@ function needKey(note) {
 
 access.addEventListener("submit", (event) => {
   event.preventDefault();
-  key = $("key").value.trim();
+  const typed = $("key").value.trim();
+  if (!/^[ -~]+$/.test(typed)) return needKey("A key has only letters, digits and signs of ASCII. Copy it again.");
+  key = typed;
   sessionStorage.setItem("key", key);
   begin();
 });

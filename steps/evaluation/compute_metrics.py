@@ -18,6 +18,7 @@ from reports.console import say
 from reports.evaluation import evaluation_html
 from steps.artifact_names import CHECKPOINT, METRICS, REPORT
 from steps.evaluation.ask_production import PRODUCTION
+from steps.evaluation.run_inference import delete_journal
 from training.checkpoint import Checkpoint
 
 
@@ -48,16 +49,13 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
 
 
 def _other_checkpoint(evaluated: Checkpoint) -> str | None:
-    """Return why the model version cannot stand for the evaluated checkpoint. A version without a checkpoint gets this one.
+    """Return why the model version cannot stand for the evaluated checkpoint, or None.
 
     `--checkpoint` may name any checkpoint, including an earlier one of the same run.
     """
     context = get_step_context()
     own = context.model.get_artifact(CHECKPOINT)
-    if own is None:
-        link_artifact_to_model(context.step_run.inputs["checkpoint"][0], context.model)
-        return None
-    if own.run_metadata["checksum"] == evaluated.manifest.adapter_checksum:
+    if own is None or own.run_metadata["checksum"] == evaluated.manifest.adapter_checksum:
         return None
     return (
         f"the evaluated checkpoint is not the one that version {context.model.version} stands for (step "
@@ -85,7 +83,9 @@ def compute_metrics(
         name: row for name, row in summary["policies"].items() if row["comparable"] and row["accuracy"] is not None
     }
     accuracy = {name: row["accuracy"] for name, row in known.items()}
-    log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
+    other = _other_checkpoint(checkpoint)
+    if other is None:  # otherwise these are not the figures of the version
+        log_metadata({"evaluation": {"n": summary["n"], **accuracy}}, infer_model=True)
     of_policy = {name: [p for p in predictions if p.policy == name and not p.sample] for name in ("trained", "base")}
     promotion = decide_promotion(
         of_policy["trained"],
@@ -96,7 +96,7 @@ def compute_metrics(
         min_gain=config.min_gain,
         significance=config.promotion_significance,
     )
-    if promotion.promoted and (other := _other_checkpoint(checkpoint)):
+    if promotion.promoted and other is not None:
         promotion = Promotion(promoted=False, reason=other)
     for name, row in summary["policies"].items():
         if not row["comparable"]:
@@ -108,9 +108,15 @@ def compute_metrics(
             say(f"{name}: {row['sample_errors']} of {row['samples']} samples ended in an error: no pass@k", alarm=True)
     say(f"{'promoted' if promotion.promoted else 'not promoted'} to production: {promotion.reason}")
     if promotion.promoted:
-        get_step_context().model.set_stage(ModelStages.PRODUCTION, force=True)
+        context = get_step_context()
+        if context.model.get_artifact(CHECKPOINT) is None:
+            link_artifact_to_model(context.step_run.inputs["checkpoint"][0], context.model)
+        context.model.set_stage(ModelStages.PRODUCTION, force=True)
+    for stored in get_step_context().step_run.inputs.get("predictions", []):
+        delete_journal(stored)
     summary["promotion"] = promotion.model_dump()
-    log_metadata({"promotion": summary["promotion"]}, infer_model=True)
+    if other is None:
+        log_metadata({"promotion": summary["promotion"]}, infer_model=True)
     rows = [p.model_dump(mode="json") for p in [*predictions, *(production or [])] if not p.sample]
     trained = checkpoint.manifest
     subtitle = f"run {trained.name}, step {trained.step} of {trained.base_model}"

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from zenml import get_step_context, step
 from zenml.config.cache_policy import CachePolicy
+from zenml.models import ArtifactVersionResponse
 
 from agent.answer_journal import AnswerJournal
 from agent.evaluation import BASELINES, START, WARM_START, Evaluation, select_questions
@@ -32,6 +33,8 @@ from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
 
+JOURNAL = "journal"
+"""Key of the metadata that names the journal of stored answers."""
 _CODE = ("agent", "environment", "training")
 """Rooms whose code answers depend on."""
 
@@ -147,5 +150,12 @@ def run_inference(
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
     if not any(prediction.error for prediction in predictions):
-        journal.path.unlink(missing_ok=True)
+        # It is deleted after ZenML has stored the answers, which happens when this step has returned.
+        get_step_context().add_output_metadata({JOURNAL: journal.path.name}, output_name=PREDICTIONS)
     return predictions
+
+
+def delete_journal(predictions: ArtifactVersionResponse) -> None:
+    """Delete the journal of an evaluation whose answers are stored, if it is on this machine."""
+    if name := predictions.run_metadata.get(JOURNAL):
+        (EVALUATIONS / Path(str(name)).name).unlink(missing_ok=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import uuid
 from pathlib import Path
 
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
@@ -52,11 +54,19 @@ class PublishedRun:
         local = self._folder / histories[0]
         if local.is_file() and local.read_bytes().count(b"\n") >= steps:
             return 0
-        for path in self._local_files():
-            (self._folder / path).unlink()
-        for name in files:
-            (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
-            get_file(self._store, os.path.join(self._uri, name), self._folder / name)
+        # Whole or not at all: a history without its checkpoints would be taken for a damaged run.
+        partial = self._folder.with_name(f".{self._folder.name}.{uuid.uuid4().hex}.partial")
+        try:
+            for name in files:
+                (partial / name).parent.mkdir(parents=True, exist_ok=True)
+                get_file(self._store, os.path.join(self._uri, name), partial / name)
+            for path in sorted(self._local_files(), key=_is_history, reverse=True):
+                (self._folder / path).unlink()
+            for name in sorted(files, key=_is_history):
+                (self._folder / name).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(partial / name, self._folder / name)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         self._published = self._local_files()
         return steps
 
@@ -72,7 +82,7 @@ class PublishedRun:
         files = self._local_files()
         changed = [name for name, state in files.items() if self._published.get(name) != state]
         # The row makes a step count, so it is uploaded after everything that it refers to.
-        for name in sorted(changed, key=lambda name: Path(name).name == HISTORY_FILE):
+        for name in sorted(changed, key=_is_history):
             uri = os.path.join(self._uri, name)
             self._store.makedirs(os.path.dirname(uri))
             put_file(self._store, self._folder / name, uri)
@@ -99,3 +109,7 @@ class PublishedRun:
             for folder, _, names in self._store.walk(self._uri)
             for name in names
         ]
+
+
+def _is_history(name: str) -> bool:
+    return Path(name).name == HISTORY_FILE

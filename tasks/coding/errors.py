@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from training.task import RolloutError
 
-class SandboxUnavailable(RuntimeError):
+
+class SandboxUnavailable(RolloutError):
     """The sandbox service cannot be reached, has no capacity, or lost a workspace."""

@@ -28,15 +28,16 @@ def all_tests(result: Result) -> float:
 
 
 def partial_tests(result: Result) -> float:
-    """Return half the share of checks that pass, plus half if all pass; minus the cost of the cells beyond the
+    """Return half the share of checks that pass, plus half if all pass, minus the cost of the cells beyond the
     first.
     """
     return _with_cost(0.5 * result.passed / result.checks + 0.5 * (result.passed == result.checks), result)
 
 
 def _with_cost(reward: float, result: Result) -> float:
-    # Cells of a rollout without any success are free, so that giving up early does not pay.
-    return reward - result.step_cost * max(0, result.steps - 1) if reward else 0.0
+    # Cells of a rollout that repairs nothing are free, so that giving up early does not pay.
+    repaired = result.passed == result.checks
+    return reward - result.step_cost * max(0, result.steps - 1) if repaired else reward
 
 
 def reward_function(name: str) -> Callable[[Result], float]:

@@ -101,11 +101,12 @@ def check_email(
     stated = tuple(id for id in cited if id in facts and _share(words_of(facts[id].text), body) >= _STATED)
     greeting = _GREETING.match(email.body)
     # Names and roles do not count as claims.
-    known_words = set(words_of(" ".join([prospect.name, prospect.role, prospect.company, prospect.industry, *known])))
-    supported = known_words | {word for id in stated for word in words_of(facts[id].text)}
+    data = " ".join([prospect.name, prospect.role, prospect.company, prospect.industry, *known])
+    supported = set(words_of(data)) | {word for id in stated for word in words_of(f"{facts[id].name} {facts[id].text}")}
     sentences = [sentence.strip() for sentence in _SENTENCE.findall(_GREETING.sub("", _MARK.sub(" ", email.body)))]
     claims = [sentence for sentence in sentences if len(words_of(sentence)) >= 3 and not sentence.endswith("?")]
-    allowed_numbers = {n for node in read for n in _NUMBER.findall(node.text)} | {str(prospect.employees)}
+    in_facts = {number for node in read for number in _NUMBER.findall(f"{node.name} {node.text}")}
+    allowed_numbers = {*in_facts, *_NUMBER.findall(data), str(prospect.employees)}
     written = f"{email.subject}\n{email.body}"
     return EmailCheck(
         stated=stated,

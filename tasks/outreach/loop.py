@@ -207,8 +207,7 @@ class LearnLoop(ForwardedProgress):
         scores = self.scores_after(row.step).scores
         write_text(self.folder / SCORES, json.dumps(scores))
         shown = [
-            email.model_dump(include={"message_id", "scenario", "subject", "body", "citations"})
-            for email in validation or emails
+            email.model_dump(include={"message_id", "scenario", "subject", "body", "citations"}) for email in emails
         ]
         notice = {"run": self.folder.name, "metrics": metrics.model_dump(), "node_scores": scores, "emails": shown}
         self._outbox.put(f"{self.folder.name}-{row.step:04d}", notice)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
+from typing import Any
 
 import psutil
 import pytest
+from langchain_core.messages import AIMessage
 from scripted_policy import OWNER, ScriptedPolicy
 
-from agent.graph import connect
+from agent.graph import connect, sampled_choice
 from agent.judges.exact import ExactJudge
 from agent.rollout import answer_question
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
-from training.task import CALL_SEQUENCE
+from training.task import CALL_SEQUENCE, Policy
 
 ANSWER = ("return_final_answer_tool", {"answer": "x", "source_ids": [1]})
 
@@ -88,3 +90,21 @@ def test_rollouts_with_the_same_calls_have_the_same_call_sequence(
         scripted.replies = list(calls)
         recorded.append(asyncio.run(task.rollout(scripted.policy, two_mail_question)).metadata[CALL_SEQUENCE])
     assert recorded[0] == recorded[1] and len(set(recorded)) == 3
+
+
+@pytest.mark.parametrize(
+    ("base_url", "proxied"),
+    [("http://127.0.0.1:8000/v1", False), ("http://localhost:8000/v1", False), ("https://api.example.com/v1", True)],
+)
+def test_a_proxy_of_the_environment_is_for_other_machines(base_url: str, proxied: bool) -> None:
+    async def client() -> Any:
+        return connect(Policy(base_url=base_url, model="m"), optional_arguments=False).bound.root_async_client._client
+
+    assert asyncio.run(client()).trust_env == proxied
+
+
+def test_a_model_without_log_probabilities_shows_its_calls() -> None:
+    call = {"name": "search_inbox_tool", "args": {"keywords": ["Heron"]}, "id": "1", "type": "tool_call"}
+    choice = sampled_choice(AIMessage(content="Let me see.", tool_calls=[call]))
+    expected = '<tool_call>\n{"name": "search_inbox_tool", "arguments": {"keywords": ["Heron"]}}\n</tool_call>'
+    assert choice.message.content == f"Let me see.\n{expected}" and choice.logprobs is None

@@ -83,11 +83,18 @@ def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) 
         "a key leaves the rest as it is"
     )
     assert settings("0.0.0.0", generate_auth_key=True)
-    assert settings("127.0.0.2") and settings("::1")
+    assert settings("127.0.0.2")
+    for address in ("::1", "localhost", "127.0.0.1.somewhere.example"):
+        with pytest.raises(BadInput, match="needs an IPv4 address"):
+            settings(address)
+    with pytest.raises(BadInput, match="address=192.0.2.1: this machine has no such address"):
+        settings("192.0.2.1", auth_key="sixteen characters")
+    with pytest.raises(BadInput, match="ZenML knows no uvicorn_wrkers"):
+        deploy._zenml_settings(
+            8080, "127.0.0.1", ServingSettings(), {"deployment": {"uvicorn_wrkers": 3}, "deployer": None}
+        )
     with pytest.raises(BadInput, match="ASCII"):
         settings("127.0.0.1", auth_key="sixteen charäcters")
-    with pytest.raises(BadInput, match="key"):
-        settings("127.0.0.1.somewhere.example")
     passed = settings("0.0.0.0", ServingSettings(keys=(key,)))["deployment"].deployment_app_runner_kwargs
     assert ServingSettings.model_validate(passed["serving"]).keys == (key,)
     for open_to_all in ({}, {"auth_key": "short"}):
@@ -194,3 +201,14 @@ def test_invalid_hosts_are_refused(tmp_path: Path) -> None:
     config = load_config(None, ["allowed_hosts=[https://agent.example]"])
     with pytest.raises(BadInput, match="allowed_hosts: 'https://agent.example' is not a host name"):
         run_deploy(config, "agent", checkpoint=None, base_model=None)
+
+
+@pytest.mark.parametrize(
+    ("flavor", "folder"), [("local", deploy.ROOT / "outputs/feedback"), ("kubernetes", Path("outputs/feedback"))]
+)
+def test_ratings_are_kept_where_the_service_runs(flavor: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor=flavor))
+    recorded: dict[str, Any] = {}
+    monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: recorded.update(arguments) or "http://x")
+    run_deploy(load_config(None, []), "agent", checkpoint=None, base_model=None)
+    assert recorded["serving"].feedback_folder == folder

@@ -106,8 +106,11 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("stop_seconds=0", ["stop_seconds", "> 0"]),
         ("alert_share=1.5", ["alert_share", "<= 1"]),
         ("max_steps", ["key=value"]),
+        ("data_seed=2024-13-45", ["data_seed", "is not a YAML value"]),
         ("train_questions=somewhere", ["train_questions", "synthetic"]),
         ("unlabelled_questions=true", ["unlabelled_questions", "no effect on the questions of the synthetic company"]),
+        ("train_limit=50", ["train_limit", "no effect on the questions of the synthetic company"]),
+        ("max_messages=2", ["max_messages", "no effect on the questions of the synthetic company"]),
         ("min_realism=0.5", ["min_realism", "no effect on the questions of the synthetic company"]),
         ("questions_per_inboxes=3", ["unknown key", "'questions_per_inbox'"]),
         ("question_min_realism=2", ["question_min_realism", "<= 1"]),
@@ -282,3 +285,14 @@ def test_a_prompt_function_is_asked_once_and_its_text_is_a_setting(
     ):
         with pytest.raises(kind, match=named):
             with_prompt(load_config(None, overrides))
+
+
+def test_answers_do_not_depend_on_the_gate() -> None:
+    gate = {
+        "accepted_alerts": ("length_drift",),
+        "promotion_floor": 0.5,
+        "min_gain": 0.1,
+        "promotion_significance": 1.0,
+    }
+    assert EvaluationConfig(**gate).without_gate() == EvaluationConfig()
+    assert EvaluationConfig(eval_limit=5, **gate).without_gate() == EvaluationConfig(eval_limit=5)

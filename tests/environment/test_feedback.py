@@ -82,7 +82,7 @@ def test_no_mail_is_trained_on_and_tested_under_another_message_id(
     assert added.dropped_ids == {"mail_of_a_test_question": ["1"]}
 
 
-@pytest.mark.parametrize("change", [{"review": "yes"}, {"question": 5}, {"message_ids": "x"}])
+@pytest.mark.parametrize("change", [{"review": "yes"}, {"question": [5]}, {"message_ids": "x"}])
 def test_a_file_without_a_rating_is_named(tmp_path: Path, database: MailDatabase, change: dict[str, Any]) -> None:
     rate(tmp_path / "f", "a", "train", **change) if "review" not in change else rate(tmp_path / "f", "a", "yes")
     with pytest.raises(BadMail, match="a.yaml"):
@@ -92,3 +92,12 @@ def test_a_file_without_a_rating_is_named(tmp_path: Path, database: MailDatabase
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, database: MailDatabase) -> None:
     with pytest.raises(BadMail, match="not a folder"):
         with_reviewed(report(), tmp_path / "absent", database)
+
+
+@pytest.mark.parametrize("written", ["13:00", "31000", "yes", "2024-02-30"])
+def test_what_a_reviewer_writes_is_text(tmp_path: Path, database: MailDatabase, written: str) -> None:
+    rate(tmp_path / "f", "a", "train", 2)
+    file = tmp_path / "f" / "a.yaml"
+    file.write_text(file.read_text().replace("answer: Number 2", f"answer: {written}"))
+    [scenario] = with_reviewed(report(), tmp_path / "f", database).scenarios
+    assert scenario.answer == written

@@ -17,6 +17,7 @@ from sandbox.errors import NoIsolation, Starved
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from sandbox.workspace import Workspace
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n", "notes/read me.txt": "ä"}
 CHECKS = [
@@ -143,3 +144,21 @@ def test_without_isolation_the_service_refuses_to_start(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2 and "no namespaces here" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_workspace_that_cannot_be_closed_gives_its_place_back(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"/workspaces/{opened(client)}"
+    assert client.get("/health").json()["in_use"] == 1
+    close = Workspace.close
+
+    def failing(self: Workspace) -> None:
+        close(self)
+        raise OSError("the engine does not answer")
+
+    monkeypatch.setattr(Workspace, "close", failing)
+    with pytest.raises(OSError):
+        client.delete(place)
+    monkeypatch.setattr(Workspace, "close", close)
+    assert client.get("/health").json()["in_use"] == 0

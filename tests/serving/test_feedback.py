@@ -86,3 +86,17 @@ def test_a_rating_that_cannot_be_written_may_be_sent_again(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not rating_files(tmp_path)
     assert queue.add(rating, "ann").is_file()
+
+
+def test_a_rating_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = FeedbackQueue(tmp_path)
+    seen: list[list[Path]] = []
+
+    def interrupted(draft: Path, file: Path) -> None:
+        seen.append(rating_files(tmp_path))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("serving.feedback.os.link", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.add(rating_of(queue), "ann")
+    assert seen == [[]] and len(list(tmp_path.iterdir())) == 1, "the key alone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from scripted_service import served
 
+from serving import learn_loop_runs
 from serving.access import Keys, Origins
 from serving.learn_loop_app import learn_loop_app
 from serving.learn_loop_runs import LIFELINE, LearnLoopRuns
@@ -128,6 +130,31 @@ def test_a_loop_on_the_graph_that_another_program_started_counts(service: Servic
     assert not list((service.folder / "loops").iterdir())
     assert runs.submit({}, wait=True)
     runs.close()
+
+
+def test_few_loops_train_at_once_and_the_others_wait(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn_loop_runs, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(learn_loop_runs, "MOST_WAITING", 1)
+    first, second, third = (start(client, graph_seed=seed) for seed in (1, 2, 3))
+    for run_id in (first, second):
+        wait_for(client, run_id, lambda found: found["state"] == "running")
+    assert client.get(f"/learn-loop/{third}").json()["state"] == "queued"
+    refused = client.post("/learn-loop", json={"graph_seed": 4})
+    assert refused.status_code == 429 and "1 learn loops wait already" in refused.json()["error"]
+    client.post(f"/learn-loop/{first}/cancel", json={})
+    wait_for(client, third, lambda found: found["state"] == "running")
+
+
+def test_a_loop_of_the_command_line_is_stopped_there(client: TestClient, service: Service) -> None:
+    folder = service.folder / "loops" / "mine"
+    folder.mkdir()
+    state = {"state": "running", "iteration": 2, "iterations": 7, "error": None, "undelivered": []}
+    (folder / "state.json").write_text(json.dumps(state))
+    refused = client.post("/learn-loop/mine/cancel", json={})
+    assert refused.status_code == 409 and "was started on the command line" in refused.json()["error"]
+    assert client.get("/learn-loop/mine").json()["state"] == "running" and len(list(folder.iterdir())) == 1
 
 
 def test_loops_go_on_when_the_service_comes_back(service: Service) -> None:

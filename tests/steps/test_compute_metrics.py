@@ -103,6 +103,10 @@ def test_only_the_checkpoint_of_a_version_takes_it_to_production(
     monkeypatch.setattr(model, "get_artifact", lambda name: other)
     promotion = close(12, None)[0]["promotion"]
     assert not stages and not promotion["promoted"] and not linked
+    logged: dict[str, Any] = {}
+    monkeypatch.setattr(module, "log_metadata", lambda metadata, **_: logged.update(metadata))
+    close(3, None)
+    assert not logged, "these are not the figures of the version"
     assert "not the one that version r1 stands for (step 6)" in promotion["reason"]
     monkeypatch.setattr(model, "get_artifact", lambda name: None)
     assert close(12, None)[0]["promotion"]["promoted"]

@@ -11,6 +11,8 @@ import pytest
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 from zenml.client import Client
 
+from materializers.local_files import get_file
+from steps.training import published_run
 from steps.training.published_run import RUNS_FOLDER, PublishedRun, published_experiments
 from training.experiment import Experiment
 from training.history import HISTORY_FILE
@@ -129,3 +131,30 @@ def test_a_store_that_is_away_costs_a_line_and_the_next_step_catches_up(
     finish_step(tmp_path / "run", 2)
     run.publish()
     assert PublishedRun(store, tmp_path / "there" / "run").fetch() == 2
+
+
+def test_a_fetch_that_is_interrupted_changes_nothing(
+    store: BaseArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here" / "run", tmp_path / "there" / "run"
+    run = PublishedRun(store, here)
+    for number in (1, 2):
+        finish_step(here, number)
+        run.publish()
+    finish_step(there, 1)
+    before = content(there)
+    fetched = []
+
+    def interrupted(store: BaseArtifactStore, uri: str, target: Path) -> None:
+        fetched.append(uri)
+        if len(fetched) == 3:
+            raise KeyboardInterrupt
+        get_file(store, uri, target)
+
+    monkeypatch.setattr(published_run, "get_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        PublishedRun(store, there).fetch()
+    assert content(there) == before and [path.name for path in there.parent.iterdir()] == ["run"]
+    monkeypatch.setattr(published_run, "get_file", get_file)
+    assert PublishedRun(store, there).fetch() == 2
+    assert content(there) == content(here)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from art.dev.validate import is_dedicated_mode, validate_dedicated_config
+from filelock import FileLock
 
 from training.backends import require_backend
 from training.errors import BadInput
-from training.session import model_config
+from training.session import model_config, run_training
 from training.settings import TrainerSettings
 
 
@@ -61,3 +64,16 @@ def test_off_policy_local_training_needs_a_second_gpu_and_has_no_warm_start(monk
     with pytest.raises(BadInput, match="set demonstrations=0"):
         require_backend(ahead.model_copy(update={"demonstrations": 10}))
     require_backend(ahead.model_copy(update={"demonstrations": 10, "continue_from": "earlier"}))
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "r1-abc"
+    folder.mkdir()
+    begun = run_training(None, base_model="none", settings=TrainerSettings(), max_tokens=8, run_folder=folder)  # type: ignore[arg-type]
+    with (
+        FileLock(folder / ".lock"),
+        pytest.raises(
+            BadInput, match="^run r1-abc is being trained by another process: wait for it, or end that first$"
+        ),
+    ):
+        asyncio.run(begun)

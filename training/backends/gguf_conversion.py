@@ -104,6 +104,13 @@ def _require_supported(gguf: Path, reader: GGUFReader) -> str:
             f"{gguf.name} is of the architecture {architecture!r}; supported: {', '.join(ARCHITECTURES)}. "
             "Take a model of one of these"
         )
+    scaling = [name for name in reader.fields if ".rope.scaling." in name]
+    if any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors) or (
+        scaling and next(iter(read_field(reader, f"{architecture}.rope.scaling.type")), "none") != "none"
+    ):
+        raise BadInput(
+            f"{gguf.name} scales its positions (RoPE scaling), which is not converted: take the model's safetensors"
+        )
     for tensor in {tensor.tensor_type: tensor for tensor in reader.tensors}.values():
         try:
             dequantize(tensor.data[:1], tensor.tensor_type)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from training.backends import vllm_lora_rank
 from training.backends.torch import PolicyServer, TorchSettings
@@ -24,6 +24,8 @@ BASE = "base"
 _START_SECONDS = 1200.0
 """Seconds for vLLM to start (ART's limit): it reads the weights and captures CUDA graphs."""
 _STOP_SECONDS = 30.0
+_DIRECT = build_opener(ProxyHandler({}))
+"""The server is on this machine: a proxy could not reach it."""
 _OF_THE_MODEL = ("base_weights", "kv_cache_tokens")
 """Settings of the torch backend that a policy is served with as it was trained; the others are for one machine."""
 
@@ -121,6 +123,10 @@ class VllmServer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def wait(self) -> None:
+        """Return when vLLM has ended."""
+        self._process.wait()
+
     def close(self) -> None:
         """Stop vLLM and the processes that it started; safe to call twice."""
         from art.utils.lifecycle import terminate_popen_process_group
@@ -135,7 +141,7 @@ class VllmServer:
             if (code := self._process.poll()) is not None:
                 raise BadInput(f"vLLM did not start (exit code {code}): {self._last_line()}; its log is {self._log}")
             try:
-                with urlopen(url, timeout=5) as response:
+                with _DIRECT.open(url, timeout=5) as response:
                     if response.status == 200:
                         return
             except (URLError, OSError):

@@ -12,6 +12,14 @@ from hypothesis import strategies as st
 from agent.judges.exact import ExactJudge, count_words, judge_exactly, normalise
 
 SAME = [
+    ("3 years", "three years"),
+    ("3 years", "3 yrs"),
+    ("3 years", "3"),
+    ("Building A", "building A"),
+    ("Building A", "It is in building A."),
+    ("Gate Palace", "the Gate Palace"),
+    ("Gate Palace", "Hotel: Gate Palace"),
+    ("Room Heron", "Heron"),
     ("$48,200", "48200"),
     ("$48,200", "48,200.00 dollars"),
     ("$48,200", "The budget is USD 48,200."),
@@ -61,6 +69,15 @@ SAME = [
     ("two", "2"),
 ]
 DIFFERENT = [
+    ("3 years", "3 months"),
+    ("30 days", "30 minutes"),
+    ("three weeks", "three days"),
+    ("10 miles", "10 minutes"),
+    ("Building A", "the building"),
+    ("Option A", "an option"),
+    ("Gate Palace", "Root Palace"),
+    ("Bay Inn", "Snow Inn"),
+    ("Will Smith", "Jane Smith"),
     ("$48,200", "$48,300"),
     ("$48,200", "48,200 euros"),
     ("$5", "5%"),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import operator
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +149,9 @@ def test_problems_of_a_source_are_one_line(tmp_path: Path) -> None:
     )
     assert one_line_of(few) == f"{few} lacks the columns bcc, date, body"
     assert "lacks the columns question, answer" in one_line_of(write(tmp_path / "q.parquet", [{"id": 1}]), "train")
-    train = write(tmp_path / "q" / "train.parquet", [QUESTION, QUESTION | {"answer": None}])
+    train = write(tmp_path / "q" / "train.parquet", [QUESTION, QUESTION | {"id": None}])
     assert "has no 'test' split" in one_line_of(train.parent, "test")
-    assert f"question 2 of {train}: column 'answer'" in one_line_of(train, "train")
+    assert f"question 2 of {train}: column 'id'" in one_line_of(train, "train")
     wrong = write(tmp_path / "wrong.parquet", [QUESTION | {"message_ids": "<1@thyme>"}])
     assert "column 'message_ids'" in one_line_of(wrong, "train")
 
@@ -183,3 +183,13 @@ def test_a_hub_dataset_is_streamed_and_a_missing_one_is_one_line(monkeypatch: py
     assert one_line_of("someone/mails") == (
         "someone/mails is neither a folder here nor a dataset that could be fetched from the Hub (Couldn't reach the Hub)"
     )
+
+
+def test_empty_fields_of_a_question_stop_no_other_question(tmp_path: Path) -> None:
+    empty = [QUESTION | {"id": number, name: None} for number, name in enumerate(QUESTION) if name != "id"]
+    dated = QUESTION | {"id": 99, "query_date": date(2001, 5, 4)}
+    write(tmp_path / "a" / "train.parquet", [QUESTION, *empty])
+    write(tmp_path / "b" / "train.parquet", [dated])
+    found = list(parquet_questions(tmp_path / "a"))
+    assert len(found) == 1 + len(empty) and found[1].question == "" and found[3].message_ids == ()
+    assert [question.query_date for question in parquet_questions(tmp_path / "b")] == ["2001-05-04"]

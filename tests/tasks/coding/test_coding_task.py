@@ -164,7 +164,9 @@ def test_cells_and_finish() -> None:
 def test_rewards() -> None:
     half = Result(passed=2, checks=4, steps=3, finished=True, step_cost=0.1)
     full = half.model_copy(update={"passed": 4})
-    assert (all_tests(half), partial_tests(half)) == (0.0, pytest.approx(0.05))
+    assert (all_tests(half), partial_tests(half)) == (0.0, 0.25), "cells are free where nothing is repaired"
+    early = half.model_copy(update={"steps": 1})
+    assert partial_tests(early) == partial_tests(half), "giving up early does not pay"
     assert all_tests(full) == partial_tests(full) == pytest.approx(0.8)
     with pytest.raises(BadInput, match="coding_reward=nowhere"):
         reward_function("nowhere")

@@ -75,3 +75,13 @@ def test_a_fact_may_speak_of_scores_and_rewards() -> None:
 
 def test_no_email_earns_nothing() -> None:
     assert verifiable_reward(None) == 0.0
+
+
+def test_numbers_and_names_of_the_data_are_no_inventions() -> None:
+    fact = Node(id="f4", type="feature", name="Reward points", text="Routewise earns drivers points.", source="site")
+    prospect = ANA.model_copy(update={"company": "Studio 54"})
+    body = "Hi Ana, Routewise earns drivers points. [f4] Would a 15-minute call help Studio 54?"
+    email = Email(subject="Reward points", body=body, citations=("f4",))
+    found = check_email(email, prospect, [fact], known=["a 15-minute call"], rubric=load("rubric"))
+    assert (found.invented_numbers, found.addresses_judge, verifiable_reward(found)) == (0, False, 1.0)
+    assert check_email(email, ANA, [fact]).invented_numbers == 2

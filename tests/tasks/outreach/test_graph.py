@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.outreach.graph import read_graph
+from tasks.outreach.graph import read_graph, read_lines
 from tasks.outreach.scenarios import read_scenarios
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
@@ -99,3 +99,9 @@ def test_a_shared_industry_is_refused(tmp_path: Path) -> None:
     lines[3]["prospect"]["industry"] = lines[0]["prospect"]["industry"]
     with pytest.raises(BadInput, match="is in train and in test"):
         read_scenarios(written(tmp_path, *lines), synthetic_graph(0))
+
+
+def test_a_line_separator_inside_a_text_is_no_new_line(tmp_path: Path) -> None:
+    file = tmp_path / "graph.jsonl"
+    file.write_text('{"a": "one\u2028two"}\n{"b": 1}\n', encoding="utf-8")
+    assert [line for _, line in read_lines(file)] == [{"a": "one\u2028two"}, {"b": 1}]

@@ -84,3 +84,11 @@ def test_a_webhook_needs_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECRET, raising=False)
     with pytest.raises(BadInput, match=f"{SECRET} is not"):
         require_webhook("https://example.com", private=True)
+
+
+def test_an_answer_that_is_not_http_is_a_refusal(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.garbage = 1
+    with Outbox(tmp_path, receiver.url, private=True, first_pause=0.01) as outbox:
+        outbox.put("0", {})
+        assert outbox.flush(300) == []
+    assert [notice["id"] for notice, _ in receiver.received] == ["0"]

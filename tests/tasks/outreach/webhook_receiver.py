@@ -15,11 +15,12 @@ SECRET_VALUE = "secret"
 
 
 class Receiver(ThreadingHTTPServer):
-    """Refuses as often as `refusals` says, then accepts."""
+    """Answers as often as `garbage` says with something that is not HTTP, refuses as often as `refusals` says, then accepts."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.refusals = 0
+        self.garbage = 0
         self.received: list[tuple[dict[str, Any], bool]] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}/hook"
 
@@ -40,6 +41,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.garbage:
+            self.server.garbage -= 1
+            self.wfile.write(b"garbage\r\n\r\n")
+            return
         if self.server.refusals:
             self.server.refusals -= 1
             self.send_response(503)

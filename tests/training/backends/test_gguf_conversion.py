@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gguf import GGUFWriter
+from gguf import GGUFWriter, RopeScalingType
 from safetensors.torch import load_file
 from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -142,10 +142,13 @@ def test_file_of_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     for architecture, values, message in (
         ("phi3", np.ones((2, 32), np.float32), "architecture 'phi3'; supported: llama, qwen2"),
         ("llama", np.ones((2, 32), np.int8), "quantised as I8"),
+        ("qwen2", np.ones((2, 32), np.float32), "scales its positions"),
     ):
         file = tmp_path / f"{architecture}.gguf"
         writer = GGUFWriter(file, architecture)
         writer.add_tensor("token_embd.weight", values)
+        if architecture == "qwen2":
+            writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -50,7 +50,12 @@ def _files(repo_id: str, path: Path) -> BaseModelFiles:
 def _snapshot(repo_id: str, **how: bool) -> Any:
     """Return the folder with the model's files, by `snapshot_download`; in a dry run the list of files to fetch."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return snapshot_download(repo_id, allow_patterns=MODEL_FILES, **how)
@@ -58,6 +63,8 @@ def _snapshot(repo_id: str, **how: bool) -> Any:
         raise BadInput(f"base_model: {repo_id} is gated: accept its licence on the Hub and set HF_TOKEN") from error
     except RepositoryNotFoundError as error:
         raise BadInput(f"base_model: the Hub has no public model {repo_id}: check the name, or set HF_TOKEN") from error
+    except HFValidationError as error:
+        raise BadInput(f"base_model: {repo_id} is no valid name of a model on the Hub") from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise BadInput(
             f"base_model: {repo_id} is not in the local cache and the Hub cannot be reached: check the connection, "

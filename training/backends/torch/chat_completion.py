@@ -46,7 +46,7 @@ class ChatRequest(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     stop: Stop | list[Stop] | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: int | None = Field(default=None, ge=1, le=128)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -182,12 +182,14 @@ class ChatCompletion:
         """Return a complete reply, and remember its ids for the next turn."""
         request = self._request
         text = self._chat.decode(completion.token_ids)
+        whole = text
         for stop in self._stops:
             text = text.split(stop, 1)[0]
         reply = self._chat.parse(text, with_tools=bool(self._tools))
-        self._chat.remember(
-            request.messages, self._tools, self._prompt_ids, reply, completion.token_ids, request.prompt_cache_key
-        )
+        if text == whole:  # otherwise the ids say more than the reply
+            self._chat.remember(
+                request.messages, self._tools, self._prompt_ids, reply, completion.token_ids, request.prompt_cache_key
+            )
         logprobs = _logprobs(self._chat, completion.token_ids, completion.logprobs) if request.logprobs else None
         return {
             "index": index,
@@ -244,7 +246,8 @@ class ChatCompletion:
 def _required_call(tool_choice: str | dict[str, Any]) -> str | None:
     """Return the name of the tool that must be called, `ANY_TOOL`, or `None` if no call is required."""
     if isinstance(tool_choice, dict):
-        name = (tool_choice.get("function") or {}).get("name")
+        function = tool_choice.get("function")
+        name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(name, str) or not name:
             raise BadInput('tool_choice: expected {"type": "function", "function": {"name": NAME}}.')
         return name

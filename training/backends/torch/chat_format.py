@@ -191,15 +191,21 @@ def _canonical(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in the form that the template expects."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content if isinstance(part, Mapping))
+        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+    if not isinstance(content, str | None):
+        raise BadInput(f"The content of a message is {content!r}; expected text or a list of parts")
     plain = {"role": message.get("role"), "content": content or ""}
     for key in ("name", "tool_call_id"):
         if message.get(key):
             plain[key] = message[key]
-    if message.get("tool_calls"):
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(
+        isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls
+    ):
+        raise BadInput(f"The tool_calls of a message are {str(calls)[:80]}; expected a list of objects with a function")
+    if calls:
         plain["tool_calls"] = [
-            {"type": "function", "function": _canonical_function(call.get("function") or {})}
-            for call in message["tool_calls"]
+            {"type": "function", "function": _canonical_function(call["function"])} for call in calls
         ]
     return plain
 

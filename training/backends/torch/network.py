@@ -34,8 +34,12 @@ _RECORDED_TOKENS = {torch.float32: 896, torch.bfloat16: 2048}
 """Default of `recorded_tokens` by the number format of the products. With 135M parameters a run then fits in 5 GB."""
 
 
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+"""Types of models whose computation `PolicyNetwork` repeats exactly. Others scale embeddings or logits, for example."""
+
+
 class PolicyNetwork:
-    """A Llama-like causal language model (Llama, Qwen2) that computes ragged rows of tokens.
+    """A Llama-like causal language model (`ARCHITECTURES`) that computes ragged rows of tokens.
 
     Tensors are float32 on CPU, except in the layers' matrix products (`TorchSettings.matmul_dtype`), and bfloat16 on CUDA.
     Base weights may be kept in fewer bits (`TorchSettings.base_weights`); they are read from the mapped files layer by layer.
@@ -59,6 +63,12 @@ class PolicyNetwork:
         self._matmul_dtype = chosen_matmul_dtype(settings, self.dtype)
         self.recorded_tokens: int = settings.recorded_tokens or _RECORDED_TOKENS[self._matmul_dtype]
         self.config = AutoConfig.from_pretrained(self.model_dir)
+        if self.config.model_type not in ARCHITECTURES or _slides(self.config):
+            raise BadInput(
+                f"The model in {self.model_dir} is of the architecture {self.config.model_type}"
+                f"{' with a sliding window' if _slides(self.config) else ''}; backend=torch computes {', '.join(ARCHITECTURES)} "
+                "without one: take such a model, or backend=local"
+            )
         if getattr(self.config, "quantization_config", None):
             raise BadInput(f"The model in {self.model_dir} is quantised already: take it in bfloat16 or float32.")
         self.context_length: int = self.config.max_position_embeddings
@@ -223,6 +233,10 @@ def load_network(model_dir: str | os.PathLike[str], settings: TorchSettings) -> 
     """Load a `PolicyNetwork` in a thread that then ends, and with it that thread's OpenMP team (see `Engine`)."""
     with ThreadPoolExecutor(1) as loader:
         return loader.submit(PolicyNetwork, model_dir, settings).result()
+
+
+def _slides(config: PreTrainedConfig) -> bool:
+    return getattr(config, "sliding_window", None) is not None
 
 
 def _end_ids(model_dir: Path, config: PreTrainedConfig) -> frozenset[int]:

@@ -134,3 +134,17 @@ def test_broken_arguments_from_a_client_are_refused(chat: ChatFormat) -> None:
     message = {"role": "assistant", "tool_calls": [{"function": {"name": "search", "arguments": "{"}}]}
     with pytest.raises(BadInput, match="not JSON"):
         chat.encode([*USER, message], TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ({"content": 5}, "The content of a message is 5"),
+        ({"tool_calls": ["search"]}, "The tool_calls of a message are"),
+        ({"tool_calls": [{"function": "search"}]}, "The tool_calls of a message are"),
+    ],
+)
+def test_malformed_messages_of_a_client_are_refused(chat: ChatFormat, message: dict[str, object], named: str) -> None:
+    with pytest.raises(BadInput, match=named):
+        chat.encode([*USER, {"role": "assistant", **message}], TOOLS)
+    assert chat.encode([{"role": "user", "content": [{"type": "text", "text": None}]}], None)

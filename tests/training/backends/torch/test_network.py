@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from training.backends.torch.network import load_network
 from training.backends.torch.settings import TorchSettings
+from training.errors import BadInput
 
 MAPS = Path("/proc/self/maps")
 
@@ -33,3 +36,20 @@ def test_the_number_format_decides_how_many_activations_are_kept(
 ) -> None:
     changed = settings.model_copy(update={"recorded_tokens": chosen, "matmul_dtype": dtype})
     assert load_network(llama_dir, changed).recorded_tokens == recorded
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"model_type": "gemma"}, "is of the architecture gemma; backend=torch computes llama, mistral, qwen2, qwen3"),
+        ({"model_type": "mistral", "sliding_window": 8}, "mistral with a sliding window"),
+    ],
+)
+def test_an_architecture_that_computes_otherwise_is_refused(
+    llama_dir: Path, settings: TorchSettings, tmp_path: Path, changes: dict[str, Any], named: str
+) -> None:
+    folder = shutil.copytree(llama_dir, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(BadInput, match=named):
+        load_network(folder, settings)
