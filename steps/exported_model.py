@@ -38,6 +38,9 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
         partial.mkdir(parents=True)
+    except OSError as error:
+        raise BadInput(f"--to {folder} cannot be made: {error.strerror}") from error
+    try:
         written = (write_merged if merged else write_adapter)(checkpoint, base, partial)
         (partial / CARD).write_text(card_of(checkpoint, written, merged=merged), encoding="utf-8")
         os.replace(partial, folder)

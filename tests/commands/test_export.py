@@ -21,6 +21,7 @@ from materializers.checkpoint import CheckpointMaterializer
 from steps import exported_model
 from steps.artifact_names import CHECKPOINT, METRICS
 from training.checkpoint import ADAPTER_WEIGHTS, Checkpoint
+from training.errors import BadInput
 
 IDS = torch.tensor([[5, 17, 44, 101, 9]])
 ROW = {
@@ -154,3 +155,16 @@ def test_nothing_is_overwritten_or_half_written(
     assert run.main([*words, "--merged", "--to", str(tmp_path / "new")]) == 2
     assert "no space left" in capsys.readouterr().err
     assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".*.partial"))
+
+
+def test_a_folder_that_cannot_be_made_is_named(
+    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="^--to .*/file/x cannot be made: Not a directory$"):
+        run_export(tmp_path / "file" / "x", merged=False, checkpoint=str(checkpoint.path), base_model=None)
+    empty = tmp_path / "here"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    with pytest.raises(BadInput, match="is the current directory"):
+        run_export(Path("."), merged=False, checkpoint=str(checkpoint.path), base_model=None)
