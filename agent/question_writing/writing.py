@@ -196,4 +196,14 @@ class _Writing:
 
     def _texts(self, batch: Batch) -> dict[int, str]:
         tools = MailTools(self._database.mailbox(batch.inbox, LAST_DATE), self._reader)
-        return {id: tools.call(READ, {"email_id": tools.number_of(id)}).observation for id in batch.mail_ids}
+        return {
+            id: _without_thread(tools.call(READ, {"email_id": tools.number_of(id)}).observation)
+            for id in batch.mail_ids
+        }
+
+
+def _without_thread(shown: str) -> str:
+    """Leave out the numbers of other mails: they are those of an episode, and the writer cites ids of the database."""
+    head, blank, body = shown.partition("\n\n")
+    lines = [line for line in head.split("\n") if not line.startswith("Thread: ")]
+    return "\n".join(lines) + blank + body

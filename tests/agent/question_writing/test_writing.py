@@ -12,7 +12,7 @@ from filelock import FileLock
 from question_model import OWNER, QuestionModel, good_reply, room_mails, written
 
 from agent.question_writing.batches import batches_of, chosen_inboxes
-from agent.question_writing.writing import WritingReport
+from agent.question_writing.writing import WritingReport, _without_thread
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail
 from training.errors import BadInput
@@ -185,3 +185,8 @@ def test_new_mail_asks_about_new_mail_only(write: Write, model: QuestionModel, t
     report = write(MailDatabase(tmp_path / "later.sqlite"), questions_per_inbox=100)
     assert len(report.questions) == 22
     assert model.asked_about() == [(21, 22)]
+
+
+def test_the_writer_sees_no_numbers_of_another_kind() -> None:
+    head = "From: ann\nSubject: Thread: 7"
+    assert _without_thread(f"{head}\nThread: 3, 4\n\nThread: 5 is the body") == f"{head}\n\nThread: 5 is the body"
