@@ -6,7 +6,7 @@ import contextlib
 import os
 
 TICK = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
+_KEPT = ("RssAnon", "RssShmem")
 
 
 def running() -> list[int]:
@@ -35,15 +35,24 @@ def is_runnable(pid: int) -> bool:
 
 
 def memory_bytes() -> int:
-    """Return the unshared memory of all processes and their anonymous files."""
+    """Return the anonymous memory of all processes, shared or not, and their anonymous files.
+
+    What several processes share counts for each of them.
+    """
     total = 0
     for pid in running():
-        with contextlib.suppress(OSError, ValueError):
-            with open(f"/proc/{pid}/statm") as file:
-                _, resident, shared = file.read().split()[:3]
-            total += (int(resident) - int(shared)) * PAGE
+        with contextlib.suppress(OSError, ValueError, KeyError):  # it ended meanwhile
+            with open(f"/proc/{pid}/status") as file:
+                kilobytes = {
+                    name: int(value.split()[0])
+                    for name, _, value in (line.partition(":") for line in file)
+                    if name in _KEPT
+                }
+            in_files = 0
             for handle in os.listdir(f"/proc/{pid}/fd"):
                 place = f"/proc/{pid}/fd/{handle}"
                 if os.readlink(place).startswith("/memfd:"):
-                    total += os.stat(place).st_blocks * 512
+                    in_files += os.stat(place).st_blocks * 512
+            # Mapped anonymous files are shared memory too.
+            total += kilobytes["RssAnon"] * 1024 + max(kilobytes["RssShmem"] * 1024, in_files)
     return total

@@ -46,6 +46,7 @@ PROGRAMS = {
     "allocations in children": "import os\nfor _ in range(6): os.fork()\nkept = []\nwhile True: kept.append(bytearray(1 << 20))",
     "anonymous files": "import os\nkept = []\nwhile True:\n    kept.append(os.memfd_create('x')); os.write(kept[-1], b'x' * (4 << 20))",
     "shared memory": "from multiprocessing import shared_memory\nkept = [shared_memory.SharedMemory(create=True, size=1 << 30) for _ in range(8)]\nfor one in kept: one.buf[:] = bytes(1 << 30)",
+    "memory shared by children": "import mmap, os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        mmap.mmap(-1, 100 << 20).write(b'x' * (100 << 20)); time.sleep(1000)\ntime.sleep(1000)",
     "recursion": "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()",
     "deep nesting of source": "exec('(' * 100000)",
     "crash of the interpreter": "import ctypes\nctypes.string_at(0)",

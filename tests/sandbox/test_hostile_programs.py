@@ -158,6 +158,7 @@ def test_code_that_sleeps_until_the_limit_is_a_wrong_repair(runner: LocalRunner)
     [
         ("sleep", None, "wall time limit"),
         ("many allocations", PATIENT, "memory"),
+        ("memory shared by children", PATIENT, "memory"),
         ("flood", None, "limit"),
         ("exit without a word", PATIENT, "exited with code 0"),
     ],
