@@ -17,6 +17,7 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
+from steps.evaluation.journal import CODE, finish_journal, open_journal
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
@@ -31,7 +32,7 @@ PRODUCTION = "production"
 # A separate step, so that answers stay cached until production, mails or questions change.
 @step(
     output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=source_files("agent", "environment", "training")),
+    cache_policy=CachePolicy(file_dependencies=source_files(*CODE)),
 )
 def ask_production(
     config: EvaluationConfig, production: str, database: MailDatabase, scenarios: list[Scenario]
@@ -52,10 +53,17 @@ def ask_production(
     settings = episode_settings(manifest.config)
     files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
     checkpoint.require_base(files.id, files.checksum)
+    journal = open_journal(config, production=production)
+    if journal.answers:
+        say(f"{journal.answers} answers of the interrupted evaluation of the version in production are kept")
 
     async def ask_all(base_url: str) -> list[Prediction]:
         evaluation = Evaluation(
-            database, open_judge(config), settings, max_concurrent=manifest.config["max_concurrent"]
+            database,
+            open_judge(config),
+            settings,
+            max_concurrent=manifest.config["max_concurrent"],
+            journal=journal,
         )
         policy = Policy(base_url=base_url, model=PRODUCTION, temperature=0.0, max_tokens=settings.max_tokens)
         with counter("questions answered by the version in production", total=len(questions)) as advance:
@@ -64,4 +72,5 @@ def ask_production(
     with open_policy_server(files.path, {PRODUCTION: checkpoint.path}, manifest.config) as server:
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
+    finish_journal(journal, predictions, output=PRODUCTION_PREDICTIONS)
     return predictions

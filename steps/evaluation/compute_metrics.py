@@ -18,7 +18,7 @@ from reports.console import say
 from reports.evaluation import evaluation_html
 from steps.artifact_names import CHECKPOINT, METRICS, REPORT
 from steps.evaluation.ask_production import PRODUCTION
-from steps.evaluation.run_inference import delete_journal
+from steps.evaluation.journal import delete_journal
 from training.checkpoint import Checkpoint
 
 
@@ -112,7 +112,8 @@ def compute_metrics(
         if context.model.get_artifact(CHECKPOINT) is None:
             link_artifact_to_model(context.step_run.inputs["checkpoint"][0], context.model)
         context.model.set_stage(ModelStages.PRODUCTION, force=True)
-    for stored in get_step_context().step_run.inputs.get("predictions", []):
+    inputs = get_step_context().step_run.inputs
+    for stored in [*inputs.get("predictions", []), *inputs.get("production", [])]:
         delete_journal(stored)
     summary["promotion"] = promotion.model_dump()
     if other is None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Annotated
 
-from zenml import get_step_context, step
+from zenml import step
 from zenml.config.cache_policy import CachePolicy
-from zenml.models import ArtifactVersionResponse
 
-from agent.answer_journal import AnswerJournal
 from agent.evaluation import BASELINES, START, WARM_START, Evaluation, select_questions
 from agent.judges.settings import open_judge
 from agent.metrics import Prediction
@@ -23,20 +19,16 @@ from materializers.json_lines import JsonLinesMaterializer
 from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
+from steps.evaluation.journal import CODE, finish_journal, open_journal
 from steps.evaluation.prompted import prompted_model
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
-from steps.project import EVALUATIONS, code_digest, source_files
+from steps.project import source_files
 from steps.published_model import base_model_files
 from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
-
-JOURNAL = "journal"
-"""Key of the metadata that names the journal of stored answers."""
-_CODE = ("agent", "environment", "training")
-"""Rooms whose code answers depend on."""
 
 
 def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[str, Path]:
@@ -53,22 +45,9 @@ def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[
     return {before: warm_start.path, "trained": trained.path}
 
 
-def _journal(config: EvaluationConfig, base_checksum: str) -> AnswerJournal:
-    """Return the journal of evaluations with the inputs of this one: data, adapters, base model, configuration and code."""
-    inputs = get_step_context().step_run.inputs
-    key = {
-        "code": code_digest(*_CODE),
-        "config": config.model_dump(mode="json"),
-        "base": base_checksum,
-        "artifacts": {name: str(inputs[name][0].id) for name in sorted(inputs) if name != "base"},
-    }
-    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    return AnswerJournal(EVALUATIONS / f"{digest[:16]}.jsonl")
-
-
 @step(
     output_materializers={PREDICTIONS: JsonLinesMaterializer},
-    cache_policy=CachePolicy(file_dependencies=source_files(*_CODE)),
+    cache_policy=CachePolicy(file_dependencies=source_files(*CODE)),
 )
 def run_inference(
     config: EvaluationConfig,
@@ -94,7 +73,7 @@ def run_inference(
     files = base_model_files(base["source"], base["checksum"], progress=say)
     adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
-    journal = _journal(config, base["checksum"])
+    journal = open_journal(config, base=base["checksum"])
     if journal.answers:
         say(f"{journal.answers} answers of the interrupted evaluation are kept")
 
@@ -149,13 +128,5 @@ def run_inference(
     with open_policy_server(files.path, adapters, trained_with, warn=warn) as server:
         predictions = run_cancellable(ask_all(server.base_url))
     keep_errors_out_of_cache(predictions)
-    if not any(prediction.error for prediction in predictions):
-        # It is deleted after ZenML has stored the answers, which happens when this step has returned.
-        get_step_context().add_output_metadata({JOURNAL: journal.path.name}, output_name=PREDICTIONS)
+    finish_journal(journal, predictions, output=PREDICTIONS)
     return predictions
-
-
-def delete_journal(predictions: ArtifactVersionResponse) -> None:
-    """Delete the journal of an evaluation whose answers are stored, if it is on this machine."""
-    if name := predictions.run_metadata.get(JOURNAL):
-        (EVALUATIONS / Path(str(name)).name).unlink(missing_ok=True)

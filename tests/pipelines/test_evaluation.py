@@ -21,7 +21,7 @@ from pipelines.evaluation import evaluation_pipeline
 from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
-from steps.evaluation import run_inference
+from steps.evaluation import journal
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_answers_that_ended_in_errors_are_asked_again_and_others_are_not(
     data: DataRun, tmp_path: Path, model: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journals = tmp_path / "evaluations"
-    monkeypatch.setattr(run_inference, "EVALUATIONS", journals)
+    monkeypatch.setattr(journal, "EVALUATIONS", journals)
     times: list[list[float]] = []
     checkpoint = save_checkpoint(tmp_path, seed=1)
     config = EvaluationConfig(eval_limit=2, judge="llm", judge_model="openai/gpt-4.1", judge_api_base=model.url)

@@ -1,0 +1,52 @@
+"""The journals of evaluations in progress: where they are, and when they are no longer needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zenml import get_step_context
+from zenml.models import ArtifactVersionResponse
+
+from agent.answer_journal import AnswerJournal
+from agent.metrics import Prediction
+from configs.schema import EvaluationConfig
+from steps.project import EVALUATIONS, code_digest
+
+CODE = ("agent", "environment", "training")
+"""Rooms whose code answers depend on."""
+_JOURNAL = "journal"
+"""Key of the metadata that names the journal of stored answers."""
+
+
+def open_journal(config: EvaluationConfig, **asked: Any) -> AnswerJournal:
+    """Return the journal of steps with the artifacts of the current one, this configuration and code, and `asked`: what else
+    the answers depend on.
+    """
+    inputs = get_step_context().step_run.inputs
+    key = {
+        "code": code_digest(*CODE),
+        "config": config.model_dump(mode="json"),
+        "artifacts": {name: str(inputs[name][0].id) for name in sorted(inputs) if name != "base"},
+        **asked,
+    }
+    digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    return AnswerJournal(EVALUATIONS / f"{digest[:16]}.jsonl")
+
+
+def finish_journal(journal: AnswerJournal, predictions: Sequence[Prediction], *, output: str) -> None:
+    """Note with the step's output `output` that its journal is finished, unless a question has to be asked again.
+
+    ZenML stores the output when the step has returned. So a later step deletes the journal: `delete_journal`.
+    """
+    if not any(prediction.error for prediction in predictions):
+        get_step_context().add_output_metadata({_JOURNAL: journal.path.name}, output_name=output)
+
+
+def delete_journal(predictions: ArtifactVersionResponse) -> None:
+    """Delete the journal of stored answers, if it is on this machine."""
+    if name := predictions.run_metadata.get(_JOURNAL):
+        (EVALUATIONS / Path(str(name)).name).unlink(missing_ok=True)
