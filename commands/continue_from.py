@@ -31,15 +31,14 @@ def with_start(config: Config, *, scheduled: bool = False, dry_run: bool = False
     """
     if config.continue_from is None:
         return config
-    alpha = config.torch.lora_alpha if config.backend == "torch" else None
     folder = Path(config.continue_from).expanduser()
     if config.continue_from != FROM_PRODUCTION and folder.is_dir():
         checkpoint = Checkpoint.load(folder)
-        checkpoint.require_shape(config.lora_rank, config.lora_layers, alpha)
+        checkpoint.require_shape(config.lora_rank, config.lora_layers)
         return config if dry_run else config.model_copy(update={"continue_from": _stored(checkpoint)})
     start = _find_start(config.continue_from)
     if start is not None:
-        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers, alpha)
+        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
     if scheduled and config.continue_from == FROM_PRODUCTION:
         return config  # the run looks up production again
     if start is None:

@@ -132,21 +132,14 @@ class Checkpoint:
             f"not on {base_model}: set base_model to {trained_on.base_model_source}"
         )
 
-    def require_shape(self, rank: int, layers: int | None, alpha: float | None = None) -> None:
-        """Raise BadInput unless this adapter has the given rank and number of layers, and `lora_alpha` if one is given."""
+    def require_shape(self, rank: int, layers: int | None) -> None:
+        """Raise BadInput unless this adapter has the given rank and number of layers."""
         adapter = json.loads((self.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         chosen = adapter.get("layers_to_transform")
         # A number of layers that covers the whole model is recorded as all of them.
         all_adapted = not chosen and layers is not None and layers >= self._adapted_layers()
-        found: dict[str, float | None] = {
-            "lora_rank": adapter["r"],
-            "lora_layers": layers if all_adapted else len(chosen) if chosen else None,
-        }
-        settings: dict[str, float | None] = {"lora_rank": rank, "lora_layers": layers}
-        if alpha is not None:
-            found["torch.lora_alpha"], settings["torch.lora_alpha"] = adapter["lora_alpha"], alpha
-        for name, value in found.items():
-            wanted = settings[name]
+        found = {"lora_rank": adapter["r"], "lora_layers": layers if all_adapted else len(chosen) if chosen else None}
+        for (name, value), wanted in zip(found.items(), (rank, layers), strict=True):
             if wanted != value:
                 wants, has = ("null" if number is None else number for number in (wanted, value))
                 raise BadInput(

@@ -95,8 +95,7 @@ def train_agent(
     continued = find_checkpoint(start).checkpoint if start else None
     if continued:
         continued.require_base(files.id, files.checksum)
-        alpha = config.torch.lora_alpha if config.backend == "torch" else None
-        continued.require_shape(config.lora_rank, config.lora_layers, alpha)
+        continued.require_shape(config.lora_rank, config.lora_layers)
     config = config.model_copy(update={"continue_from": start or None})
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     require_labels(settings, scenarios)
