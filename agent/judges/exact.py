@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from agent.judges import Verdict
-from agent.judges.facts import Fact, ParsedText, Word, content_stems, fold, parse, plain, uninflected
+from agent.judges.facts import LABELS, Fact, ParsedText, Word, content_stems, fold, parse, plain, uninflected
 
 _ARTICLES = ("a", "an", "the")
 _NEGATION = re.compile(
@@ -173,14 +173,12 @@ def _labels_differ(fact: Fact, other: Fact) -> bool:
 
 
 def _begins_with_a_label(reference: ParsedText, names: list[str]) -> bool:
-    """Return whether a capitalised label or stop word stands before the reference's first name, as in "Gate Palace"."""
-    texts = [word.text for word in reference.words]
-    first = texts.index(names[0]) if names else 0
-    return (
-        first > 0
-        and reference.words[first - 1].capitalised
-        and reference.words[first - 1].item == reference.words[first].item
-    )
+    """Return whether a capitalised word that is usually no name stands before the reference's first name: "Gate Palace"."""
+    first = [word.text for word in reference.words].index(names[0]) if names else 0
+    if not first:
+        return False
+    word, name = reference.words[first - 1 : first + 1]
+    return word.capitalised and word.item == name.item and fold(word.text) in (*LABELS, "will")
 
 
 def _may_name(word: Word, following: Sequence[Word], wanted: list[str], labelled: bool) -> bool:

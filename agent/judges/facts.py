@@ -26,7 +26,7 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _NUMBER_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-_LABELS = ("extension", "ext", "room", "floor", "suite", "bay", "gate", "desk", "building", "badge", "line", "level")
+LABELS = ("extension", "ext", "room", "floor", "suite", "bay", "gate", "desk", "building", "badge", "line", "level")
 """Labels of numbers. "4B" is a correct answer for "Room 4B", "Bay 4B" is not."""
 _TITLES = ("mr", "mrs", "ms", "dr", "prof")
 _UNITS = {"$": "usd", "usd": "usd", "dollar": "usd", "usdollar": "usd", "€": "eur", "eur": "eur", "euro": "eur"}
@@ -77,7 +77,7 @@ class Word:
     @property
     def can_name(self) -> bool:
         """Whether it is neither a stop word nor a label ("Room") nor a title ("Mr")."""
-        return fold(self.text) not in _LABELS + _TITLES and bool(content_words(self.text))
+        return fold(self.text) not in LABELS + _TITLES and bool(content_words(self.text))
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     yield compiled(rf"(?<![\w.,$-]){country}{area}\d{{3}}[ .-]\d{{4}}(?![\w-])"), _phone
     yield compiled(r"(?<![\w.,$-])(?:\d{3}[ -]|\d-)\d{4}(?![\w-])"), _phone
 
-    labels, ordinals = "|".join(_LABELS), "|".join(_ORDINALS)
+    labels, ordinals = "|".join(LABELS), "|".join(_ORDINALS)
     identifier = r"(?P<value>[A-Z]{0,5}-?\d[A-Z0-9]*(?:-[A-Z0-9]*\d[A-Z0-9]*|-[A-Z]{1,2}\b)*)(?![,.]?\d|\w)"
     yield compiled(rf"\b(?P<label>{labels})s?\b[\s.#:-]*(?:(?:no|number)\b[\s.]*)?{identifier}"), _labelled
     lettered = rf"\b(?P<label>(?i:{labels}|option|plan|section))\s(?P<value>[A-HJ-Z])(?!\w|')"

@@ -28,9 +28,7 @@ def all_tests(result: Result) -> float:
 
 
 def partial_tests(result: Result) -> float:
-    """Return half the share of checks that pass, plus half if all pass, minus the cost of the cells beyond the
-    first.
-    """
+    """Return half the share of checks that pass. If all pass, return 1 minus the cost of the cells beyond the first."""
     return _with_cost(0.5 * result.passed / result.checks + 0.5 * (result.passed == result.checks), result)
 
 

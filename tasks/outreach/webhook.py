@@ -124,12 +124,8 @@ class Outbox:
             opener = urllib.request.build_opener(_NoRedirects, *handlers)
             with opener.open(urllib.request.Request(self._url, body, headers), timeout=_TIMEOUT) as response:
                 return 200 <= response.status < 300
-        except (
-            OSError,
-            ValueError,
-            http.client.HTTPException,
-        ):  # refused, timed out, 4xx or 5xx, not HTTP: the receiver is asked again
-            return False
+        except (OSError, ValueError, http.client.HTTPException):
+            return False  # refused, timed out, 4xx or 5xx, not HTTP: the receiver is asked again
 
 
 class _PublicConnection(http.client.HTTPConnection):

@@ -20,6 +20,7 @@ SAME = [
     ("Gate Palace", "the Gate Palace"),
     ("Gate Palace", "Hotel: Gate Palace"),
     ("Room Heron", "Heron"),
+    ("The Brightleaf Catering", "Use Brightleaf Catering"),
     ("$48,200", "48200"),
     ("$48,200", "48,200.00 dollars"),
     ("$48,200", "The budget is USD 48,200."),
