@@ -1,9 +1,10 @@
 """The verifiable reward: what an episode is worth when the reference answer and its mails are known.
 
-The structure is the one published for ART-E, generalised to questions that need several mails. Two things differ. In
+The structure is the one published for ART-E, generalised to questions that need several mails. Three things differ. In
 ART-E a wrong answer earns -1 and silence 0, which teaches a weak policy to be silent before it learns to read. Here
-silence never pays more than an answer. And answers are graded by their overlap with the reference, because on real mail
-a strict verdict is nearly always the same for all rollouts of a group.
+silence never pays more than an answer. Answers are graded by their overlap with the reference, because on real mail
+a strict verdict is nearly always the same for all rollouts of a group. And a source counts only if the agent read it:
+otherwise a policy that opened the wrong hit learns to cite the next one instead of opening it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from agent.metrics import token_f1
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun
 from environment.models import Scenario
+from environment.tools import FINAL_ANSWER
 
 
 class Rubric(BaseModel):
-    """What the episode did, counted; `found`, `read` and `cited` are fractions of the gold mails."""
+    """What the episode did, counted; `found`, `read` and `cited` (read *and* cited) are fractions of the gold mails."""
 
     correct: bool
     answered: bool
@@ -40,7 +42,7 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
     gold = set(gold_ids)
     shown = {id for call in run.calls if call.name == "search_inbox_tool" for id in call.email_ids}
     read = {id for call in run.calls if call.name == "read_email_tool" for id in call.email_ids}
-    cited = set(run.answer.source_ids) if run.answer else set()
+    cited = {id for call in run.calls if call.name == FINAL_ANSWER for id in call.email_ids}
     signatures = [(call.name, str(sorted(call.arguments.items()))) for call in run.calls]
     return Rubric(
         correct=correct,
@@ -49,7 +51,7 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
         overlap=token_f1(scenario.answer, run.answer.answer if run.answer else None),
         found=len(shown & gold) / max(1, len(gold)),
         read=len(read & gold) / max(1, len(gold)),
-        cited=len(cited & set(scenario.message_ids)) / max(1, len(scenario.message_ids)),
+        cited=len(cited & read & gold) / max(1, len(gold)),
         cited_count=len(cited),
         gold_count=len(gold),
         invalid_calls=sum(call.invalid for call in run.calls),
@@ -62,9 +64,9 @@ def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) ->
     """Return the reward of one counted episode.
 
     Every answer earns up to `overlap` for the words that it shares with the reference. A correct one adds `correct`, up
-    to `all_sources` for citing the gold mails, up to `few_sources` for citing few others, and up to `few_turns` for
+    to `all_sources` for gold mails read and cited, up to `few_sources` for citing few others, and up to `few_turns` for
     brevity. Anything else adds its base (`wrong`, `no_answer`, `malformed`) and partial credit: up to `partial` each
-    for gold mails found, read and cited, and `partial` for no invalid call. Partial credit never depends on the number
+    for gold mails found, read, and both read and cited, and `partial` for no invalid call. Partial credit never depends on the number
     of turns, because that teaches an agent to pad.
     """
     graded = weights.overlap * counts.overlap

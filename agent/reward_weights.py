@@ -33,7 +33,10 @@ class RewardWeights(BaseModel):
         default=0.2, ge=0, le=10, description="weight of the token-F1 of any answer with the reference"
     )
     all_sources: float = Field(
-        default=0.3, ge=0, le=10, description="weight of the share of gold mails that a correct answer cites"
+        default=0.3,
+        ge=0,
+        le=10,
+        description="weight of the share of gold mails that a correct answer cites and the agent read",
     )
     few_sources: float = Field(
         default=0.1, ge=0, le=10, description="weight of gold mails / cited mails (at most 1) of a correct answer"
@@ -45,8 +48,8 @@ class RewardWeights(BaseModel):
         default=0.3,
         ge=0,
         le=10,
-        description="without a correct answer: weight of each of the shares of gold mails found, read and cited, and "
-        "of having made no invalid call",
+        description="without a correct answer: weight of each of the shares of gold mails found, read, and both read and "
+        "cited, and of having made no invalid call",
     )
 
     @model_validator(mode="after")

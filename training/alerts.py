@@ -51,16 +51,20 @@ EXAMPLES = 3
 """Trajectories that an alert shows."""
 
 
-def step_signals(groups: Sequence[art.TrajectoryGroup]) -> dict[str, float | None]:
-    """Return the fields of `StepRecord` that only the alerts use, and the share of rollouts with each habit."""
+def step_signals(groups: Sequence[art.TrajectoryGroup], first_rollouts: int) -> dict[str, float | None]:
+    """Return the fields of `StepRecord` that only the alerts use, and the share of rollouts with each habit.
+
+    What is compared with the step's mean reward and accuracy is, like them, about the `first_rollouts` of each group.
+    """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    rewards = [trajectory.reward for trajectory in trajectories]
+    first = [[trajectory.reward for trajectory in group.trajectories[:first_rollouts]] for group in groups]
+    rewards = [reward for group in first for reward in group]
     by_verdict: dict[bool, list[float]] = {True: [], False: []}
     for trajectory in trajectories:
         if "correct" in trajectory.metrics:
             by_verdict[bool(trajectory.metrics["correct"])].append(trajectory.reward)
     surprisals = [-logprob for trajectory in trajectories for logprob in _sampled_logprobs(trajectory)]
-    means = [statistics.fmean(t.reward for t in group.trajectories) for group in groups]
+    means = [statistics.fmean(group) for group in first]
     # Rollouts of one question are correlated, so the standard error uses the means of questions.
     units = means if len(means) > 1 else rewards
     sequences = [count for group in groups if (count := _distinct_call_sequences(group))]

@@ -60,7 +60,8 @@ class AskedQuestion(BaseModel):
 class StepRecord(BaseModel):
     """One row of the history.
 
-    Times are seconds; `reward`, `accuracy` and `turns` are means over the step's rollouts.
+    Times are seconds. `reward` and `accuracy` are means over the questions, of their first `probe_rollouts` each; `turns` is
+    the mean over all rollouts.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -82,7 +83,7 @@ class StepRecord(BaseModel):
     """Mean reward of the rollouts that were correct, and of those that were not."""
     reward_highest: float | None = None
     reward_highest_share: float | None = None
-    """Highest reward, and the share of rollouts that got it."""
+    """Highest reward, and the share of the first `probe_rollouts` of each question that got it."""
     accuracy: float | None = None
     turns: float | None = None
     questions: list[AskedQuestion] = Field(default_factory=list)

@@ -272,14 +272,19 @@ class Trainer:
         self.progress.rollouts(groups, split="train", step=step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
-        # Every question counts the same, whatever the size of its group.
-        right = [question.right / question.rollouts for question in gathered.questions if question.right is not None]
+        # Whether the rest of a group was played depends on how these ended, so only these are a fair sample.
+        first = [group.trajectories[: self.settings.first_rollouts] for group in groups]
+        right = [
+            statistics.fmean(verdicts)
+            for rollouts in first
+            if (verdicts := [bool(t.metrics["correct"]) for t in rollouts if "correct" in t.metrics])
+        ]
         row = StepRecord(
             step=step,
             phase="grpo",
             checkpoint_step=checkpoint_step,
             seconds=finished - started,
-            reward=statistics.fmean(statistics.fmean(t.reward for t in group.trajectories) for group in groups),
+            reward=statistics.fmean(statistics.fmean(t.reward for t in rollouts) for rollouts in first),
             reward_std=statistics.fmean(spread),
             accuracy=statistics.fmean(right) if right else None,
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
@@ -301,7 +306,7 @@ class Trainer:
             tokens_per_second=sampled / gathered.seconds,
             rollout_seconds=gathered.seconds,
             update_seconds=finished - update_started,
-            **step_signals(groups),
+            **step_signals(groups, self.settings.first_rollouts),
             **update,
         )
         return row.model_copy(update={"alerts": find_alerts(row, groups, before, self.settings.alert_share)})

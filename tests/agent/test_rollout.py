@@ -213,8 +213,8 @@ def test_rewards_order_episodes_by_their_achievement(
         "gave up after reading": [SEARCH_BOTH, READ, *[SEARCH_BOTH] * 4],
         "wrong after reading": [SEARCH_BOTH, READ, wrong],
         "right without sources": [SEARCH_BOTH, READ, no_sources],
+        "right without reading": [SEARCH_BOTH, ANSWER],
         "right": [SEARCH_BOTH, READ, ANSWER],
-        "right and quick": [SEARCH_BOTH, ANSWER],
     }
     rewards = {}
     for name, replies in scripts.items():
@@ -224,7 +224,7 @@ def test_rewards_order_episodes_by_their_achievement(
         assert trajectory.additional_histories == []
         assert trajectory.metrics["correct"] == name.startswith("right")
         assert trajectory.metadata["question"] == two_mail_question.question
-        unread = name in ("wrong", "right and quick")
+        unread = name in ("wrong", "right without reading")
         assert trajectory.metrics["suspect_unread_answer"] is unread
         assert trajectory.metrics["suspect_repeated_calls"] is (name == "gave up after reading")
     assert list(rewards.values()) == sorted(rewards.values()), rewards

@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
 from training.task import SUSPECT
 
-HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer")
+HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer", "unread_source")
 SHARE = 0.4
 
 

@@ -69,7 +69,7 @@ def rows_of(steps: Iterator[list[art.TrajectoryGroup]]) -> list[StepRecord]:
             reward=statistics.fmean(t.reward for t in trajectories),
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics["turns"] for t in trajectories),
-            **step_signals(groups),
+            **step_signals(groups, first_rollouts=len(groups[0].trajectories)),
         )
         row = row.model_copy(update={"alerts": find_alerts(row, groups, rows, SHARE)})
         rows.append(StepRecord.model_validate_json(row.model_dump_json()))  # as a resumed run reads it
@@ -149,6 +149,7 @@ EXPLOITS = [
     ("turn_padding", habit("turn_padding", turns=6, tokens=200)),
     ("source_spam", habit("source_spam", reward=0.2)),
     ("unread_answer", habit("unread_answer", turns=2, tokens=75)),
+    ("unread_source", habit("unread_source")),
     ("reward_jump", loophole),
     ("perfect_reward", loophole),
     ("reward_without_accuracy", paid_for_nothing),
@@ -217,16 +218,19 @@ def test_signals_of_a_step() -> None:
 
     right = Rollout(True, 1.4, tokens=100, surprisal=0.02)
     wrong = Rollout(False, -0.8, tokens=200, surprisal=0.06, habits={"source_spam"})
-    signals = step_signals([group(right, right), group(right, wrong)])
+    signals = step_signals([group(right, right), group(right, wrong)], 2)
     assert signals["reward_right"] == pytest.approx(1.4) and signals["reward_wrong"] == pytest.approx(-0.8)
     assert signals["reward_error"] == pytest.approx(statistics.stdev([1.4, 0.3]) / math.sqrt(2))
     assert signals["tokens_per_rollout"] == 125
     assert signals["entropy"] == pytest.approx(0.03)
     assert (signals[f"{SUSPECT}source_spam"], signals[f"{SUSPECT}turn_padding"]) == (0.25, 0.0)
     unjudged = art.TrajectoryGroup([art.Trajectory(messages_and_choices=[], reward=reward) for reward in (0.0, 1.0)])
-    signals = step_signals([unjudged])
+    signals = step_signals([unjudged], 2)
     assert signals["reward_right"] is signals["reward_wrong"] is signals["entropy"] is None
     assert signals["reward_error"] == pytest.approx(0.5)
+    signals = step_signals([group(right, right), group(wrong, right, right, right)], 2)
+    assert signals["reward_error"] == pytest.approx(statistics.stdev([1.4, 0.3]) / math.sqrt(2))
+    assert signals["reward_highest_share"] == 0.75
 
 
 def test_different_call_sequences_are_counted_within_groups() -> None:
@@ -234,6 +238,6 @@ def test_different_call_sequences_are_counted_within_groups() -> None:
         metadata = [{} if calls is None else {CALL_SEQUENCE: calls} for calls in sequences]
         return art.TrajectoryGroup([art.Trajectory(messages_and_choices=[], metadata=made) for made in metadata])
 
-    assert step_signals([played("a", "b", "a"), played("a", "a", "a")])["distinct_call_sequences"] == 1.5
-    assert step_signals([played("a", "b", "c"), played(None, None)])["distinct_call_sequences"] == 3.0
-    assert step_signals([played(None, None)])["distinct_call_sequences"] is None
+    assert step_signals([played("a", "b", "a"), played("a", "a", "a")], 3)["distinct_call_sequences"] == 1.5
+    assert step_signals([played("a", "b", "c"), played(None, None)], 3)["distinct_call_sequences"] == 3.0
+    assert step_signals([played(None, None)], 3)["distinct_call_sequences"] is None

@@ -120,7 +120,7 @@ def test_a_group_ends_after_its_probes_if_all_of_them_are_correct(tmp_path: Path
     for row in finished.history[1:]:
         assert {(question.rollouts, question.right) for question in row.questions} == {(2, 2), (4, 1)}
         assert [question.rollouts for question in row.questions].count(4) == row.groups_trained == 3
-        assert row.accuracy == pytest.approx((row.groups_replaced + 3 * 0.25) / len(row.questions))
+        assert row.accuracy == pytest.approx((row.groups_replaced + 3 * 0.5) / len(row.questions))
     assert all(question % 2 for trained in backend.trained for question in trained)
 
     whole, _ = run(tmp_path / "whole", replacing(0, probe_rollouts=4), Solved())
