@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from checkout import Checkout
 
-FLOOR = 0.60
-"""Below the 95% interval of the accuracy in docs/results.md, so that equal code passes with another seed or machine."""
+FLOOR = 0.78
+"""Above all warm starts in docs/results.md, and below the 95% intervals of all trained policies there, so that equal code
+passes with another seed or machine."""
 
 
 @pytest.mark.nightly

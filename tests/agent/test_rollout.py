@@ -231,6 +231,24 @@ def test_rewards_order_episodes_by_their_achievement(
     assert len(set(rewards.values())) == len(rewards), rewards
 
 
+@pytest.mark.parametrize("value", ["555-0173", "555-9999"])
+def test_citing_a_mail_pays_only_if_it_was_read(
+    value: str, scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    task = EmailSearchTask(database, [two_mail_question], ExactJudge(), AgentSettings())
+
+    def cited(*sources: int) -> float:
+        scripted.replies = [
+            SEARCH_BOTH,
+            READ,
+            ("return_final_answer_tool", {"answer": value, "source_ids": [*sources]}),
+        ]
+        return asyncio.run(task.rollout(scripted.policy, two_mail_question)).reward
+
+    assert cited(1) > cited()
+    assert cited(1, 2) == cited(1)
+
+
 def test_a_rollout_says_what_its_verdict_cost(
     scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:

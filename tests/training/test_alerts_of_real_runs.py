@@ -15,7 +15,7 @@ from training.task import SUSPECT
 
 @dataclass
 class Measured:
-    """A step of a real run. `habits` are rollouts of 24, in the order of `HABITS`."""
+    """A step of a real run. `habits` are rollouts of 24, in the order of `HABITS`; older runs did not record the last."""
 
     reward: float
     reward_error: float
@@ -24,11 +24,11 @@ class Measured:
     accuracy: float
     tokens_per_rollout: float
     entropy: float
-    habits: tuple[int, int, int, int]
+    habits: tuple[int, ...]
 
 
 # All on the CPU profile's model: one with the first default settings, one from a much weaker warm start, two with other
-# settings, two that explore with today's reward (the others are older), and one on real Enron mail.
+# settings, two that explore, one with today's default settings (the others are older), and one on real Enron mail.
 MEASURED = {
     "first default": [
         Measured(0.760, 0.247, 1.38, -1.08, 0.750, 131.7, 0.0289, (0, 0, 0, 1)),
@@ -90,6 +90,20 @@ MEASURED = {
         Measured(1.258, 0.145, 1.62, 0.38, 0.705, 143.6, 0.0211, (2, 6, 0, 0)),
         Measured(1.430, 0.079, 1.63, 0.57, 0.812, 141.8, 0.0180, (0, 2, 0, 0)),
     ],
+    "default": [
+        Measured(1.332, 0.101, 1.61, 0.16, 0.790, 141.9, 0.0156, (0, 0, 0, 0, 0)),
+        Measured(1.129, 0.169, 1.62, 0.25, 0.643, 142.8, 0.0220, (0, 0, 0, 0, 0)),
+        Measured(1.298, 0.113, 1.63, 0.32, 0.750, 143.0, 0.0211, (0, 1, 0, 1, 0)),
+        Measured(1.369, 0.104, 1.63, 0.16, 0.818, 141.5, 0.0176, (0, 0, 0, 0, 0)),
+        Measured(1.248, 0.127, 1.64, 0.42, 0.643, 149.4, 0.0133, (0, 1, 0, 1, 0)),
+        Measured(1.568, 0.036, 1.64, 0.80, 0.917, 142.9, 0.0085, (0, 0, 0, 0, 0)),
+        Measured(1.412, 0.080, 1.64, 0.47, 0.806, 139.1, 0.0115, (2, 2, 0, 0, 0)),
+        Measured(1.418, 0.088, 1.64, 0.36, 0.812, 132.4, 0.0110, (0, 0, 0, 0, 0)),
+        Measured(1.573, 0.030, 1.64, 0.83, 0.917, 138.7, 0.0065, (0, 0, 0, 0, 0)),
+        Measured(1.502, 0.054, 1.64, 0.59, 0.880, 147.7, 0.0061, (0, 0, 0, 0, 0)),
+        Measured(1.531, 0.051, 1.63, 0.72, 0.889, 133.5, 0.0067, (0, 0, 0, 0, 0)),
+        Measured(1.518, 0.058, 1.64, 0.49, 0.889, 138.8, 0.0088, (1, 1, 0, 0, 0)),
+    ],
     "enron": [
         Measured(-0.960, 0.166, 1.45, -1.07, 0.042, 160.7, 0.8483, (0, 0, 0, 2)),
         Measured(-1.058, 0.090, None, -1.06, 0.000, 147.8, 0.7836, (0, 0, 0, 1)),
@@ -107,7 +121,7 @@ def alerts_of_measured(steps: list[Measured]) -> list[Alert]:
     rows: list[StepRecord] = []
     for number, step in enumerate(steps, start=1):
         figures = {name: value for name, value in vars(step).items() if name != "habits"}
-        shares = {f"{SUSPECT}{name}": count / 24 for name, count in zip(HABITS, step.habits, strict=True)}
+        shares = {f"{SUSPECT}{name}": count / 24 for name, count in zip(HABITS, step.habits, strict=False)}
         row = StepRecord(step=number, phase="grpo", checkpoint_step=number, seconds=60.0, **figures, **shares)
         found += find_alerts(row, groups, rows, SHARE)
         rows.append(row)
@@ -123,6 +137,7 @@ def test_each_alert_would_have_been_raised_in_a_real_run_with_a_trick() -> None:
     """The first run, its last two steps replaced by what a trick would make of them."""
     tricks = {
         "source_spam": {"habits": (0, 0, 12, 0), "reward": 1.0},
+        "unread_source": {"habits": (0, 0, 0, 0, 12)},
         "reward_without_accuracy": {"reward": 1.2, "reward_wrong": 0.8, "accuracy": 0.7},
         "length_drift": {"tokens_per_rollout": 230.0, "accuracy": 0.7},
         "entropy_collapse": {"entropy": 0.004},
