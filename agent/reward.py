@@ -15,7 +15,7 @@ from agent.metrics import token_f1
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun
 from environment.models import Scenario
-from environment.tools import FINAL_ANSWER
+from environment.tools import FINAL_ANSWER, READ, SEARCH
 
 
 class Rubric(BaseModel):
@@ -40,8 +40,8 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
     """Count what one episode did. `gold_ids` are the short ids of `scenario.message_ids`; `correct` is the judge's
     verdict."""
     gold = set(gold_ids)
-    shown = {id for call in run.calls if call.name == "search_inbox_tool" for id in call.email_ids}
-    read = {id for call in run.calls if call.name == "read_email_tool" for id in call.email_ids}
+    shown = {id for call in run.calls if call.name == SEARCH for id in call.email_ids}
+    read = {id for call in run.calls if call.name == READ for id in call.email_ids}
     cited = {id for call in run.calls if call.name == FINAL_ANSWER for id in call.email_ids}
     signatures = [(call.name, str(sorted(call.arguments.items()))) for call in run.calls]
     return Rubric(
@@ -66,8 +66,8 @@ def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) ->
     Every answer earns up to `overlap` for the words that it shares with the reference. A correct one adds `correct`, up
     to `all_sources` for gold mails read and cited, up to `few_sources` for citing few others, and up to `few_turns` for
     brevity. Anything else adds its base (`wrong`, `no_answer`, `malformed`) and partial credit: up to `partial` each
-    for gold mails found, read, and both read and cited, and `partial` for no invalid call. Partial credit never depends on the number
-    of turns, because that teaches an agent to pad.
+    for gold mails found, read, and both read and cited, and `partial` for no invalid call. Partial credit never depends
+    on the number of turns, because that teaches an agent to pad.
     """
     graded = weights.overlap * counts.overlap
     if counts.correct:

@@ -83,7 +83,7 @@ class StepRecord(BaseModel):
     """Mean reward of the rollouts that were correct, and of those that were not."""
     reward_highest: float | None = None
     reward_highest_share: float | None = None
-    """Highest reward, and the share of the first `probe_rollouts` of each question that got it."""
+    """Highest reward of the first `probe_rollouts` of each question, and the share of them that got it."""
     accuracy: float | None = None
     turns: float | None = None
     questions: list[AskedQuestion] = Field(default_factory=list)
