@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from ipaddress import ip_address
 from typing import Annotated, Any, Literal, TypedDict
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -31,6 +30,7 @@ from pydantic import BaseModel, Field
 
 from environment.models import FinalAnswer
 from environment.tools import READ, MailTools, tool_schemas
+from training.loopback import is_loopback
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
@@ -84,28 +84,20 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
     of_this_loop = _clients.setdefault(asyncio.get_running_loop(), {})
     server = (policy.base_url, policy.api_key)
     if server not in of_this_loop:
+        here = is_loopback(urlsplit(policy.base_url).hostname or "")
         of_this_loop[server] = ChatOpenAI(
             model=policy.model,
             base_url=policy.base_url,
             api_key=policy.api_key,
             logprobs=True,
             max_retries=2,
-            http_async_client=DefaultAsyncHttpxClient(trust_env=not _on_this_machine(policy.base_url)),
+            http_async_client=DefaultAsyncHttpxClient(trust_env=not here),
         )
     return of_this_loop[server].bind_tools(
         tool_schemas(optional_arguments),
         tool_choice="required" if policy.must_call else None,
         **policy.request_arguments(),
     )
-
-
-def _on_this_machine(url: str) -> bool:
-    """Return whether `url` names this machine, which a proxy of the environment could not reach."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def sampled_choice(reply: AIMessage) -> Choice:

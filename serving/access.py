@@ -6,14 +6,13 @@ import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 
 from environment.mail_text import normalise_address
 from serving.settings import AccessKey, host_and_port
 
 ANONYMOUS = "anonymous"
 OWNER = "owner"
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class Origins:
 
     def __init__(self, bound_to: str, allowed_hosts: Iterable[str], *, open_to_any: bool) -> None:
         allowed = [host_and_port(host) for host in allowed_hosts]
-        own = [(name, None) for name in (*LOOPBACK, bound_to.lower())]
+        own = [(name, None) for name in (*_LOOPBACK, bound_to.lower())]
         self._known = None if open_to_any and not allowed else frozenset([*own, *allowed])
 
     def known(self, host: str) -> bool:
@@ -84,14 +83,6 @@ class Origins:
         """Return whether the headers `Origin` and `Host` name the same place."""
         scheme, _, netloc = origin.lower().partition("://")
         return scheme in ("http", "https") and netloc == host.lower()
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether only this machine can reach `address`."""
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address.lower() in LOOPBACK
 
 
 def _digest(key: str) -> bytes:

@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
-from urllib.request import ProxyHandler, build_opener
 
 from training.errors import BadInput
+from training.loopback import DIRECT
 
 PROBE_SECONDS = 2.0
 PROBE_TIMEOUT_SECONDS = 10.0
@@ -32,8 +32,6 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 
 logger = logging.getLogger(__name__)
-_DIRECT = build_opener(ProxyHandler({}))
-"""The server is on this machine: a proxy could not reach it."""
 
 
 class PolicyProcess:
@@ -139,7 +137,7 @@ class PolicyProcess:
     def _probe(self) -> bool:
         try:
             url = f"{self.base_url.removesuffix('/v1')}/health"
-            with _DIRECT.open(url, timeout=PROBE_TIMEOUT_SECONDS) as response:
+            with DIRECT.open(url, timeout=PROBE_TIMEOUT_SECONDS) as response:
                 return response.status == 200
         except (OSError, HTTPException):
             return False

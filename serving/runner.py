@@ -18,10 +18,11 @@ from zenml.models import DeploymentUpdate
 from zenml.steps.step_context import get_or_create_run_context
 
 from serving import supervision
-from serving.access import Keys, Origins, is_loopback
+from serving.access import Keys, Origins
 from serving.key_file import read_keys
 from serving.settings import LEAST_KEY_CHARS, ServingSettings
 from training.errors import BadInput
+from training.loopback import is_loopback
 
 if TYPE_CHECKING:
     from serving.recording import Record

@@ -16,15 +16,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, build_opener
 
 import psutil
 
 from training.backends import gpu_memory
 from training.health_limits import HealthLimits
-
-_DIRECT = build_opener(ProxyHandler({}))
-_HERE = ("127.0.0.1", "localhost", "0.0.0.0", "::1")
+from training.loopback import DIRECT, is_loopback
 
 
 class HealthMonitor:
@@ -94,11 +91,7 @@ class HealthMonitor:
         if (gpu := gpu_memory()) and gpu.used >= limits.gpu_share * gpu.total:
             yield "gpu", f"{_gb(gpu.used)} of the GPU's {_gb(gpu.total)} are in use: the next update may not fit"
         url = self._server()
-        if (
-            url
-            and urlsplit(url).hostname in _HERE
-            and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", limits.server_seconds)
-        ):
+        if url and _here(url) and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", limits.server_seconds):
             yield "server", f"the policy's server at {url} does not answer within {limits.server_seconds:g} s"
 
 
@@ -176,9 +169,14 @@ def _stale(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
                         )
 
 
+def _here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    return is_loopback(host) or host == "0.0.0.0"
+
+
 def _answers(url: str, seconds: float) -> bool:
     try:
-        with _DIRECT.open(url, timeout=seconds) as response:
+        with DIRECT.open(url, timeout=seconds) as response:
             return bool(response.status == 200)
     except (OSError, HTTPException):
         return False

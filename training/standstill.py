@@ -13,11 +13,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http.client import HTTPException
-from urllib.request import ProxyHandler, build_opener
 from weakref import WeakKeyDictionary
 
+from training.loopback import DIRECT
+
 _ANSWER_SECONDS = 30.0
-_DIRECT = build_opener(ProxyHandler({}))
 
 
 class PolicyServerProgress:
@@ -84,7 +84,7 @@ def progress_of(base_url: str) -> PolicyServerProgress:
 def _work_done(url: str) -> str | None:
     """Return a server's counters of tokens and busy seconds, from JSON (torch backend) or Prometheus text (vLLM)."""
     try:
-        with _DIRECT.open(url, timeout=_ANSWER_SECONDS) as response:
+        with DIRECT.open(url, timeout=_ANSWER_SECONDS) as response:
             text = response.read().decode(errors="replace")
     except (OSError, HTTPException):
         return None

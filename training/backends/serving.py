@@ -13,19 +13,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
 
 from training.backends import vllm_lora_rank
 from training.backends.torch import PolicyServer, TorchSettings
 from training.checkpoint import ADAPTER_CONFIG
 from training.errors import BadInput
+from training.loopback import DIRECT
 
 BASE = "base"
 _START_SECONDS = 1200.0
 """Seconds for vLLM to start (ART's limit): it reads the weights and captures CUDA graphs."""
 _STOP_SECONDS = 30.0
-_DIRECT = build_opener(ProxyHandler({}))
-"""The server is on this machine: a proxy could not reach it."""
 _OF_THE_MODEL = ("base_weights", "kv_cache_tokens")
 """Settings of the torch backend that a policy is served with as it was trained; the others are for one machine."""
 
@@ -141,7 +139,7 @@ class VllmServer:
             if (code := self._process.poll()) is not None:
                 raise BadInput(f"vLLM did not start (exit code {code}): {self._last_line()}; its log is {self._log}")
             try:
-                with _DIRECT.open(url, timeout=5) as response:
+                with DIRECT.open(url, timeout=5) as response:
                     if response.status == 200:
                         return
             except (URLError, OSError):
