@@ -9,8 +9,8 @@ import pytest
 from checkout import Checkout
 
 FLOOR = 0.78
-"""Above all warm starts in docs/results.md, and below the 95% intervals of all trained policies there, so that equal code
-passes with another seed or machine."""
+"""Above the warm starts of the default profile (docs/results.md, three seeds), and below the 95% intervals of its trained
+policies, so that equal code passes with another seed or machine."""
 
 
 @pytest.mark.nightly
