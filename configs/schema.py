@@ -17,6 +17,8 @@ from agent.settings import AgentSettings, DemonstrationSettings
 from cluster.settings import StackSettings
 from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
+from training.errors import BadInput
+from training.llm_client import price_of_tokens
 from training.settings import TrainerSettings
 from training.user_functions import load_function
 
@@ -122,6 +124,15 @@ class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, Judg
     def _stop_cost_has_effect(self) -> Self:
         _require_paid_judge(self, self.judge)
         return self
+
+    def require_judge(self) -> None:
+        """Raise `BadInput` when the judge cannot be asked, or when `stop_cost` has nothing to count."""
+        super().require_judge()
+        paid = self.asks_judge or price_of_tokens(self.judge_model, 1000, 1000) is not None
+        if self.stop_cost is not None and not paid:
+            raise BadInput(
+                f"stop_cost={self.stop_cost:g} could never take effect: LiteLLM knows no price of {self.judge_model}"
+            )
 
     @model_validator(mode="after")
     def _spread_is_possible(self) -> Self:

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from local_server import running
 
-Reply = str | int | dict[str, Any]
-"""What the model writes, the whole message (with tool calls), or the HTTP status with which it refuses."""
+Reply = str | int | tuple[int, str] | dict[str, Any]
+"""What the model writes, the whole message (with tool calls), or the HTTP status with which it refuses, also with its reason."""
 
 
 class LoopbackModel(ThreadingHTTPServer):
@@ -49,12 +49,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.requests.append(request)
         self.server.keys.append(self.headers["Authorization"])
         reply = self.server.answer(request)
-        status = reply if isinstance(reply, int) else 200
+        refused = (reply, f"status {reply}") if isinstance(reply, int) else reply
+        status, reason = refused if isinstance(refused, tuple) else (200, "")
         message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
         choice = {"index": 0, "finish_reason": "tool_calls" if "tool_calls" in message else "stop", "message": message}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
         body: dict[str, Any] = {"id": "x", "object": "chat.completion", "created": 0, "model": request["model"]}
-        body |= {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": f"status {status}"}}
+        body |= {"choices": [choice], "usage": usage} if status == 200 else {"error": {"message": reason}}
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.end_headers()

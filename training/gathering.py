@@ -327,12 +327,13 @@ def tell_failures(
 ) -> None:
     """Warn of failed rollouts.
 
-    With `ends_run`, the reason why there were too many, raise BadInput, or the first failure itself if it is a bug.
+    With `ends_run`, the reason why there were too many, raise BadInput, or the first failure itself if it is a bug. A
+    failure that is BadInput is raised always: other rollouts would fail as it did.
     """
     if not failures:
         return
     for failure in failures:
-        if not isinstance(failure, Exception):
+        if not isinstance(failure, Exception) or isinstance(failure, BadInput):
             raise failure
     kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
     first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]

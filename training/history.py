@@ -146,7 +146,7 @@ def read_history(path: Path) -> list[StepRecord]:
     """
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = path.read_bytes().split(b"\n")  # a torn line may end within a character
     rows: list[StepRecord] = []
     for number, line in enumerate(lines[:-1], start=1):
         try:
@@ -224,10 +224,10 @@ def _rewrite(path: Path, lines: Iterable[str]) -> None:
 
 def _rows_up_to(path: Path, checkpoint_step: int) -> list[str]:
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
         try:
             if json.loads(line).get("step", 0) <= checkpoint_step:
-                kept.append(line)
-        except json.JSONDecodeError:
+                kept.append(line.decode())
+        except (json.JSONDecodeError, UnicodeDecodeError):
             continue  # a torn line of a killed run
     return kept

@@ -115,9 +115,18 @@ async def repeated(ask: Callable[[], Awaitable[Result]], *, attempts: int, backo
 
 
 def refusal(error: BaseException, setting: str) -> str | None:
-    """Return why repeating the request is useless, None if it may help. `setting` names the model."""
+    """Return why the model refuses every request like this one, None if another may succeed. `setting` names the model."""
+    if refuses_content(error):
+        return None
     reason = _REFUSALS.get(getattr(error, "status_code", 0))
     return reason and reason.format(setting=setting, api_base=api_base_of(setting))
+
+
+def refuses_content(error: BaseException) -> bool:
+    """Return whether this request is too long for the model or filtered, which says nothing about others."""
+    from litellm.exceptions import ContentPolicyViolationError, ContextWindowExceededError
+
+    return isinstance(error, ContentPolicyViolationError | ContextWindowExceededError)
 
 
 def error_text(error: BaseException) -> str:
@@ -134,7 +143,9 @@ def _may_pass(error: BaseException) -> bool:
 
     if isinstance(error, BadInput):
         return False
-    return isinstance(error, OpenAIError | TimeoutError | ValueError) and refusal(error, "") is None
+    return (
+        isinstance(error, OpenAIError | TimeoutError | ValueError) and getattr(error, "status_code", 0) not in _REFUSALS
+    )
 
 
 def price_of(reply: Any) -> float | None:

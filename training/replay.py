@@ -21,8 +21,6 @@ from openai.types.chat.chat_completion import Choice
 from training.files import write_text
 
 REPLAY = "replay"
-_SPARE = 1
-"""Additional older steps to keep, because a damaged checkpoint sets a run back by one step."""
 
 
 class ReplayBuffer:
@@ -37,13 +35,16 @@ class ReplayBuffer:
         files = [self._file(earlier) for earlier in range(max(1, step - self._steps), step)]
         return [_group(stored) for file in files if file.is_file() for stored in json.loads(file.read_text("utf-8"))]
 
-    def remember(self, step: int, groups: Sequence[art.TrajectoryGroup]) -> None:
-        """Write the groups of step `step`, all or nothing, and delete files that no step needs."""
+    def remember(self, step: int, groups: Sequence[art.TrajectoryGroup], resumable: int) -> None:
+        """Write the groups of step `step`, all or nothing, and delete files that no step after `resumable` needs.
+
+        `resumable` is the step after which the run continues if its newest checkpoint is damaged.
+        """
         if not self._steps:
             return
         write_text(self._file(step), json.dumps([[_stored(t) for t in group.trajectories] for group in groups]))
         for file in self._folder.glob("*.json"):
-            if int(file.stem) <= step - self._steps - _SPARE:
+            if int(file.stem) <= resumable - self._steps:
                 file.unlink()
 
     def _file(self, step: int) -> Path:

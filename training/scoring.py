@@ -106,9 +106,11 @@ class Scorer:
 
         With RULER alone it is the verifiable reward.
         """
-        if self._function is None:
+        if set(self._weights) == {"ruler"}:
             return trajectory.reward
-        rewards = {"verifiable": trajectory.reward, "custom": await _call(self._function, trajectory)}
+        rewards = {"verifiable": trajectory.reward}
+        if self._function is not None:
+            rewards["custom"] = await _call(self._function, trajectory)
         return sum(weight * rewards[source] for source, weight in self._weights.items() if source in rewards)
 
 

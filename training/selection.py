@@ -76,15 +76,14 @@ class QuestionSelection:
         count = self._settings.groups_per_step
         return StepQuestions(batch[:count], batch[count:])
 
-    def demonstrable(self) -> list[Any]:
-        """Return the scenarios that no GRPO step will ask, if there are enough of them for the demonstrations, else all.
-
-        The policy already knows demonstrated questions: all rollouts of their groups are correct, so they teach nothing.
-        """
+    def unasked(self) -> list[Any]:
+        """Return the scenarios that no GRPO step will ask."""
         asked = {question.index for batch in self._batches for question in batch}
-        rest = [question.scenario for question in self._order if question.index not in asked]
-        enough = len(rest) >= self._settings.warm_start_demonstrations
-        return rest if enough else [question.scenario for question in self._order]
+        return [question.scenario for question in self._order if question.index not in asked]
+
+    def scenarios(self) -> list[Any]:
+        """Return all scenarios, in the order in which they are demonstrated."""
+        return [question.scenario for question in self._order]
 
 
 def _spread_kinds(questions: Sequence[TrainQuestion], rng: random.Random) -> list[TrainQuestion]:

@@ -189,8 +189,7 @@ class Trainer:
         if not rows and self.start is not None:
             await finish(StepRecord(step=0, phase=CONTINUED, checkpoint_step=0, seconds=0.0))
         elif not rows and self.settings.demonstrations:
-            questions = selection.demonstrable()
-            await finish(await warm_start(self.task, questions, self.model, self.backend, self.settings, **reporting))
+            await finish(await warm_start(self.task, selection, self.model, self.backend, self.settings, **reporting))
         elif not rows and (self.settings.stop_margin is not None or self._wins is not None):
             await finish(StepRecord(step=0, phase=UNTOUCHED, checkpoint_step=0, seconds=0.0))
         step = begun = rows[-1].step if rows else 0
@@ -263,9 +262,10 @@ class Trainer:
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
             require_finite(update, f"step {step}", "learning_rate")
-        self._replay.remember(step, trainable)
-        self.progress.advance()
         checkpoint_step = await self.model.get_step()
+        older = (row.step for row in before if row.checkpoint_step < checkpoint_step)
+        self._replay.remember(step, trainable, resumable=max(older, default=0))
+        self.progress.advance()
         gatherer.sample_from(checkpoint_step, self._policy())
         if kept := sampled_for_log(groups, self.settings.log_sample_rate, seed=f"{self.settings.seed}-{step}"):
             await self.model.log(kept, split="train", step=checkpoint_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import art
@@ -13,6 +13,7 @@ import art
 from training.errors import BadInput
 from training.history import StepRecord
 from training.progress import Progress
+from training.selection import QuestionSelection
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import Task
@@ -21,7 +22,7 @@ from training.updates import require_finite, warm_start_learning_rates
 
 async def warm_start(
     task: Task,
-    scenarios: Sequence[Any],
+    selection: QuestionSelection,
     model: art.TrainableModel,
     backend: Any,
     settings: TrainerSettings,
@@ -30,13 +31,20 @@ async def warm_start(
     progress: Progress,
     warn: Callable[[str], None],
 ) -> StepRecord:
-    """Fine-tune `model` on demonstrations for `scenarios` and return the row of step 0.
+    """Fine-tune `model` on demonstrations and return the row of step 0.
+
+    The policy knows demonstrated questions: all rollouts of their groups are correct, so they teach nothing. If the questions
+    that no GRPO step will ask yield enough demonstrations, only these are demonstrated.
 
     Raises:
         BadInput: there are no demonstrations, none fits into `max_context`, or a batch leaves weights that are not finite.
     """
     started = time.monotonic()
-    demonstrations = task.demonstrations(scenarios, settings.demonstrations)
+    scenarios, count = selection.unasked(), settings.demonstrations
+    demonstrations = task.demonstrations(scenarios, count) if len(scenarios) >= count else []
+    if len(demonstrations) < count:
+        scenarios = selection.scenarios()
+        demonstrations = task.demonstrations(scenarios, count)
     if not demonstrations:
         raise BadInput("no demonstration could be made from the train scenarios: set demonstrations=0")
     if len(demonstrations) < settings.demonstrations:

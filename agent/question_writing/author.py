@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from agent import prompts
 from agent.question_writing.settings import QuestionSettings
 from training.errors import BadInput
-from training.llm_client import error_text, json_object, key_for, refusal, repeated
+from training.llm_client import error_text, json_object, key_for, refusal, refuses_content, repeated
 from training.llm_client import require_model as require_llm
 
 _MAX_PROBLEM_CHARS = 200
@@ -130,6 +130,8 @@ class QuestionAuthor:
         except (OpenAIError, ValueError) as error:
             if refused := refusal(error, "question_model"):
                 raise BadInput(f"{self._who} {refused} ({error_text(error)})") from error
+            if refuses_content(error):
+                unusable = error_text(error)
             if not unusable:
                 raise BadInput(
                     f"{self._who} gave no reply in {attempts} attempts ({error_text(error)}); "

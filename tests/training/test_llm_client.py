@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import httpx
 import pytest
+from litellm.exceptions import BadRequestError, ContentPolicyViolationError, ContextWindowExceededError
 from openai import APIStatusError
 
 from training.errors import BadInput
@@ -63,6 +64,15 @@ def test_a_refusal_is_raised_at_once(waits: list[float], status: int) -> None:
     refused = status_error(status)
     assert ask([refused, "fine"], attempts=5) == (refused, 1)
     assert waits == [] and refusal(refused, "ruler_model") and error_text(refused) == f"APIStatusError: status {status}"
+
+
+@pytest.mark.parametrize("kind", [ContextWindowExceededError, ContentPolicyViolationError])
+def test_a_request_that_is_too_long_or_filtered_is_not_repeated_and_says_nothing_about_others(
+    waits: list[float], kind: type[BadRequestError]
+) -> None:
+    refused = kind("too long", model="own", llm_provider="openai")
+    assert ask([refused, "fine"], attempts=5) == (refused, 1)
+    assert refusal(refused, "ruler_model") is None
 
 
 def test_bad_input_and_mistakes_in_the_program_are_raised_at_once(waits: list[float]) -> None:

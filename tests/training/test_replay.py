@@ -69,6 +69,25 @@ def test_a_resumed_run_replays_the_same_groups_as_an_uninterrupted_one(tmp_path:
         assert again.trained == whole.trained[done:]
 
 
+class Settled(Labelled):
+    """From the checkpoint of step 2 on, no question has spread, so all later steps share that checkpoint."""
+
+    async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+        trajectory = await super().rollout(policy, scenario)
+        if policy.model == "toy@3":
+            trajectory.reward = float(scenario)
+        return trajectory
+
+
+def test_a_run_set_back_over_steps_without_an_update_replays_the_same_groups(tmp_path: Path) -> None:
+    rules = settings(max_steps=6, replay_steps=1)
+    run, whole = run_with(Keeping, tmp_path, rules, Settled())
+    assert [row.checkpoint_step for row in run.history] == [1, 2, 3, 3, 3, 3, 3]
+    (CountingModel(tmp_path).checkpoints / "0003").rmdir()
+    _, again = run_with(Keeping, tmp_path, rules, Settled())
+    assert again.trained == whole.trained[1:]
+
+
 def sampled_group(rewards: list[float], *, named: bool = True) -> art.TrajectoryGroup:
     """Rollouts of one reply of five tokens each, with ids of their own."""
 
@@ -120,7 +139,7 @@ def new_model(base: Path) -> art.TrainableModel:
 def test_replayed_groups_are_packed_as_they_were_sampled(base: Path, tmp_path: Path) -> None:
     groups = [sampled_group([0.0, 1.0, 0.5]), sampled_group([1.0, 0.0])]
     buffer = ReplayBuffer(tmp_path, 1)
-    buffer.remember(3, groups)
+    buffer.remember(3, groups, resumable=2)
     before, after = packed(base, groups), packed(base, ReplayBuffer(tmp_path, 1).recall(4))
     for name in ("tokens", "assistant_mask", "logprobs", "advantages", "weights"):
         assert torch.equal(before[name].nan_to_num(9.0), after[name].nan_to_num(9.0)), name

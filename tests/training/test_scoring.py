@@ -153,6 +153,16 @@ def test_a_refusal_is_not_asked_again(model: JudgeModel, tmp_path: Path, status:
     assert len(model.requests) == 1
 
 
+TOO_LONG = "This model's maximum context length is 8192 tokens."
+
+
+def test_a_group_that_is_too_long_for_the_judge_is_left_out(model: JudgeModel, tmp_path: Path) -> None:
+    model.reply = lambda ids, asked: (400, TOO_LONG) if "a long story" in asked else by_id(ids)
+    long, short = score(settings(model), tmp_path, group(2, question="a long story"), group(2))
+    assert long[0] is None and long[1].requests == 1 and "ContextWindowExceeded" in long[1].problem
+    assert rewards(short[0]) == [0.0, 1.0]
+
+
 def test_the_same_group_is_asked_about_once(model: JudgeModel, tmp_path: Path) -> None:
     [(first, _)] = score(settings(model), tmp_path, group())
     [(again, use)] = score(settings(model), tmp_path, group())

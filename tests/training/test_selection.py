@@ -118,6 +118,18 @@ def test_epochs_are_passes_over_all_questions(groups: int, steps: int, tmp_path:
     assert len(times) == 40 and min(times.values()) == 2
 
 
+def test_questions_of_the_steps_are_demonstrated_if_the_others_yield_too_few_demonstrations(tmp_path: Path) -> None:
+    class Halved(ToyTask):
+        """Only even questions can be demonstrated."""
+
+        def demonstrations(self, scenarios: list[int], limit: int) -> list[art.Trajectory]:
+            return super().demonstrations([number for number in scenarios if number % 2 == 0], limit)
+
+    recorded, task = RecordedProgress(), Halved()
+    train(tmp_path, settings(max_steps=5, demonstrations=20), task, recorded)
+    assert len(task.demonstrated) == 20 and recorded.warnings == []
+
+
 def test_too_few_demonstrations_are_told(tmp_path: Path) -> None:
     recorded = RecordedProgress()
     run = train(tmp_path, settings(max_steps=1, demonstrations=41), ToyTask(), recorded)

@@ -79,25 +79,6 @@ def test_validation_is_greedy_on_questions_that_training_never_sees(tmp_path: Pa
     assert {scenario for _, temperature, scenario in other.asked if temperature == 0} == held_out
 
 
-def three(trajectory: art.Trajectory) -> float:
-    return 3.0
-
-
-def test_the_validation_reward_is_the_reward_of_the_run(tmp_path: Path) -> None:
-    plain = train(tmp_path / "plain", settings(validate_every=2), ToyTask())
-    blended = settings(
-        validate_every=2,
-        scoring="blend",
-        blend_weights={"verifiable": 0.5, "custom": 2.0},
-        reward_function=f"{__name__}:three",
-    )
-    run = train(tmp_path / "blended", blended, ToyTask())
-    for before, after in zip(plain.history, run.history, strict=True):
-        assert (before.validation_reward is None) == (after.validation_reward is None)
-        if before.validation_reward is not None:
-            assert after.validation_reward == pytest.approx(0.5 * before.validation_reward + 6.0)
-
-
 def test_the_best_checkpoint_outlives_later_ones_and_is_returned(tmp_path: Path) -> None:
     recorded = RecordedProgress()
     run = train(tmp_path, settings(validate_every=1, max_steps=8), ToyTask(), recorded)

@@ -52,6 +52,17 @@ def test_a_judge_that_refuses_the_key_or_is_not_there_is_one_clear_line(
         settings.require_judge()
 
 
+def test_a_budget_for_a_judge_without_a_price_is_refused() -> None:
+    with Door.serving() as door:
+        door.answer = lambda request: "ready"  # type: ignore[method-assign]
+        TrainingConfig(judge="llm", judge_api_base=door.url, stop_cost=5).require_judge()
+        unpriced = TrainingConfig(judge="llm", judge_model="openai/own", judge_api_base=door.url, stop_cost=5)
+        with pytest.raises(
+            BadInput, match="^stop_cost=5 could never take effect: LiteLLM knows no price of openai/own$"
+        ):
+            unpriced.require_judge()
+
+
 def test_a_self_hosted_judge_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert isinstance(open_judge(JudgeSettings()), ExactJudge)

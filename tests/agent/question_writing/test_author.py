@@ -94,6 +94,12 @@ def test_only_unusable_replies_are_no_reply(model: QuestionModel) -> None:
     assert reply.spent.completion_tokens == 300
 
 
+def test_a_batch_that_the_provider_filters_is_no_reply(model: QuestionModel) -> None:
+    model.reply = lambda case: (400, "invalid_request_error: content_policy_violation")
+    reply = ask(model, question_attempts=3)
+    assert reply.questions is None and "ContentPolicyViolation" in reply.problem and len(model.requests) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "requests", "words"),
     [
