@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,7 +143,8 @@ def test_a_bug_whose_tests_pass_before_the_repair(checkout: Checkout, tiny: list
 @pytest.mark.parametrize("images", [MODULE], indirect=True, ids=["with its bug"])
 def test_a_local_folder_of_r2e_gym_is_trained_on(checkout: Checkout, tiny: list[str], bugs: str, images: str) -> None:
     # A model of random numbers repairs nothing, so the rewards of a group would not differ.
-    (checkout.folder / "own_rewards.py").write_text(
+    rewards = checkout.folder / "own_rewards.py"
+    rewards.write_text(
         "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
     )
     words = [*CODING, *tiny, *settings(bugs=bugs, sandbox_url=images, coding_reward="own_rewards:varied")]
@@ -155,5 +158,9 @@ def test_a_local_folder_of_r2e_gym_is_trained_on(checkout: Checkout, tiny: list[
     assert done.returncode == 0, done.stdout + done.stderr
     [first] = checkout.history()
     assert (first["step"], first["rollout_errors"], first["groups_trained"]) == (1, 0, 1)
+    [begun] = (checkout.folder / "outputs" / "runs").rglob("experiment.json")
+    assert json.loads(begun.read_text())["sources"] == {
+        "coding_reward": hashlib.sha256(rewards.read_bytes()).hexdigest()
+    }
     assert len((checkout.folder / "outputs" / "checked_bugs.txt").read_text().split()) == 3
     assert os.listdir(checkout.folder / "outputs" / "reports")

@@ -15,7 +15,7 @@ from training.rollout_samples import JUDGED
 from training.ruler import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import UNLABELLED, VERDICT_COST
-from training.user_functions import load_function
+from training.user_functions import load_function, source_digest
 
 if TYPE_CHECKING:  # importing art takes seven seconds, too long for a check of the settings
     import art
@@ -50,11 +50,11 @@ def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
 
 def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
     """Return the sha256 of the files behind settings that rewards depend on: the rubric and the module of the reward function."""
-    contents = {"ruler_rubric": read_rubric(settings)}
+    rubric = read_rubric(settings)
+    sources = {"ruler_rubric": hashlib.sha256(rubric.encode()).hexdigest()} if rubric else {}
     if settings.reward_function:
-        function = load_reward_function(settings)
-        contents["reward_function"] = inspect.getsource(inspect.getmodule(function) or function)
-    return {setting: hashlib.sha256(content.encode()).hexdigest() for setting, content in contents.items() if content}
+        sources["reward_function"] = source_digest(load_reward_function(settings))
+    return sources
 
 
 def load_reward_function(settings: TrainerSettings) -> RewardFunction:

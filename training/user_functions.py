@@ -1,7 +1,8 @@
-"""Import functions of the user that a setting names."""
+"""Functions of the user that a setting names: import them, and identify their code."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -22,3 +23,8 @@ def load_function(setting: str, path: str) -> Callable[..., Any]:
     if not inspect.isfunction(function):
         raise BadInput(f"{setting}={path}: {module} has no function {name}")
     return function
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """Return the sha256 of the function's module, because what it calls there counts too."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(function) or function).encode()).hexdigest()
