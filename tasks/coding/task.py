@@ -27,6 +27,7 @@ from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
 from training.task import CALL_SEQUENCE, Policy
+from training.user_functions import reward_by
 
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
     import art
@@ -111,18 +112,16 @@ class CodingTask:
         import art
 
         run = await self.run(policy, scenario)
-        reward = self._reward(
-            Result(
-                passed=sum(run.passed),
-                checks=len(run.passed),
-                steps=run.steps,
-                finished=run.outcome == "finished",
-                step_cost=self.settings.step_cost,
-            )
+        result = Result(
+            passed=sum(run.passed),
+            checks=len(run.passed),
+            steps=run.steps,
+            finished=run.outcome == "finished",
+            step_cost=self.settings.step_cost,
         )
         return art.Trajectory(
             messages_and_choices=run.record,
-            reward=reward,
+            reward=await reward_by("coding_reward", self._reward, result),
             metrics={
                 "correct": run.correct,
                 "passed_share": sum(run.passed) / len(run.passed),

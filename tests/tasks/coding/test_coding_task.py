@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from docker_daemon import require_bubblewrap
@@ -21,6 +22,7 @@ from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask, _openai_client
 from training.errors import BadInput
+from training.task import Policy
 
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
 
@@ -170,6 +172,49 @@ def test_rewards() -> None:
     assert all_tests(full) == partial_tests(full) == pytest.approx(0.8)
     with pytest.raises(BadInput, match="coding_reward=nowhere"):
         reward_function("nowhere")
+
+
+OWN_REWARDS = """
+def steps(result):
+    return result.steps
+
+async def later(result):
+    return 0.5
+
+def mistaken(result):
+    return {}["x"]
+
+def nothing(result):
+    pass
+
+def nan(result):
+    return float("nan")
+"""
+
+
+def test_an_own_reward_that_cannot_be_used_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_coding_functions.py").write_text(OWN_REWARDS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def three_steps(self: CodingTask, policy: Policy, scenario: CodingScenario) -> CodingRun:
+        patch = {"changed": {}, "deleted": []}
+        counts = {"steps": 3, "shortened": 0, "sampled_tokens": 0, "context_tokens": 0, "seconds": 0}
+        return CodingRun(outcome="finished", cells=[], patch=patch, passed=[False], **counts)
+
+    def reward(name: str) -> float:
+        own = CodingSettings(coding_reward=f"own_coding_functions:{name}")
+        task = CodingTask(SCENARIOS, own, "http://127.0.0.1:9", max_tokens=64)
+        return asyncio.run(task.rollout(Policy(base_url="http://127.0.0.1:9", model="m"), SCENARIOS[0])).reward
+
+    monkeypatch.setattr(CodingTask, "run", three_steps)
+    assert (reward("steps"), reward("later")) == (3.0, 0.5)
+    for name, problem in (
+        ("mistaken", r"mistaken raised KeyError: 'x' \(.*own_coding_functions\.py, line 9\)"),
+        ("nothing", "nothing returned None, which is not a finite number"),
+        ("nan", "nan returned nan, which is not a finite number"),
+    ):
+        with pytest.raises(BadInput, match=f"^coding_reward: {problem}$"):
+            reward(name)
 
 
 def test_a_context_smaller_than_the_prompt_is_refused() -> None:
