@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import openai
@@ -26,6 +27,7 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
+from training.loopback import is_loopback
 from training.task import CALL_SEQUENCE, Policy
 from training.user_functions import reward_by
 
@@ -177,8 +179,13 @@ def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
 def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
     of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
     if policy.base_url not in of_this_loop:
+        here = is_loopback(urlsplit(policy.base_url).hostname or "")
         of_this_loop[policy.base_url] = openai.AsyncOpenAI(
-            base_url=policy.base_url, api_key=policy.api_key, max_retries=2, timeout=None
+            base_url=policy.base_url,
+            api_key=policy.api_key,
+            max_retries=2,
+            timeout=None,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=not here),
         )
     return of_this_loop[policy.base_url]
 

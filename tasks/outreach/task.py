@@ -7,6 +7,7 @@ import random
 import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import art
 import openai
@@ -21,6 +22,7 @@ from tasks.outreach.prompts import load
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
+from training.loopback import is_loopback
 from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
 
@@ -136,8 +138,13 @@ class OutreachTask:
         options_of: str | None = None
         outcome = "max_turns"
         progress = progress_of(policy.base_url)
+        here = is_loopback(urlsplit(policy.base_url).hostname or "")
         async with openai.AsyncOpenAI(
-            base_url=policy.base_url, api_key=policy.api_key, max_retries=2, timeout=None
+            base_url=policy.base_url,
+            api_key=policy.api_key,
+            max_retries=2,
+            timeout=None,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=not here),
         ) as client:
             while counts["turns"] < self.settings.max_turns and email is None:
                 async with progress.required(self.settings.reply_timeout):

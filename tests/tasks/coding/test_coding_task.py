@@ -125,6 +125,20 @@ def test_rollouts_are_sampled_as_the_settings_say(slow_policy: ScriptedPolicy) -
     assert (sent["temperature"], sent["top_p"], sent["min_p"]) == (1.5, 0.9, 0.1)
 
 
+def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(
+    dead_proxy: None, slow_policy: ScriptedPolicy
+) -> None:
+    slow_policy.replies, slow_policy.seconds_per_reply = ["1"], 0
+    elsewhere = Policy(base_url="http://policy.example.com/v1", model="m")
+
+    async def one_reply() -> str:
+        assert _openai_client(elsewhere)._client.trust_env
+        actor = PolicyActor(slow_policy.policy, _openai_client(slow_policy.policy), 60)
+        return (await actor.reply([{"role": "user", "content": "?"}])).text
+
+    assert asyncio.run(one_reply()) == "1"
+
+
 def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str, slow_policy: ScriptedPolicy) -> None:
     task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64, rollout_timeout=0.1)
 

@@ -125,6 +125,10 @@ def test_rollouts_are_sampled_as_the_settings_say(model: OutreachModel) -> None:
     assert {(sent["temperature"], sent["top_p"], sent["min_p"]) for sent in model.requests} == {(1.5, 0.9, 0.1)}
 
 
+def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(dead_proxy: None, model: OutreachModel) -> None:
+    assert asyncio.run(open_task().rollout(model.policy, SCENARIOS[0])).metadata["outcome"] == "finished"
+
+
 @pytest.mark.parametrize(
     ("reply", "outcome"),
     [
