@@ -76,7 +76,15 @@ def train_coding_agent(
         )
         # The tests of a repository take minutes, those of a built-in bug milliseconds.
         passed = OUTPUTS / "checked_bugs.txt" if images else None
-        run_cancellable(require_checked(scenarios, sandbox_url, concurrent=settings.max_concurrent, passed=passed))
+        run_cancellable(
+            require_checked(
+                scenarios,
+                sandbox_url,
+                patience=coding.sandbox_patience,
+                concurrent=settings.max_concurrent,
+                passed=passed,
+            )
+        )
         say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")
         with TrainingConsole(settings.max_steps) as console:
             experiment = experiment.resuming(run_folder)

@@ -82,6 +82,13 @@ def test_every_bug_fails_before_and_passes_after_its_reference_patch(url: str) -
         asyncio.run(require_checked([SCENARIOS[1], repaired], url))
 
 
+def test_a_sandbox_that_fails_during_the_check_is_one_line() -> None:
+    with pytest.raises(
+        BadInput, match=r"^the check of the bugs .*127\.0\.0\.1:9: ConnectError.* raise sandbox_patience"
+    ):
+        asyncio.run(require_checked(SCENARIOS, "http://127.0.0.1:9", patience=0.1))
+
+
 def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
     done = episode(url, SCENARIOS[0].oracle_cells())
     assert done.correct and done.outcome == "finished" and done.steps == 2
