@@ -115,6 +115,14 @@ def test_too_many_steps_and_a_full_context_end_an_episode(url: str) -> None:
     assert episode(url, ["'é' * 30000", "1"], max_context_tokens=200).outcome == "context"
 
 
+def test_an_episode_that_a_full_context_ends_is_recorded_as_it_was_sampled(url: str) -> None:
+    cells = ["print('x' * 150)", f"1  # {'long ' * 400}", "print('y' * 150)"]
+    run = episode(url, cells, max_repl_steps=6, max_context_tokens=900)
+    recorded = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
+    assert run.outcome == "context" and run.steps == 3 and run.shortened == 0
+    assert recorded == ["x" * 150, "1"]
+
+
 def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
     with pytest.raises(SandboxUnavailable):
         episode("http://127.0.0.1:9", ["1"])
