@@ -177,7 +177,7 @@ class OutreachTask:
                     observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
                     record.append(observation)
                     sent += [choice.message.model_dump(exclude_none=True), observation]
-        check = check_email(email, scenario.prospect, tools.read, self._names(scenario), self.rubric) if email else None
+        check = check_email(email, scenario.prospect, tools.read, tools.names, self.rubric) if email else None
         back = self.feedback.send(scenario, check, self.settings.sends_per_email, message_id)
         signatures = [json.dumps(call, sort_keys=True) for call in calls]
         return art.Trajectory(
@@ -216,9 +216,6 @@ class OutreachTask:
                 CALL_SEQUENCE: json.dumps(signatures),
             },
         )
-
-    def _names(self, scenario: Scenario) -> list[str]:
-        return [scenario.goal, *(self.graph.node(seed).name for seed in scenario.seeds)]
 
 
 def describe(scenario: Scenario) -> str:

@@ -163,6 +163,18 @@ def test_the_tools_never_raise_and_say_what_a_draft_lacks() -> None:
     assert "greet" in drafted and "state and cite a fact" in drafted and "end with a question" in drafted
 
 
+def test_a_draft_may_repeat_the_goal_as_the_final_email_may() -> None:
+    scenario = SCENARIOS[0].model_copy(update={"goal": "a call of 15 minutes"})
+    tools = OutreachTools(GRAPH, NodeScores.fresh(GRAPH, 1.0), scenario, 6, "seed")
+    fact = GRAPH.facts[0]
+    tools.call(CONTEXT, {"node_id": fact.id})
+    body = f"Hi {scenario.prospect.first_name}, {fact.text} [{fact.id}] Would a call of 15 minutes help?"
+    draft = {"subject": fact.name, "body": body, "citations": [fact.id]}
+    assert tools.call(PROPOSE, draft).text == "Nothing is missing. Finalize it."
+    invented = tools.call(PROPOSE, {**draft, "body": body.replace("15", "17")}).text
+    assert invented == "a number is in no fact"
+
+
 def test_demonstrations_show_the_format_with_facts_at_random() -> None:
     shown = open_task().demonstrations(SCENARIOS[:12], 60)
     last = [json.loads(t.messages_and_choices[-1]["content"].split("\n")[1])["arguments"] for t in shown]
