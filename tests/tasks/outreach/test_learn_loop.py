@@ -148,6 +148,13 @@ def test_a_rollout_without_an_email_gets_no_reply(model: OutreachModel, reply: d
     )
 
 
+def test_two_repeated_calls_are_suspicious_and_one_is_not(model: OutreachModel) -> None:
+    model.answer = lambda request: called("get_connected_nodes", {"node_id": "p1"})  # type: ignore[method-assign]
+    for turns, suspicious in ((2, False), (3, True)):
+        rollout = asyncio.run(open_task(max_turns=turns).rollout(model.policy, SCENARIOS[0]))
+        assert (rollout.metrics["turns"], rollout.metrics["suspect_repeated_calls"]) == (turns, suspicious)
+
+
 def test_the_tools_never_raise_and_say_what_a_draft_lacks() -> None:
     tools = OutreachTools(GRAPH, NodeScores.fresh(GRAPH, 1.0), SCENARIOS[0], 6, "seed")
     for name, arguments in (
