@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypedDict
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -30,7 +29,7 @@ from pydantic import BaseModel, Field
 
 from environment.models import FinalAnswer
 from environment.tools import READ, MailTools, tool_schemas
-from training.loopback import is_loopback
+from training.loopback import is_here
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
@@ -84,14 +83,13 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
     of_this_loop = _clients.setdefault(asyncio.get_running_loop(), {})
     server = (policy.base_url, policy.api_key)
     if server not in of_this_loop:
-        here = is_loopback(urlsplit(policy.base_url).hostname or "")
         of_this_loop[server] = ChatOpenAI(
             model=policy.model,
             base_url=policy.base_url,
             api_key=policy.api_key,
             logprobs=True,
             max_retries=2,
-            http_async_client=DefaultAsyncHttpxClient(trust_env=not here),
+            http_async_client=DefaultAsyncHttpxClient(trust_env=not is_here(policy.base_url)),
         )
     return of_this_loop[server].bind_tools(
         tool_schemas(optional_arguments),

@@ -23,14 +23,14 @@ from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.model_registry import production_version
 from steps.project import MODELS, OUTPUTS, RUNS, coding_code
-from tasks.coding.rewards import reward_function
+from tasks.coding.rewards import reward_function, reward_sources
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
 from training.errors import BadInput
 from training.files import write_text
 from training.plan import earlier_pace, plan_run
 from training.preflight import RunCheck, check_run
-from training.scoring import require_scoring
+from training.scoring import require_scoring, scoring_sources
 from training.stopping import hold_out, require_stop_rules
 
 _OF_EMAIL = ("judge", "eval_samples", "baseline_model", "base_examples", "base_grammar")
@@ -166,19 +166,7 @@ def _within_epochs(training: TrainingConfig, bugs: int) -> TrainingConfig:
 
 def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, cache: bool) -> tuple[str, UUID, UUID]:
     """Return model version, checkpoint and warm start of the training. Reuses a finished one."""
-    nonce = "" if cache else datetime.now(UTC).isoformat()
-    # A run is the same on any sandbox. The number of held-out built-in bugs does not change those to train on.
-    irrelevant = {
-        "model_name",
-        "project",
-        "sandbox_url",
-        "sandbox_patience",
-        *(["coding_test_size"] if coding.bugs == BUILT_IN else []),
-    }
-    of_run = coding.model_dump(mode="json", exclude=irrelevant)
-    bugs = [bug.id for bug in load_scenarios(coding) if bug.split == "train"]
-    parts = [training.model_dump(mode="json"), of_run, bugs, coding_code(), nonce]
-    key = f"c{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"
+    key = run_key(training, coding, "" if cache else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {coding.coding_reward} reward)")
     run = run_pipeline(
         coding_training_pipeline,
@@ -193,6 +181,28 @@ def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, ca
     report = write_text(OUTPUTS / "reports" / f"training-{key}.html", outputs[TRAINING_CURVE][0].load())
     say(f"training report: {os.path.relpath(report)}")
     return key, outputs[CHECKPOINT][0].id, outputs[WARM_START][0].id
+
+
+def run_key(training: TrainingConfig, coding: CodingConfig, nonce: str = "") -> str:
+    """Return the key of a training run, equal for the same settings, bugs, rewards and code. It names the model version."""
+    # A run is the same on any sandbox. The number of held-out built-in bugs does not change those to train on.
+    irrelevant = {
+        "model_name",
+        "project",
+        "sandbox_url",
+        "sandbox_patience",
+        *(["coding_test_size"] if coding.bugs == BUILT_IN else []),
+    }
+    parts = [
+        training.model_dump(mode="json"),
+        coding.model_dump(mode="json", exclude=irrelevant),
+        [bug.id for bug in load_scenarios(coding) if bug.split == "train"],
+        scoring_sources(training),
+        reward_sources(coding.coding_reward),
+        coding_code(),
+        nonce,
+    ]
+    return f"c{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"
 
 
 def _evaluate(

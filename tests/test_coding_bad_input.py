@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -12,6 +15,7 @@ import pyarrow as pa
 import pytest
 from checkout import Checkout, settings
 from docker_daemon import require_bubblewrap
+from local_server import running
 from r2e_rows import MODULE, SCHEMA, folder_of, row
 from served import served, served_images
 
@@ -100,6 +104,44 @@ def test_a_repository_that_is_too_large(checkout: Checkout, tiny: list[str]) -> 
     refused(checkout, done, "the sandbox refuses a repository: the repository has")
 
 
+class BusySandbox(ThreadingHTTPServer):
+    """A service that is in good health, and too busy for every request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Busy)
+        self.asked = 0
+
+
+class _Busy(BaseHTTPRequestHandler):
+    server: BusySandbox
+
+    def do_GET(self) -> None:
+        self._send(200, {"capacity": 9, "in_use": 0, "waiting": 0, "isolation": "none", "images": False})
+
+    def do_POST(self) -> None:
+        self.server.asked += 1
+        self._send(503, {"detail": "busy"})
+
+    def _send(self, status: int, content: dict[str, object]) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Retry-After", "0.1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Keeps the test output quiet."""
+
+
+def test_a_sandbox_that_stays_busy_is_waited_for_as_configured(checkout: Checkout, tiny: list[str]) -> None:
+    with running(BusySandbox()) as server:
+        words = settings(sandbox_url=f"http://127.0.0.1:{server.server_port}", sandbox_patience=0.5)
+        done = checkout.run("--pipeline", "train", *CODING, *tiny, *words)
+    refused(checkout, done, "HTTP 503: busy); see what the service printed, raise sandbox_patience")
+    assert 2 <= server.asked <= 30
+
+
 def test_a_dataset_without_the_columns(checkout: Checkout, tiny: list[str], tmp_path: Path) -> None:
     partly = pa.schema([field for field in SCHEMA if field.name != "docker_image"])
     rows = [{name: value for name, value in row(1).items() if name in partly.names}]
@@ -141,7 +183,8 @@ def test_a_bug_whose_tests_pass_before_the_repair(checkout: Checkout, tiny: list
 @pytest.mark.parametrize("images", [MODULE], indirect=True, ids=["with its bug"])
 def test_a_local_folder_of_r2e_gym_is_trained_on(checkout: Checkout, tiny: list[str], bugs: str, images: str) -> None:
     # A model of random numbers repairs nothing, so the rewards of a group would not differ.
-    (checkout.folder / "own_rewards.py").write_text(
+    rewards = checkout.folder / "own_rewards.py"
+    rewards.write_text(
         "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
     )
     words = [*CODING, *tiny, *settings(bugs=bugs, sandbox_url=images, coding_reward="own_rewards:varied")]
@@ -155,5 +198,9 @@ def test_a_local_folder_of_r2e_gym_is_trained_on(checkout: Checkout, tiny: list[
     assert done.returncode == 0, done.stdout + done.stderr
     [first] = checkout.history()
     assert (first["step"], first["rollout_errors"], first["groups_trained"]) == (1, 0, 1)
+    [begun] = (checkout.folder / "outputs" / "runs").rglob("experiment.json")
+    assert json.loads(begun.read_text())["sources"] == {
+        "coding_reward": hashlib.sha256(rewards.read_bytes()).hexdigest()
+    }
     assert len((checkout.folder / "outputs" / "checked_bugs.txt").read_text().split()) == 3
     assert os.listdir(checkout.folder / "outputs" / "reports")

@@ -21,7 +21,7 @@ import psutil
 
 from training.backends import gpu_memory
 from training.health_limits import HealthLimits
-from training.loopback import DIRECT, is_loopback
+from training.loopback import DIRECT, is_here
 
 
 class HealthMonitor:
@@ -170,8 +170,7 @@ def _stale(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
 
 
 def _here(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    return is_loopback(host) or host == "0.0.0.0"
+    return is_here(url) or urlsplit(url).hostname == "0.0.0.0"
 
 
 def _answers(url: str, seconds: float) -> bool:

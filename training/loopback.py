@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 from urllib.request import ProxyHandler, build_opener
 
 DIRECT = build_opener(ProxyHandler({}))
@@ -15,3 +16,8 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def is_here(url: str) -> bool:
+    """Return whether `url` names this machine by a loopback name or address."""
+    return is_loopback(urlsplit(url).hostname or "")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
-import math
-import traceback
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +12,7 @@ from training.rollout_samples import JUDGED
 from training.ruler import JudgeUse, RulerJudge, read_rubric, require_ruler
 from training.settings import TrainerSettings
 from training.task import UNLABELLED, VERDICT_COST
-from training.user_functions import load_function
+from training.user_functions import load_function, reward_by, source_digest
 
 if TYPE_CHECKING:  # importing art takes seven seconds, too long for a check of the settings
     import art
@@ -50,11 +47,11 @@ def require_scoring(settings: TrainerSettings, *, keys: bool = True) -> None:
 
 def scoring_sources(settings: TrainerSettings) -> dict[str, str]:
     """Return the sha256 of the files behind settings that rewards depend on: the rubric and the module of the reward function."""
-    contents = {"ruler_rubric": read_rubric(settings)}
+    rubric = read_rubric(settings)
+    sources = {"ruler_rubric": hashlib.sha256(rubric.encode()).hexdigest()} if rubric else {}
     if settings.reward_function:
-        function = load_reward_function(settings)
-        contents["reward_function"] = inspect.getsource(inspect.getmodule(function) or function)
-    return {setting: hashlib.sha256(content.encode()).hexdigest() for setting, content in contents.items() if content}
+        sources["reward_function"] = source_digest(load_reward_function(settings))
+    return sources
 
 
 def load_reward_function(settings: TrainerSettings) -> RewardFunction:
@@ -87,7 +84,7 @@ class Scorer:
                 trajectory.metrics["verifiable_reward"] = trajectory.reward
         if self._function is not None:
             for trajectory in group.trajectories:
-                trajectory.metrics["custom_reward"] = await _call(self._function, trajectory)
+                trajectory.metrics["custom_reward"] = await reward_by("reward_function", self._function, trajectory)
         if self._judge is not None:
             scores, use = await self._judge.compare(group)
             if scores is None:
@@ -110,7 +107,7 @@ class Scorer:
             return trajectory.reward
         rewards = {"verifiable": trajectory.reward}
         if self._function is not None:
-            rewards["custom"] = await _call(self._function, trajectory)
+            rewards["custom"] = await reward_by("reward_function", self._function, trajectory)
         return sum(weight * rewards[source] for source, weight in self._weights.items() if source in rewards)
 
 
@@ -118,17 +115,3 @@ def with_verdicts(cost: float | None, trajectories: Iterable[art.Trajectory]) ->
     """Add the cost of the verdicts on these rollouts to `cost`; None where nothing was paid or no price is known."""
     paid = [float(t.metrics[VERDICT_COST]) for t in trajectories if VERDICT_COST in t.metrics]
     return (cost or 0.0) + sum(paid) if paid else cost
-
-
-async def _call(function: RewardFunction, trajectory: art.Trajectory) -> float:
-    try:
-        result = function(trajectory)
-        reward = await result if inspect.isawaitable(result) else result
-    except Exception as error:  # the user's function may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise BadInput(
-            f"reward_function: {function.__name__} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
-        ) from error
-    if isinstance(reward, bool | int | float) and math.isfinite(reward):
-        return float(reward)
-    raise BadInput(f"reward_function: {function.__name__} returned {reward!r}, which is not a finite number")

@@ -1,9 +1,12 @@
-"""Import functions of the user that a setting names."""
+"""Functions of the user that a setting names: import them, identify their code, and call them."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
+import math
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -22,3 +25,27 @@ def load_function(setting: str, path: str) -> Callable[..., Any]:
     if not inspect.isfunction(function):
         raise BadInput(f"{setting}={path}: {module} has no function {name}")
     return function
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """Return the sha256 of the function's module, because what it calls there counts too."""
+    return hashlib.sha256(inspect.getsource(inspect.getmodule(function) or function).encode()).hexdigest()
+
+
+async def reward_by(setting: str, function: Callable[[Any], Any], rollout: Any) -> float:
+    """Return the reward of a rollout, from a function that may be a coroutine.
+
+    Raises:
+        BadInput: it raised, or returned anything but a finite number. The message begins with `setting`.
+    """
+    try:
+        result = function(rollout)
+        reward = await result if inspect.isawaitable(result) else result
+    except Exception as error:  # the user's function may raise anything
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise BadInput(
+            f"{setting}: {function.__name__} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
+        ) from error
+    if isinstance(reward, bool | int | float) and math.isfinite(reward):
+        return float(reward)
+    raise BadInput(f"{setting}: {function.__name__} returned {reward!r}, which is not a finite number")

@@ -18,6 +18,7 @@ from steps.project import MODELS, OUTPUTS, RUNS, coding_code, git_revision
 from steps.published_model import base_model_files
 from steps.training.outputs import outputs_of
 from tasks.coding.checking import require_checked
+from tasks.coding.rewards import reward_sources
 from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
@@ -55,7 +56,7 @@ def train_coding_agent(
         git_revision=git_revision(),
         code=coding_code(),
         data={CODING_SCENARIOS: f"{coding.bugs}, seed {coding.coding_seed}"},
-        sources=scoring_sources(config),
+        sources=scoring_sources(config) | reward_sources(coding.coding_reward),
         seeds={"seed": config.seed, "coding_seed": coding.coding_seed},
         base_model=files.id,
         base_model_checksum=files.checksum,
@@ -75,7 +76,15 @@ def train_coding_agent(
         )
         # The tests of a repository take minutes, those of a built-in bug milliseconds.
         passed = OUTPUTS / "checked_bugs.txt" if images else None
-        run_cancellable(require_checked(scenarios, sandbox_url, concurrent=settings.max_concurrent, passed=passed))
+        run_cancellable(
+            require_checked(
+                scenarios,
+                sandbox_url,
+                patience=coding.sandbox_patience,
+                concurrent=settings.max_concurrent,
+                passed=passed,
+            )
+        )
         say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")
         with TrainingConsole(settings.max_steps) as console:
             experiment = experiment.resuming(run_folder)

@@ -72,7 +72,12 @@ def evaluate_outreach(
         written = {}
         for row, (model, scores) in rows.items():
             policy = Policy(
-                base_url=base_url, model=model, temperature=config.temperature, max_tokens=config.max_tokens
+                base_url=base_url,
+                model=model,
+                temperature=config.temperature,
+                top_p=config.top_p,
+                min_p=config.min_p,
+                max_tokens=config.max_tokens,
             )
             task = open_task(config, known, scenarios, scores)
             written[row] = await write_to_all(task, policy, config.test_samples, config.max_concurrent, warn)

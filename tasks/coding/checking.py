@@ -8,25 +8,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from training.errors import BadInput
 
 
 async def require_checked(
-    scenarios: Sequence[CodingScenario], sandbox_url: str, *, concurrent: int = 8, passed: Path | None = None
+    scenarios: Sequence[CodingScenario],
+    sandbox_url: str,
+    *,
+    patience: float = 60.0,
+    concurrent: int = 8,
+    passed: Path | None = None,
 ) -> None:
     """Run every scenario's tests before and after its reference patch.
 
     The file `passed` holds the digests of scenarios that have passed. They are not checked again, for example when a run
-    is resumed.
+    is resumed. A busy or restarting sandbox is waited for, up to `patience` seconds.
 
     Raises:
-        BadInput: a scenario's tests pass before the patch, or fail after it.
+        BadInput: a scenario's tests pass before the patch, or fail after it, or the sandbox fails.
     """
     slots = asyncio.Semaphore(concurrent)
     known = frozenset(passed.read_text().split()) if passed is not None and passed.exists() else frozenset()
-    async with SandboxClient(sandbox_url) as sandbox:
+    async with SandboxClient(sandbox_url, patience=patience) as sandbox:
 
         async def check(scenario: CodingScenario) -> str | None:
             digest = _digest(scenario)
@@ -45,7 +51,13 @@ async def require_checked(
                     file.write(f"{digest}\n")
             return None
 
-        problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
+        try:
+            problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
+        except SandboxUnavailable as error:
+            raise BadInput(
+                f"the check of the bugs before training: the sandbox failed ({error}); see what the service printed, raise "
+                "sandbox_patience if it is only busy, and start the same command again"
+            ) from error
     if problems:
         raise BadInput(f"scenario {'; '.join(problems)}; exclude the unusable ones (excluded_bugs)")
 

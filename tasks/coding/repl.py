@@ -227,20 +227,21 @@ async def play(
 
 def _shorten(messages: list[dict[str, Any]], record: list[Any], over: int) -> int:
     """Shorten the oldest outputs by `over` tokens, both in the prompt and in the record. Return how many were
-    shortened.
+    shortened: none if all together are too short.
 
     Later turns are sampled in the shortened context; earlier turns were sampled in the full one.
     """
     if over <= 0:
         return 0
     outputs = [number for number, message in enumerate(messages) if message["role"] == "user"][1:]
-    count = 0
+    chosen: list[int] = []
     for number in outputs:
-        text = messages[number]["content"]
-        if over <= 0:
-            break
-        if len(text) > 2 * len(SHORTENED):
-            over -= (len(text) - len(SHORTENED)) // CHARACTERS_PER_TOKEN
-            messages[number]["content"] = record[number]["content"] = SHORTENED
-            count += 1
-    return count if over <= 0 else 0
+        length = len(messages[number]["content"])
+        if over > 0 and length > 2 * len(SHORTENED):
+            over -= (length - len(SHORTENED)) // CHARACTERS_PER_TOKEN
+            chosen.append(number)
+    if over > 0:  # the episode ends, so nothing would be sampled in the shorter context
+        return 0
+    for number in chosen:
+        messages[number]["content"] = record[number]["content"] = SHORTENED
+    return len(chosen)

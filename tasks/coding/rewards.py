@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.user_functions import load_function
+from training.user_functions import load_function, source_digest
 
 
 class Result(BaseModel):
@@ -38,7 +38,14 @@ def _with_cost(reward: float, result: Result) -> float:
     return reward - result.step_cost * max(0, result.steps - 1) if repaired else reward
 
 
+_BUILT_IN = {"all_tests": all_tests, "partial_tests": partial_tests}
+
+
 def reward_function(name: str) -> Callable[[Result], float]:
-    """Return the function that a setting names. Raises BadInput if it does not exist."""
-    built_in = {"all_tests": all_tests, "partial_tests": partial_tests}
-    return built_in[name] if name in built_in else load_function("coding_reward", name)
+    """Return the function that `coding_reward` names. Raises BadInput if it does not exist."""
+    return _BUILT_IN[name] if name in _BUILT_IN else load_function("coding_reward", name)
+
+
+def reward_sources(name: str) -> dict[str, str]:
+    """Return the sha256 of the module that `coding_reward` names. The digest of our code covers the built-in functions."""
+    return {} if name in _BUILT_IN else {"coding_reward": source_digest(reward_function(name))}

@@ -48,4 +48,6 @@ class CodingSettings(BaseModel):
         default="all_tests",
         description="all_tests, partial_tests, or package.module:name of a function of tasks.coding.rewards.Result",
     )
-    step_cost: float = Field(default=0.02, ge=0, le=1, description="reward subtracted for each cell beyond the first")
+    step_cost: float = Field(
+        default=0.02, ge=0, le=1, description="subtracted from the reward of a repair for each cell beyond the first"
+    )

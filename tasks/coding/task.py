@@ -26,7 +26,9 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
+from training.loopback import is_here
 from training.task import CALL_SEQUENCE, Policy
+from training.user_functions import reward_by
 
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
     import art
@@ -111,18 +113,16 @@ class CodingTask:
         import art
 
         run = await self.run(policy, scenario)
-        reward = self._reward(
-            Result(
-                passed=sum(run.passed),
-                checks=len(run.passed),
-                steps=run.steps,
-                finished=run.outcome == "finished",
-                step_cost=self.settings.step_cost,
-            )
+        result = Result(
+            passed=sum(run.passed),
+            checks=len(run.passed),
+            steps=run.steps,
+            finished=run.outcome == "finished",
+            step_cost=self.settings.step_cost,
         )
         return art.Trajectory(
             messages_and_choices=run.record,
-            reward=reward,
+            reward=await reward_by("coding_reward", self._reward, result),
             metrics={
                 "correct": run.correct,
                 "passed_share": sum(run.passed) / len(run.passed),
@@ -179,7 +179,11 @@ def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
     of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
     if policy.base_url not in of_this_loop:
         of_this_loop[policy.base_url] = openai.AsyncOpenAI(
-            base_url=policy.base_url, api_key=policy.api_key, max_retries=2, timeout=None
+            base_url=policy.base_url,
+            api_key=policy.api_key,
+            max_retries=2,
+            timeout=None,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=not is_here(policy.base_url)),
         )
     return of_this_loop[policy.base_url]
 

@@ -21,6 +21,7 @@ from tasks.outreach.prompts import load
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
+from training.loopback import is_here
 from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
 
@@ -137,7 +138,11 @@ class OutreachTask:
         outcome = "max_turns"
         progress = progress_of(policy.base_url)
         async with openai.AsyncOpenAI(
-            base_url=policy.base_url, api_key=policy.api_key, max_retries=2, timeout=None
+            base_url=policy.base_url,
+            api_key=policy.api_key,
+            max_retries=2,
+            timeout=None,
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=not is_here(policy.base_url)),
         ) as client:
             while counts["turns"] < self.settings.max_turns and email is None:
                 async with progress.required(self.settings.reply_timeout):
@@ -170,7 +175,7 @@ class OutreachTask:
                     observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
                     record.append(observation)
                     sent += [choice.message.model_dump(exclude_none=True), observation]
-        check = check_email(email, scenario.prospect, tools.read, self._names(scenario), self.rubric) if email else None
+        check = check_email(email, scenario.prospect, tools.read, tools.names, self.rubric) if email else None
         back = self.feedback.send(scenario, check, self.settings.sends_per_email, message_id)
         signatures = [json.dumps(call, sort_keys=True) for call in calls]
         return art.Trajectory(
@@ -192,7 +197,8 @@ class OutreachTask:
                 "suspect_cites_everything": bool(check and check.cites_everything),
                 "suspect_addresses_judge": bool(check and check.addresses_judge),
                 "suspect_quotes_rubric": bool(check and check.quotes_rubric),
-                "suspect_repeated_calls": len(set(signatures)) < len(signatures),
+                # One repeat is taken for a mistake, two for a habit.
+                "suspect_repeated_calls": len(signatures) - len(set(signatures)) >= 2,
             },
             metadata={
                 "scenario_id": scenario.id,
@@ -209,9 +215,6 @@ class OutreachTask:
                 CALL_SEQUENCE: json.dumps(signatures),
             },
         )
-
-    def _names(self, scenario: Scenario) -> list[str]:
-        return [scenario.goal, *(self.graph.node(seed).name for seed in scenario.seeds)]
 
 
 def describe(scenario: Scenario) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from tasks.outreach.email import Email, check_email
+from tasks.outreach.email import Email, EmailCheck, check_email
 from tasks.outreach.graph import FACT_TYPES, KnowledgeGraph, Node
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario
@@ -40,7 +40,7 @@ class ToolResult(NamedTuple):
 
 class OutreachTools:
     """The tools of one episode. `read` holds the facts read so far, in order; `options` the facts listed last, next to the
-    node `options_of`.
+    node `options_of`. `names` are texts that an e-mail may repeat without a fact: the goal and the start nodes' names.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class OutreachTools:
         self._max_neighbours = max_neighbours
         self._seed = seed
         self._explore = explore
+        self.names = [scenario.goal, *(graph.node(seed).name for seed in scenario.seeds)]
         self.read: list[Node] = []
         self.options: tuple[str, ...] = ()
         self.options_of: str | None = None
@@ -80,7 +81,8 @@ class OutreachTools:
             return ToolResult("Give subject and body as text and citations as a list of ids.", invalid=True)
         if name == FINALIZE:
             return ToolResult("Sent.", email=email)
-        return ToolResult("; ".join(missing(email, self._scenario, self.read)) or "Nothing is missing. Finalize it.")
+        check = check_email(email, self._scenario.prospect, self.read, self.names)
+        return ToolResult("; ".join(_missing(check, self._scenario)) or "Nothing is missing. Finalize it.")
 
     def listed(self, node_id: str) -> list[Node]:
         """Return the neighbours that `get_connected_nodes` shows, best scored first."""
@@ -112,9 +114,8 @@ def _email(arguments: dict[str, Any]) -> Email | None:
     return Email(subject=subject, body=body, citations=tuple(citations))
 
 
-def missing(email: Email, scenario: Scenario, read: list[Node]) -> list[str]:
+def _missing(check: EmailCheck, scenario: Scenario) -> list[str]:
     """What a draft lacks, in words for the agent."""
-    check = check_email(email, scenario.prospect, read)
     found = {
         f"greet {scenario.prospect.first_name}": not check.greets or check.wrong_recipient,
         "state and cite a fact that you have read": not check.stated,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from docker_daemon import require_bubblewrap
@@ -21,6 +22,7 @@ from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask, _openai_client
 from training.errors import BadInput
+from training.task import Policy
 
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
 
@@ -80,6 +82,13 @@ def test_every_bug_fails_before_and_passes_after_its_reference_patch(url: str) -
         asyncio.run(require_checked([SCENARIOS[1], repaired], url))
 
 
+def test_a_sandbox_that_fails_during_the_check_is_one_line() -> None:
+    with pytest.raises(
+        BadInput, match=r"^the check of the bugs .*127\.0\.0\.1:9: ConnectError.* raise sandbox_patience"
+    ):
+        asyncio.run(require_checked(SCENARIOS, "http://127.0.0.1:9", patience=0.1))
+
+
 def test_oracle_repairs_and_do_nothing_does_not(url: str) -> None:
     done = episode(url, SCENARIOS[0].oracle_cells())
     assert done.correct and done.outcome == "finished" and done.steps == 2
@@ -106,6 +115,14 @@ def test_too_many_steps_and_a_full_context_end_an_episode(url: str) -> None:
     assert episode(url, ["'é' * 30000", "1"], max_context_tokens=200).outcome == "context"
 
 
+def test_an_episode_that_a_full_context_ends_is_recorded_as_it_was_sampled(url: str) -> None:
+    cells = ["print('x' * 150)", f"1  # {'long ' * 400}", "print('y' * 150)"]
+    run = episode(url, cells, max_repl_steps=6, max_context_tokens=900)
+    recorded = [turn["content"] for turn in run.record if turn["role"] == "user"][1:]
+    assert run.outcome == "context" and run.steps == 3 and run.shortened == 0
+    assert recorded == ["x" * 150, "1"]
+
+
 def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
     with pytest.raises(SandboxUnavailable):
         episode("http://127.0.0.1:9", ["1"])
@@ -121,6 +138,20 @@ def test_rollouts_are_sampled_as_the_settings_say(slow_policy: ScriptedPolicy) -
     asyncio.run(one_reply())
     [sent] = slow_policy.requests
     assert (sent["temperature"], sent["top_p"], sent["min_p"]) == (1.5, 0.9, 0.1)
+
+
+def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(
+    dead_proxy: None, slow_policy: ScriptedPolicy
+) -> None:
+    slow_policy.replies, slow_policy.seconds_per_reply = ["1"], 0
+    elsewhere = Policy(base_url="http://policy.example.com/v1", model="m")
+
+    async def one_reply() -> str:
+        assert _openai_client(elsewhere)._client.trust_env
+        actor = PolicyActor(slow_policy.policy, _openai_client(slow_policy.policy), 60)
+        return (await actor.reply([{"role": "user", "content": "?"}])).text
+
+    assert asyncio.run(one_reply()) == "1"
 
 
 def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str, slow_policy: ScriptedPolicy) -> None:
@@ -170,6 +201,49 @@ def test_rewards() -> None:
     assert all_tests(full) == partial_tests(full) == pytest.approx(0.8)
     with pytest.raises(BadInput, match="coding_reward=nowhere"):
         reward_function("nowhere")
+
+
+OWN_REWARDS = """
+def steps(result):
+    return result.steps
+
+async def later(result):
+    return 0.5
+
+def mistaken(result):
+    return {}["x"]
+
+def nothing(result):
+    pass
+
+def nan(result):
+    return float("nan")
+"""
+
+
+def test_an_own_reward_that_cannot_be_used_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_coding_functions.py").write_text(OWN_REWARDS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def three_steps(self: CodingTask, policy: Policy, scenario: CodingScenario) -> CodingRun:
+        patch = {"changed": {}, "deleted": []}
+        counts = {"steps": 3, "shortened": 0, "sampled_tokens": 0, "context_tokens": 0, "seconds": 0}
+        return CodingRun(outcome="finished", cells=[], patch=patch, passed=[False], **counts)
+
+    def reward(name: str) -> float:
+        own = CodingSettings(coding_reward=f"own_coding_functions:{name}")
+        task = CodingTask(SCENARIOS, own, "http://127.0.0.1:9", max_tokens=64)
+        return asyncio.run(task.rollout(Policy(base_url="http://127.0.0.1:9", model="m"), SCENARIOS[0])).reward
+
+    monkeypatch.setattr(CodingTask, "run", three_steps)
+    assert (reward("steps"), reward("later")) == (3.0, 0.5)
+    for name, problem in (
+        ("mistaken", r"mistaken raised KeyError: 'x' \(.*own_coding_functions\.py, line 9\)"),
+        ("nothing", "nothing returned None, which is not a finite number"),
+        ("nan", "nan returned nan, which is not a finite number"),
+    ):
+        with pytest.raises(BadInput, match=f"^coding_reward: {problem}$"):
+            reward(name)
 
 
 def test_a_context_smaller_than_the_prompt_is_refused() -> None:

@@ -125,6 +125,10 @@ def test_rollouts_are_sampled_as_the_settings_say(model: OutreachModel) -> None:
     assert {(sent["temperature"], sent["top_p"], sent["min_p"]) for sent in model.requests} == {(1.5, 0.9, 0.1)}
 
 
+def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(dead_proxy: None, model: OutreachModel) -> None:
+    assert asyncio.run(open_task().rollout(model.policy, SCENARIOS[0])).metadata["outcome"] == "finished"
+
+
 @pytest.mark.parametrize(
     ("reply", "outcome"),
     [
@@ -144,6 +148,13 @@ def test_a_rollout_without_an_email_gets_no_reply(model: OutreachModel, reply: d
     )
 
 
+def test_two_repeated_calls_are_suspicious_and_one_is_not(model: OutreachModel) -> None:
+    model.answer = lambda request: called("get_connected_nodes", {"node_id": "p1"})  # type: ignore[method-assign]
+    for turns, suspicious in ((2, False), (3, True)):
+        rollout = asyncio.run(open_task(max_turns=turns).rollout(model.policy, SCENARIOS[0]))
+        assert (rollout.metrics["turns"], rollout.metrics["suspect_repeated_calls"]) == (turns, suspicious)
+
+
 def test_the_tools_never_raise_and_say_what_a_draft_lacks() -> None:
     tools = OutreachTools(GRAPH, NodeScores.fresh(GRAPH, 1.0), SCENARIOS[0], 6, "seed")
     for name, arguments in (
@@ -157,6 +168,18 @@ def test_the_tools_never_raise_and_say_what_a_draft_lacks() -> None:
     assert tools.call(CONTEXT, {"node_id": "p1"}).text.startswith("p1 is a product, not a fact")
     drafted = tools.call(PROPOSE, {"subject": "Hi", "body": "Buy now.", "citations": ["f1"]}).text
     assert "greet" in drafted and "state and cite a fact" in drafted and "end with a question" in drafted
+
+
+def test_a_draft_may_repeat_the_goal_as_the_final_email_may() -> None:
+    scenario = SCENARIOS[0].model_copy(update={"goal": "a call of 15 minutes"})
+    tools = OutreachTools(GRAPH, NodeScores.fresh(GRAPH, 1.0), scenario, 6, "seed")
+    fact = GRAPH.facts[0]
+    tools.call(CONTEXT, {"node_id": fact.id})
+    body = f"Hi {scenario.prospect.first_name}, {fact.text} [{fact.id}] Would a call of 15 minutes help?"
+    draft = {"subject": fact.name, "body": body, "citations": [fact.id]}
+    assert tools.call(PROPOSE, draft).text == "Nothing is missing. Finalize it."
+    invented = tools.call(PROPOSE, {**draft, "body": body.replace("15", "17")}).text
+    assert invented == "a number is in no fact"
 
 
 def test_demonstrations_show_the_format_with_facts_at_random() -> None:
