@@ -133,7 +133,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     if arguments.resume is not None and arguments.start is not None:
         parser.error("--resume continues the run itself; --from starts a new run from its adapter")
     if arguments.start is not None:
-        arguments.set.append(f"continue_from={json.dumps(arguments.start)}")
+        arguments.set.append(f"continue_from={json.dumps(arguments.start, ensure_ascii=False)}")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run checks a run that starts now: leave out --schedule")
     if arguments.serve and (arguments.dry_run or arguments.no_cache or arguments.wait):

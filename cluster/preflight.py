@@ -21,6 +21,7 @@ from zenml.enums import StackComponentType, StoreType
 from cluster.flavors import with_retries
 from cluster.settings import StackSettings
 from cluster.stack import Component, components_of
+from training.loopback import DIRECT
 
 SECONDS = 10
 """Time limit of a request in seconds."""
@@ -248,11 +249,13 @@ def _registry(settings: StackSettings) -> StackCheck:
         return StackCheck(name, False, *missing)
     host = uri.partition("/")[0]
     address = "registry-1.docker.io" if host == "docker.io" else host
-    # Like docker: plain HTTP for registries on this machine only.
-    scheme = "http" if address.partition(":")[0] in ("localhost", "127.0.0.1") else "https"
+    # Like docker: plain HTTP, without a proxy, for registries on this machine only.
+    here = address.partition(":")[0] in ("localhost", "127.0.0.1")
     try:
-        with urllib.request.urlopen(f"{scheme}://{address}/v2/", timeout=SECONDS):
-            pass
+        if here:
+            DIRECT.open(f"http://{address}/v2/", timeout=SECONDS).close()
+        else:
+            urllib.request.urlopen(f"https://{address}/v2/", timeout=SECONDS).close()
     except urllib.error.HTTPError as error:
         if error.code != 401:  # a registry that asks for credentials exists
             return StackCheck(

@@ -45,7 +45,7 @@ def run_deploy(
             allowed_hosts=config.allowed_hosts,
             timeout=config.question_timeout,
             max_waiting=config.max_waiting,
-            feedback_folder=here / config.feedback_folder,
+            feedback_folder=here / Path(config.feedback_folder).expanduser(),
         )
     except ValidationError as error:
         first = error.errors()[0]

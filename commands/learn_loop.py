@@ -75,7 +75,7 @@ def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfi
     """Load the settings of a loop. ART_BASE_MODEL replaces the default of base_model."""
     chosen = os.environ.get("ART_BASE_MODEL")
     if chosen and not any(word.startswith("base_model=") for word in overrides):
-        overrides = [*overrides, f"base_model={json.dumps(chosen)}"]
+        overrides = [*overrides, f"base_model={json.dumps(chosen, ensure_ascii=False)}"]
     if project := os.environ.get("ART_PROJECT"):
         os.environ.setdefault("WANDB_PROJECT", project)
     return section(load_config(file or DEFAULT_CONFIG, overrides), LearnLoopConfig)

@@ -38,7 +38,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
     """
 
     def words(settings: Mapping[str, Any]) -> list[str]:
-        return [*overrides, *(f"{key}={json.dumps(value)}" for key, value in settings.items())]
+        return [*overrides, *(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in settings.items())]
 
     def check(settings: Mapping[str, Any]) -> str:
         config = learn_loop_config(file, words(settings))

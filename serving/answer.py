@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 MAX_QUESTION_CHARS = 4_000
 MAX_ADDRESS_CHARS = 320
+MAX_DATE_CHARS = 64
 MAX_TIMEOUT_SECONDS = 300
 MAX_BATCH = 64
 MAX_INBOXES = 200
@@ -29,7 +30,11 @@ class Question(BaseModel):
         description="what to find out", json_schema_extra={"minLength": 1, "maxLength": MAX_QUESTION_CHARS}
     )
     inbox_address: str = Field(description="whose mail is searched", json_schema_extra={"maxLength": MAX_ADDRESS_CHARS})
-    query_date: str = Field(description="the day of asking: later mail is not seen", examples=["2024-05-15"])
+    query_date: str = Field(
+        description="the day of asking: later mail is not seen",
+        examples=["2024-05-15"],
+        json_schema_extra={"maxLength": MAX_DATE_CHARS},
+    )
 
     @field_validator("question")
     @classmethod
@@ -47,7 +52,14 @@ class Question(BaseModel):
             raise ValueError(f"has {len(text):,} characters: at most {MAX_ADDRESS_CHARS:,} are allowed")
         return text
 
-    @field_validator("question", "inbox_address")
+    @field_validator("query_date")
+    @classmethod
+    def _date(cls, text: str) -> str:
+        if len(text) > MAX_DATE_CHARS:
+            raise ValueError(f"has {len(text):,} characters: at most {MAX_DATE_CHARS:,} are allowed")
+        return text
+
+    @field_validator("question", "inbox_address", "query_date")
     @classmethod
     def _encodable(cls, text: str) -> str:
         return storable_text(text)

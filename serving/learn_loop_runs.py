@@ -134,7 +134,7 @@ class LearnLoopRuns:
         folder = self._folder / run_id
         try:
             state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise KeyError(run_id) from None
         if state["state"] == "cancelled" and (folder / REQUEST).exists() and not (folder / CANCELLED).exists():
             state |= {"state": "queued", "error": None}  # nobody cancelled it: its service was killed

@@ -71,6 +71,7 @@ def run_inference(
     if prompted:
         prompted.require_ready("baseline_model")
     files = base_model_files(base["source"], base["checksum"], progress=say)
+    checkpoint.require_base(files.id, files.checksum)
     adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
     journal = open_journal(config, base=base["checksum"])

@@ -142,7 +142,13 @@ def test_a_local_zenml_database_is_not_a_server(real: None, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("status", "ok"), [(200, True), (401, True), (404, False)])
-def test_a_registry_may_want_credentials_but_must_be_one(real: None, status: int, ok: bool) -> None:
+def test_a_registry_may_want_credentials_but_must_be_one(
+    real: None, status: int, ok: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # could not reach a registry on this machine
+    monkeypatch.setattr(preflight.urllib.request, "_opener", None)
+
     class Registry(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status if self.path == "/v2/" else 500)

@@ -11,8 +11,10 @@ from zenml import save_artifact
 
 from commands import continue_from
 from commands.continue_from import with_start
+from configs.loading import load_config
 from configs.schema import Config
 from materializers.checkpoint import CheckpointMaterializer
+from run import parse_arguments
 from steps.artifact_names import CHECKPOINT
 from training.errors import BadInput
 
@@ -35,6 +37,12 @@ def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
     assert ids[0] and start_of(ids[0]) == ids[0]
     stored = save_artifact(second, name=CHECKPOINT, materializer=CheckpointMaterializer)
     assert start_of(str(stored.id)) == str(stored.id)
+
+
+@pytest.mark.parametrize("name", ["first", "runs/\U0001f600", "a: [b]", 'say "hello"', "C:\\runs"])
+def test_from_is_the_text_as_it_was_typed(name: str) -> None:
+    arguments = parse_arguments(["--pipeline", "train", "--from", name])
+    assert load_config(None, arguments.set).continue_from == name
 
 
 def test_an_invalid_start_is_refused_before_anything_runs(tmp_path: Path) -> None:

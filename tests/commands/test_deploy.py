@@ -204,11 +204,18 @@ def test_invalid_hosts_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flavor", "folder"), [("local", deploy.ROOT / "outputs/feedback"), ("kubernetes", Path("outputs/feedback"))]
+    ("flavor", "overrides", "folder"),
+    [
+        ("local", [], deploy.ROOT / "outputs/feedback"),
+        ("local", ["feedback_folder=~/ratings"], Path.home() / "ratings"),
+        ("kubernetes", [], Path("outputs/feedback")),
+    ],
 )
-def test_ratings_are_kept_where_the_service_runs(flavor: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ratings_are_kept_where_the_service_runs(
+    flavor: str, overrides: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor=flavor))
     recorded: dict[str, Any] = {}
     monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: recorded.update(arguments) or "http://x")
-    run_deploy(load_config(None, []), "agent", checkpoint=None, base_model=None)
+    run_deploy(load_config(None, overrides), "agent", checkpoint=None, base_model=None)
     assert recorded["serving"].feedback_folder == folder

@@ -215,6 +215,12 @@ def test_bad_requests_get_one_line(
     assert not list((service.folder / "loops").iterdir())
 
 
+def test_a_file_among_the_loops_is_no_loop(client: TestClient, service: Service) -> None:
+    (service.folder / "loops" / "feedback.sqlite").touch()
+    assert client.get("/learn-loop/feedback.sqlite").status_code == 404
+    assert client.post("/learn-loop/feedback.sqlite/cancel").status_code == 404
+
+
 def test_a_key_is_needed(client: TestClient) -> None:
     for path in ("/learn-loop", "/feedback"):
         assert client.post(path, json={}, headers={"Authorization": "Bearer wrong"}).status_code == 401

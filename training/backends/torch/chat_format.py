@@ -239,11 +239,10 @@ def _parse_call(text: str) -> dict[str, Any] | None:
     arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
         return None
-    return {
-        "id": f"call_{uuid.uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": call["name"], "arguments": json.dumps(arguments, ensure_ascii=False)},
-    }
+    function = {"name": call["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+    if any("\ud800" <= character <= "\udfff" for text in function.values() for character in text):
+        return None  # half of an escaped character, which no reply can carry
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
 def _bytes_to_unicode() -> dict[int, str]:

@@ -53,6 +53,7 @@ def test_the_last_call_may_be_unclosed(chat: ChatFormat) -> None:
         '<tool_call>\n{"name": 3, "arguments": {}}\n</tool_call>',
         '<tool_call>\n{"name": "search", "arguments": ["a"]}\n</tool_call>',
         "<tool_call>\n[]\n</tool_call>",
+        '<tool_call>\n{"name": "search", "arguments": {"q": "half of an emoji: \\ud83d"}}\n</tool_call>',
         call("{}") + "<tool_call>nonsense</tool_call>",
     ],
 )
