@@ -143,7 +143,7 @@ def real_model_path() -> Path:
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with room for a mail in byte tokens."""
-    from tiny_models import save_tiny_model
+    from tests.training.backends.torch.tiny_models import save_tiny_model
 
     folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
     for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
