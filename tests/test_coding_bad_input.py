@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -17,7 +16,7 @@ import pytest
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from tests.checkout import Checkout, settings
-from tests.local_server import running
+from tests.fakes.server import Answer, FakeServer, Request
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.served import served, served_images
 from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, folder_of, row
@@ -104,39 +103,22 @@ def test_a_repository_that_is_too_large(checkout: Checkout, tiny: list[str]) -> 
     refused(checkout, done, "the sandbox refuses a repository: the repository has")
 
 
-class BusySandbox(ThreadingHTTPServer):
+class BusySandbox(FakeServer):
     """A service that is in good health, and too busy for every request."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Busy)
-        self.asked = 0
+    headers = {"Retry-After": "0.1"}
+    asked = 0
 
-
-class _Busy(BaseHTTPRequestHandler):
-    server: BusySandbox
-
-    def do_GET(self) -> None:
-        self._send(200, {"capacity": 9, "in_use": 0, "waiting": 0, "isolation": "none", "images": False})
-
-    def do_POST(self) -> None:
-        self.server.asked += 1
-        self._send(503, {"detail": "busy"})
-
-    def _send(self, status: int, content: dict[str, object]) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Retry-After", "0.1")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
+    def respond(self, request: Request) -> Answer:
+        if request.method == "GET":
+            return {"capacity": 9, "in_use": 0, "waiting": 0, "isolation": "none", "images": False}
+        self.asked += 1
+        return 503, {"detail": "busy"}
 
 
 def test_a_sandbox_that_stays_busy_is_waited_for_as_configured(checkout: Checkout, tiny: list[str]) -> None:
-    with running(BusySandbox()) as server:
-        words = settings(sandbox_url=f"http://127.0.0.1:{server.server_port}", sandbox_patience=0.5)
+    with BusySandbox() as server:
+        words = settings(sandbox_url=server.url, sandbox_patience=0.5)
         done = checkout.run("--pipeline", "train", *CODING, *tiny, *words)
     refused(checkout, done, "HTTP 503: busy); see what the service printed, raise sandbox_patience")
     assert 2 <= server.asked <= 30

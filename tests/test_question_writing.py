@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from environment.sources.parquet import parquet_questions
-from tests.agent.question_model import OWNER, QuestionModel, good_reply, room_mails
 from tests.checkout import Checkout
+from tests.fakes.question_model import OWNER, QuestionModel, good_reply, room_mails
 from tests.standstill import guarded
 
 BATCHES_BEFORE_THE_KILL = 3
@@ -52,7 +52,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
 
 @pytest.fixture
 def model() -> Iterator[QuestionModel]:
-    with QuestionModel.serving() as server:
+    with QuestionModel() as server:
         yield server
 
 

@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.checkout import SMALL_COMPANY, Checkout, settings
-from tests.serverless_service import ENTITY, KEY, ServerlessService
+from tests.fakes.serverless import ENTITY, KEY, ServerlessService
 
 WORDS = [
     *SMALL_COMPANY,
@@ -40,7 +40,7 @@ def service(tiny_base: Path) -> Iterator[ServerlessService]:
         get_peft_model(AutoModelForCausalLM.from_pretrained(tiny_base), lora).save_pretrained(folder / "adapter")
         return folder / "adapter"
 
-    with ServerlessService.serving(make_adapter) as running:
+    with ServerlessService(make_adapter) as running:
         yield running
 
 

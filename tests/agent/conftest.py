@@ -10,14 +10,12 @@ import pytest
 
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email, Scenario
-from tests.agent.scripted_policy import OWNER, ScriptedPolicy
-from tests.local_server import running
+from tests.fakes.policy import OWNER, ScriptedPolicy
 
 
 @pytest.fixture
 def scripted() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    with running(server):
+    with ScriptedPolicy() as server:
         yield server
 
 

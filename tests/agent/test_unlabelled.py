@@ -17,7 +17,7 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from reports.tables import closing_table
 from steps.training.labels import require_labels
-from tests.agent.scripted_policy import OWNER, ScriptedPolicy
+from tests.fakes.policy import OWNER, ScriptedPolicy
 from training.errors import BadInput
 from training.settings import TrainerSettings
 

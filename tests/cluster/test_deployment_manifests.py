@@ -12,7 +12,7 @@ from zenml.integrations.kubernetes.deployers import KubernetesDeployer
 
 from configs.loading import load_config
 from pipelines.inference import DEPLOYMENT, inference_pipeline
-from tests.cluster.kubernetes_api import require_valid
+from tests.fakes.kubernetes import require_valid
 
 PORT = DEPLOYMENT.uvicorn_port
 FILE = Path(__file__).parents[2] / "configs" / "deployment_k8s.yaml"

@@ -21,7 +21,7 @@ from zenml.orchestrators.dag_runner import NodeStatus
 from zenml.step_operators import BaseStepOperator
 
 from cluster import flavors
-from tests.cluster.kubernetes_api import ApiServer
+from tests.fakes.kubernetes import ApiServer
 
 JOBS = "/apis/batch/v1/namespaces/zenml/jobs"
 JOB = f"{JOBS}/train"

@@ -18,7 +18,7 @@ from cluster.flavors import FLAVOR
 from configs.loading import load_config
 from configs.schema import TrainingConfig, section
 from pipelines.training import training_pipeline
-from tests.cluster.kubernetes_api import ApiServer, require_valid
+from tests.fakes.kubernetes import ApiServer, require_valid
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGE = "registry.example.com/agent:1"

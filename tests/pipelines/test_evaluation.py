@@ -20,7 +20,7 @@ from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
 from steps.evaluation import journal
-from tests.loopback_model import LoopbackModel, Reply
+from tests.fakes.language_model import LanguageModel, Reply
 from tests.tiny_checkpoint import tiny_checkpoint
 
 
@@ -46,7 +46,7 @@ def save_checkpoint(folder: Path, seed: int, step: int = 1, **trained_with: Any)
     return save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
 
 
-class Answering(LoopbackModel):
+class Answering(LanguageModel):
     """As a policy it returns one answer; as a judge it says the same of all answers."""
 
     verdict = '{"reasoning": "no", "accept": false}'
@@ -64,7 +64,7 @@ class Answering(LoopbackModel):
 
 @pytest.fixture
 def model() -> Iterator[Answering]:
-    with Answering.serving() as server:
+    with Answering() as server:
         yield server
 
 

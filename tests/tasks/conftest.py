@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.agent.scripted_policy import ScriptedPolicy
-from tests.local_server import running
+from tests.fakes.policy import ScriptedPolicy
 
 
 @pytest.fixture
@@ -22,7 +21,6 @@ def dead_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def slow_policy() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    server.seconds_per_reply = 2.0
-    with running(server):
+    with ScriptedPolicy() as server:
+        server.seconds_per_reply = 2.0
         yield server

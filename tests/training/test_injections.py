@@ -15,9 +15,9 @@ from typing import Any
 import art
 import pytest
 
+from tests.fakes.judge import JudgeModel, by_id, one_short, prose
 from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.injection import POINTS, SETTINGS, Varied, train, train_until_killed
-from tests.training.judge_model import JudgeModel, by_id, one_short, prose
 from tests.training.toy_run import RecordedProgress
 from training.errors import BadInput
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
@@ -212,7 +212,7 @@ def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(base: Path, tmp_p
 
 @pytest.fixture
 def judge() -> Iterator[JudgeModel]:
-    with JudgeModel.serving() as server:
+    with JudgeModel() as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import art
 import pytest
 
-from tests.training.judge_model import JudgeModel, by_id, one_short, prose, scores
+from tests.fakes.judge import JudgeModel, by_id, one_short, prose, scores
 from training.errors import BadInput
 from training.ruler import JudgeUse, RulerJudge
 from training.scoring import Scorer, require_scoring, scoring_sources
@@ -36,7 +36,7 @@ def group(rollouts: int = 8, question: str = "who?") -> art.TrajectoryGroup:
 
 @pytest.fixture
 def model() -> Iterator[JudgeModel]:
-    with JudgeModel.serving() as server:
+    with JudgeModel() as server:
         yield server
 
 

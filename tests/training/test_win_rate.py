@@ -11,8 +11,8 @@ from typing import Any
 import art
 import pytest
 
+from tests.fakes.judge import JudgeModel, scores
 from tests.training import toy_run
-from tests.training.judge_model import JudgeModel, scores
 from tests.training.toy_run import Killed, RecordedProgress, ToyTask, train
 from tests.training.toy_run import settings as toy_settings
 from training.errors import BadInput
@@ -51,7 +51,7 @@ def by_worth(ids: list[str], asked: str) -> str:
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeModel]:
     monkeypatch.setitem(toy_run.SKILL, 0, 0.4)
-    with JudgeModel.serving() as server:
+    with JudgeModel() as server:
         server.reply = by_worth
         yield server
 

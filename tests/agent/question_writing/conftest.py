@@ -10,13 +10,13 @@ import pytest
 from agent.question_writing.settings import QuestionSettings
 from agent.question_writing.writing import WritingReport, write_questions
 from environment.email_db import MailDatabase, build_database
-from tests.agent.question_model import QuestionModel, room_mails
+from tests.fakes.question_model import QuestionModel, room_mails
 
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuestionModel]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with QuestionModel.serving() as server:
+    with QuestionModel() as server:
         yield server
 
 

@@ -19,7 +19,7 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask, _openai_client
-from tests.agent.scripted_policy import ScriptedPolicy
+from tests.fakes.policy import ScriptedPolicy
 from tests.sandbox.docker_daemon import require_bubblewrap
 from training.errors import BadInput
 from training.task import Policy

@@ -21,7 +21,7 @@ from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET, Outbox
-from tests.tasks.outreach.outreach_model import without_backend
+from tests.fakes.outreach_model import without_backend
 from tests.training.toy_run import CountingBackend
 from training import trainer
 from training.progress import NoProgress

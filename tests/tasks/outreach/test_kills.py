@@ -14,21 +14,21 @@ from tasks.outreach.events import EventStore
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET
+from tests.fakes.outreach_model import OutreachModel
+from tests.fakes.webhook import SECRET_VALUE, Receiver
 from tests.tasks.outreach.killed_loop import POINTS, loop_in, run_loop, run_until_killed
-from tests.tasks.outreach.outreach_model import OutreachModel
-from tests.tasks.outreach.webhook_receiver import SECRET_VALUE, Receiver
 
 
 @pytest.fixture
 def model() -> Iterator[OutreachModel]:
-    with OutreachModel.serving() as server:
+    with OutreachModel() as server:
         yield server
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setenv(SECRET, SECRET_VALUE)
-    with Receiver.listening() as server:
+    with Receiver() as server:
         yield server
 
 

@@ -24,10 +24,10 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.tools import CONTEXT, FINALIZE, PROPOSE, OutreachTools
 from tasks.outreach.webhook import Outbox
 from tasks.outreach.written import WrittenEmail, logged_choices
-from tests.agent.scripted_policy import ScriptedPolicy
+from tests.fakes.outreach_model import OutreachModel, called, without_backend
+from tests.fakes.policy import ScriptedPolicy
 from tests.tasks.outreach.good_email import good
 from tests.tasks.outreach.killed_loop import RULES
-from tests.tasks.outreach.outreach_model import OutreachModel, called, without_backend
 from tests.training.toy_run import CountingBackend, Killed, RecordedProgress
 from training.errors import BadInput
 from training.progress import NoProgress, Progress
@@ -38,7 +38,7 @@ GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
 
 @pytest.fixture
 def model() -> Iterator[OutreachModel]:
-    with OutreachModel.serving() as server:
+    with OutreachModel() as server:
         yield server
 
 

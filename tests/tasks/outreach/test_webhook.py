@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tasks.outreach.webhook import SECRET, Outbox, _PublicConnection, require_webhook
-from tests.tasks.outreach.webhook_receiver import SECRET_VALUE, Receiver
+from tests.fakes.webhook import SECRET_VALUE, Receiver
 from training.errors import BadInput
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setenv(SECRET, SECRET_VALUE)
-    with Receiver.listening() as server:
+    with Receiver() as server:
         yield server
 
 

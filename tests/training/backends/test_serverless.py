@@ -9,7 +9,7 @@ from pathlib import Path
 import art
 import pytest
 
-from tests.serverless_service import KEY, ServerlessService
+from tests.fakes.serverless import KEY, ServerlessService
 from tests.training.toy_run import ToyTask, settings
 from training.backends.serverless import remote_base_model
 from training.errors import BadInput
@@ -38,7 +38,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serverl
         (folder / "adapter_model.safetensors").write_bytes(bytes([seed]) * 1000)
         return folder
 
-    with ServerlessService.serving(make_adapter) as running:
+    with ServerlessService(make_adapter) as running:
         for name, value in {
             "WANDB_API_KEY": KEY,
             "WANDB_BASE_URL": running.url,

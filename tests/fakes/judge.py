@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.loopback_model import LoopbackModel, Reply
+from tests.fakes.language_model import LanguageModel, Reply
 
 
-class JudgeModel(LoopbackModel):
+class JudgeModel(LanguageModel):
     """Calls `reply` with the ids of the trajectories that it was shown and with all that it was shown; answers after `seconds`."""
 
     def __init__(self) -> None:

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from environment.models import Email
-from tests.loopback_model import LoopbackModel, Reply
+from tests.fakes.language_model import LanguageModel, Reply
 
 OWNER = "ann.lee@example.com"
 THINGS = ("Heron", "Falcon", "Osprey", "Kestrel", "Merlin", "Harrier", "Plover", "Curlew", "Dunlin", "Avocet")
 
 
-class QuestionModel(LoopbackModel):
+class QuestionModel(LanguageModel):
     """Calls `reply` with what it was asked (`{"owner", "questions", "mails"}`)."""
 
     def __init__(self) -> None:
