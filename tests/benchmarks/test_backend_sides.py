@@ -20,6 +20,8 @@ from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:

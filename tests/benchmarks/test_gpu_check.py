@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+pytestmark = pytest.mark.service
 ROOT = Path(__file__).parents[2]
 WITHOUT_THE_REST = """
 import runpy, sys

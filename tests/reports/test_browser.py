@@ -15,7 +15,7 @@ from tests.chromium import BROWSER, headless
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>"
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+pytestmark = [pytest.mark.service, pytest.mark.skipif(BROWSER is None, reason="needs chromium")]
 
 
 def shown(page: str, folder: Path, script: str = "") -> str:

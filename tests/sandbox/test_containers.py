@@ -22,6 +22,8 @@ from sandbox.settings import SandboxSettings
 from sandbox.workspace import Changes, Image
 from tests.sandbox.docker_daemon import FakeDaemon, require_bubblewrap
 
+pytestmark = pytest.mark.service
+
 FILES = {"target.py": "def double(number):\n    return number + 1\n"}
 TESTS = """
 import sys

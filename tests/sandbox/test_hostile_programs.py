@@ -21,6 +21,8 @@ from sandbox.local import LocalRunner
 from sandbox.workspace import Changes, Workspace
 from tests.sandbox.hostile_programs import BUGGY, PROGRAMS
 
+pytestmark = pytest.mark.service
+
 LIMITS = Limits(
     wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
 )

@@ -18,6 +18,8 @@ from sandbox.spares import Spares
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.test_hostile_programs import PATIENT, descendants, ended
 
+pytestmark = pytest.mark.service
+
 FILES = {"target.py": "def double(number):\n    return number + 1\n"}
 SPARE = 3
 

@@ -15,6 +15,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import scripted_app, served
 
+pytestmark = pytest.mark.service
+
 KEY = "a key of this service"
 # A string that is no date, or an address without mail, is valid in a schema's eyes and rightly refused.
 EXCLUDED = [positive_data_acceptance]

@@ -65,7 +65,7 @@ except (BadInput, BadMail) as error:
     sys.exit(2)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 @dataclass

@@ -27,6 +27,8 @@ from tasks.outreach.events import EventStore
 from tests.serving.scripted_service import served
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 KEY = "a key of this service"
 LOOP = """
 import json, os, pathlib, signal, sys, time

@@ -12,7 +12,7 @@ from tests.fakes.policy import MailPolicy
 from tests.serving.browser import Tab, browser
 from tests.serving.scripted_service import scripted_app, served
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+pytestmark = [pytest.mark.service, pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")]
 KEY = "a key of this service"
 DONE = "document.querySelector('article:first-of-type :is(.rating, .problem)')"
 

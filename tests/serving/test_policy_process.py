@@ -16,6 +16,8 @@ from serving.policy_process import PolicyProcess
 from tests.standstill import alive
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 SERVER = """
 import json, sys, threading
 from http.server import BaseHTTPRequestHandler, HTTPServer

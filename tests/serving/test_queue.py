@@ -19,7 +19,7 @@ from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import ANN, GOOD, scripted_app, served
 from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer, waited
 
-pytestmark = pytest.mark.usefixtures("calm")
+pytestmark = [pytest.mark.service, pytest.mark.usefixtures("calm")]
 
 
 def test_the_queue_is_bounded(client: TestClient, app: ServiceApp, policy: MailPolicy) -> None:

@@ -15,6 +15,8 @@ from environment.email_db import MailDatabase
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import ANN, BO, GOOD, scripted_app, served
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(scope="module")
 def running(policy: MailPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, MailDatabase]]:

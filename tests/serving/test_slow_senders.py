@@ -27,7 +27,7 @@ def address(policy: MailPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield "127.0.0.1", urlsplit(url).port or 0
 
 
-pytestmark = pytest.mark.usefixtures("calm")
+pytestmark = [pytest.mark.service, pytest.mark.usefixtures("calm")]
 
 HEAD = b"POST /invoke HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
 

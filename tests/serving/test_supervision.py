@@ -17,6 +17,8 @@ import pytest
 from serving import supervision
 from tests.standstill import alive
 
+pytestmark = pytest.mark.service
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, os, sys, time

@@ -14,6 +14,8 @@ from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgr
 from training.settings import TrainerSettings
 from training.trainer import Trainer
 
+pytestmark = pytest.mark.service
+
 REVERSED, DOUBLED = (f"test_every_setting_acts:{name}_reward" for name in ("reversed", "doubled"))
 ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "max_steps": ({}, 5),

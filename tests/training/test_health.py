@@ -96,6 +96,7 @@ def test_memory_of_the_run_of_its_group_and_of_the_machine(monitored: Monitored)
         assert [cause for cause, _ in health._processes(HealthLimits())] == causes
 
 
+@pytest.mark.service
 def test_memory_of_children_counts(monitored: Monitored) -> None:
     limit = int((health.psutil.Process().memory_info().rss + 150_000_000) / 0.9)
     monitored.set("_cgroup_limits", lambda: [limit])
@@ -131,6 +132,7 @@ def test_limits_of_control_groups(lines: str, files: dict[str, str], limits: lis
     assert list(_cgroup_limits(tmp_path / "absent", tmp_path / "fs")) == []
 
 
+@pytest.mark.service
 def test_a_child_that_has_died_unnoticed_and_too_many_of_them(monitored: Monitored) -> None:
     dead, alive = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "3600"])
     try:

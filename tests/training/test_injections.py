@@ -23,6 +23,8 @@ from training.errors import BadInput
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
 from training.task import Policy
 
+pytestmark = pytest.mark.service
+
 FINISHED_BEFORE = {"warm start": 0, "rollout": 2, "update": 2, "checkpoint": 2}
 """Rows that are on disk when the run is killed: the warm start's and that of step 1."""
 

@@ -20,6 +20,8 @@ from training.batch import describe_batch
 from training.replay import ReplayBuffer
 from training.task import Policy
 
+pytestmark = pytest.mark.service
+
 TOOL = {
     "type": "function",
     "function": {"name": "guess", "description": "", "parameters": {"type": "object", "properties": {}}},

@@ -16,6 +16,8 @@ from training.session import run_training
 from training.settings import TrainerSettings
 from training.trainer import TrainingRun
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -20,6 +20,8 @@ from training.errors import BadInput
 from training.settings import TrainerSettings
 from training.turn_credit import credited_tokens, turn_advantages
 
+pytestmark = pytest.mark.service
+
 
 def reply(first: int, count: int) -> Choice:
     tokens = [

@@ -19,6 +19,8 @@ from training.backends import open_backend, update_arguments
 from training.settings import TrainerSettings
 from training.updates import grpo_learning_rate
 
+pytestmark = pytest.mark.service
+
 TORCH = {"threads": 1, "lora_plus_ratio": 1.0, "max_grad_norm": 1.0}
 BASE = {
     "learning_rate": 1e-3,

@@ -23,6 +23,7 @@ from tests.environment.generated_company import NAME_FORM, Company, check_answer
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.service
 def test_same_company_in_processes_that_hash_differently() -> None:
     script = (
         "import hashlib\n"

@@ -24,6 +24,8 @@ from tests.sandbox.docker_daemon import require_bubblewrap
 from training.errors import BadInput
 from training.task import Policy
 
+pytestmark = pytest.mark.service
+
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
 
 

@@ -22,6 +22,8 @@ from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, TESTS, folder_of, row
 from tests.tasks.coding.test_coding_task import played
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from tests.sandbox.hostile_programs import PROGRAMS
 from tests.sandbox.test_hostile_programs import descendants
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 ROOT = Path(__file__).parents[3]
 [SCENARIO] = built_in_scenarios(train=1, test=0, seed=1)
 

@@ -26,6 +26,8 @@ from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.toy_run import RecordedProgress
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, is_intact, read_history
 
+pytestmark = pytest.mark.service
+
 ROOT = Path(__file__).parents[3]
 STEPS = 3
 

@@ -18,6 +18,8 @@ from tests.fakes.outreach_model import OutreachModel
 from tests.fakes.webhook import SECRET_VALUE, Receiver
 from tests.tasks.outreach.killed_loop import POINTS, loop_in, run_loop, run_until_killed
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def model() -> Iterator[OutreachModel]:

@@ -60,6 +60,7 @@ def status(client: httpx.Client, run_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.service
 def test_a_loop_runs_through_1000_events_and_the_services_sigkill(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

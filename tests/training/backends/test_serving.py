@@ -14,6 +14,8 @@ from training.backends.serving import VllmServer, open_policy_server, serve_argu
 from training.backends.torch import PolicyServer, TorchSettings
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 ROOT = Path(__file__).parents[3]
 SERVES = """
 import argparse, json, sys, threading

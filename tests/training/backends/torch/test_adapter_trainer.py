@@ -26,6 +26,8 @@ from training.backends.torch.adapter_trainer import AdapterTrainer, target_logpr
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
 
+pytestmark = pytest.mark.service
+
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=12), min_size=1, max_size=8)
 
 

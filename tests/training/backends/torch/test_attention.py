@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from training.backends.torch.attention import CachedAttention, CausalMask, KVPool, Span
 
+pytestmark = pytest.mark.service
+
 _KV_HEADS, _WIDTH, _TOKENS = 2, 8, 256
 
 

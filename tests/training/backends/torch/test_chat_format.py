@@ -13,6 +13,8 @@ from transformers import AutoTokenizer
 from training.backends.torch.chat_format import ChatFormat, ParsedReply
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 TOOLS = [
     {
         "function": {"parameters": {"type": "object", "properties": {"q": {"type": "string"}}}, "name": "search"},

@@ -24,6 +24,8 @@ from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.token_tree import Sample
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 LENGTHS = (50, 600, 2_000, pytest.param(6_000, marks=pytest.mark.slow))
 
 

@@ -22,6 +22,8 @@ from training.backends.torch.ngram_speculation import NgramSpeculation
 from training.backends.torch.token_tree import Sample
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def engine(model_dir: Path, settings: TorchSettings) -> Iterator[Engine]:

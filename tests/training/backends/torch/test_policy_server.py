@@ -17,6 +17,8 @@ from training.backends.torch import PolicyServer, TorchSettings
 from training.backends.torch.network import PolicyNetwork
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 USER = [{"role": "user", "content": "read the mails"}]
 
 

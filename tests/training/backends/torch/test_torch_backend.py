@@ -20,6 +20,8 @@ from training.backends.torch import TorchBackend, TorchSettings
 from training.backends.torch.backend import tokenize_demonstrations
 from training.backends.torch.chat_format import ChatFormat
 
+pytestmark = pytest.mark.service
+
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
