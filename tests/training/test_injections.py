@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import shutil
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 import art
 import pytest
 
+from tests import children
 from tests.fakes.judge import JudgeModel, by_id, one_short, prose
 from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.injection import POINTS, SETTINGS, Varied, train, train_until_killed
@@ -32,14 +32,6 @@ FINISHED_BEFORE = {"warm start": 0, "rollout": 2, "update": 2, "checkpoint": 2}
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("base"), "llama")
-
-
-@pytest.fixture(scope="session")
-def children() -> Any:
-    """Processes that have imported everything before they are born."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.training.injection"])
-    return context
 
 
 def model_dir(folder: Path, task: str = "guessing-game") -> Path:
@@ -61,11 +53,8 @@ def require_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_at_any_point_loses_no_finished_step(point: str, children: Any, base: Path, tmp_path: Path) -> None:
-    killed = children.Process(target=train_until_killed, args=(tmp_path, base, point))
-    killed.start()
-    killed.join(120)
-    assert killed.exitcode == -signal.SIGKILL
+def test_a_kill_at_any_point_loses_no_finished_step(point: str, base: Path, tmp_path: Path) -> None:
+    assert children.exit_code(train_until_killed, tmp_path, base, point) == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == FINISHED_BEFORE.get(point, 2)
 
