@@ -24,7 +24,7 @@ from tests.sandbox.hostile_programs import BUGGY, PROGRAMS
 pytestmark = pytest.mark.service
 
 LIMITS = Limits(
-    wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
+    wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
 )
 FILES = {
     "target.py": BUGGY,
@@ -152,7 +152,7 @@ def test_code_that_sleeps_until_the_limit_is_a_wrong_repair(runner: LocalRunner)
         except Starved:  # on a busy machine, on the way to the sleep
             assert time.monotonic() < until
     assert [verdict.passed for verdict in verdicts] == [False, False]
-    assert verdicts[0].found == "no value: wall time limit of 1.5 s"
+    assert verdicts[0].found == "no value: wall time limit of 1 s"
 
 
 @pytest.mark.parametrize(

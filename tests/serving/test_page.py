@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import Tab, browser
 from tests.chromium import BROWSER
 from tests.fakes.policy import MailPolicy
-from tests.serving.browser import Tab, browser
 from tests.serving.scripted_service import scripted_app, served
 
 pytestmark = [pytest.mark.service, pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")]

@@ -26,8 +26,6 @@ from training.gathering import Slots
 from training.ruler import JudgeUse
 from training.task import Policy
 
-pytestmark = pytest.mark.service
-
 
 def test_without_it_a_step_is_gathered_scored_and_updated_on_before_the_next_begins(tmp_path: Path) -> None:
     task = Scripted()

@@ -23,8 +23,6 @@ from training.errors import BadInput
 from training.history import HISTORY_FILE, read_history
 from training.task import Policy, RolloutError
 
-pytestmark = pytest.mark.service
-
 
 @pytest.mark.parametrize("bound", [1, 2])
 def test_a_killed_run_repeats_rollouts_that_were_only_gathered_ahead(bound: int, tmp_path: Path) -> None:
