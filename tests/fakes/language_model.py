@@ -40,19 +40,27 @@ class LanguageModel(FakeServer):
         return completion(message, model=asked["model"], usage=usage)
 
 
-def completion(message: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A chat completion of one choice; `logprobs` belong to the choice, all other `fields` to the completion."""
-    choice = {"index": 0, "finish_reason": "tool_calls" if "tool_calls" in message else "stop", "message": message}
-    if "logprobs" in fields:
-        choice["logprobs"] = fields.pop("logprobs")
-    return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], **fields}
+def completion(*messages: dict[str, Any], logprobs: list[Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """A chat completion with one choice per message, whose `logprobs` are in the same order."""
+    choices = [
+        {"index": index, "finish_reason": "tool_calls" if "tool_calls" in message else "stop", "message": message}
+        for index, message in enumerate(messages)
+    ]
+    for choice, sampled in zip(choices, logprobs or [], strict=bool(logprobs)):
+        choice["logprobs"] = {"content": sampled}
+    return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": choices, **fields}
 
 
 def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """The message that calls a tool."""
-    function = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
-    call = {"id": "call_x", "type": "function", "index": 0, "function": function}
-    return {"role": "assistant", "content": None, "tool_calls": [call]}
+    return all_called((name, arguments))
+
+
+def all_called(*calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """The message that calls several tools."""
+    functions = [{"name": name, "arguments": json.dumps(given, separators=(",", ":"))} for name, given in calls]
+    made = [{"id": "call_x", "type": "function", "index": 0, "function": function} for function in functions]
+    return {"role": "assistant", "content": None, "tool_calls": made}
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:

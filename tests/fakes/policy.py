@@ -8,17 +8,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.fakes.language_model import LanguageModel, call_text, called, completion
+from tests.fakes.language_model import LanguageModel, all_called, call_text, completion
 from tests.fakes.server import Answer, Request
 from training.task import Policy
 
 OWNER = "ann.lee@example.com"
-Turn = str | tuple[str, dict[str, Any]]
-"""A text, or a tool and its arguments."""
+Call = tuple[str, dict[str, Any]]
+"""A tool and its arguments."""
+Turn = str | Call | list[Call]
 
 
 class ScriptedPolicy(LanguageModel):
-    """Plays the next of `replies`, one token per character."""
+    """Plays the next of `replies`, one token per character; several at once for a request of `n` choices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,11 +39,17 @@ class ScriptedPolicy(LanguageModel):
                 return 404
             self.tokens += self.tokens_between_looks
             return {"computed_tokens": self.tokens}
-        self.requests.append(request.json())
+        asked = request.json()
+        self.requests.append(asked)
         time.sleep(self.seconds_per_reply)
-        text, message = _written(self.replies.pop(0))
-        tokens = [_token(index, piece.encode(), -0.5) for index, piece in enumerate([*text, "<|im_end|>"])]
-        return completion(message, model="scripted", logprobs={"content": tokens})
+        written = [_written(self.replies.pop(0)) for _ in range(asked.get("n") or 1)]
+        tokens = [
+            [_token(index, piece.encode(), -0.5) for index, piece in enumerate([*text, "<|im_end|>"])]
+            for text, _ in written
+        ]
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        messages = (message for _, message in written)
+        return completion(*messages, model="scripted", logprobs=tokens, usage=usage)
 
 
 class MailPolicy(LanguageModel):
@@ -127,7 +134,8 @@ def _written(turn: Turn) -> tuple[str, dict[str, Any]]:
     """What the policy samples, and the message that a client is told."""
     if isinstance(turn, str):
         return turn, {"role": "assistant", "content": turn}
-    return call_text(*turn), called(*turn)
+    calls = turn if isinstance(turn, list) else [turn]
+    return "\n".join(call_text(*call) for call in calls), all_called(*calls)
 
 
 def _token(number: int, text: bytes, logprob: float) -> dict[str, Any]:

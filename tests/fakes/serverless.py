@@ -123,7 +123,7 @@ class ServerlessService(FakeServer):
             call = "return_final_answer_tool", {"answer": "nobody", "source_ids": []}
             text, message = call_text(*call), called(*call)
         tokens = [{"token": f"token_id:{ord(c)}", "bytes": [ord(c)], "logprob": -0.5, "top_logprobs": []} for c in text]
-        return completion(message, model=asked["model"], logprobs={"content": tokens})
+        return completion(message, model=asked["model"], logprobs=[tokens])
 
     def _graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         if "serverInfo" in query:
