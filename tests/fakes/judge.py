@@ -19,6 +19,11 @@ class JudgeModel(LanguageModel):
         self.reply: Callable[[list[str], str], Reply] = by_id
         self.seconds = 0.0
 
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The settings of a trainer that is judged by it."""
+        return {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": self.url, "ruler_backoff": 0.0}
+
     def answer(self, request: dict[str, Any]) -> Reply:
         time.sleep(self.seconds)
         asked = request["messages"][-1]["content"]

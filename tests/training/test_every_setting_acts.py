@@ -11,9 +11,8 @@ from typing import Any
 import art
 import pytest
 
-from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
+from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, run_with, settings
 from training.settings import TrainerSettings
-from training.trainer import Trainer
 
 REVERSED, DOUBLED = (f"{__name__}:{name}_reward" for name in ("reversed", "doubled"))
 ACTS: dict[str, tuple[dict[str, Any], Any]] = {
@@ -134,9 +133,8 @@ class Habitual(ToyTask):
 
 
 def trace(folder: Path, rules: TrainerSettings) -> Any:
-    model, task, recorded = CountingModel(folder), Habitual(), RecordedProgress()
-    backend = Tracing(model)
-    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=recorded).run())
+    task, recorded = Habitual(), RecordedProgress()
+    run, backend = run_with(Tracing, folder, rules, task, recorded)
     alerts = [[alert.name for alert in row.alerts] for row in run.history]
     return (
         backend.updates,

@@ -208,8 +208,7 @@ def judge() -> Iterator[JudgeModel]:
 
 
 def judged(judge: JudgeModel, **changes: Any) -> Any:
-    values = {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": judge.url}
-    return SETTINGS.model_copy(update={**values, "ruler_attempts": 3, "ruler_backoff": 0.05, **changes})
+    return SETTINGS.model_copy(update={**judge.rules, "ruler_attempts": 3, "ruler_backoff": 0.05, **changes})
 
 
 @pytest.mark.parametrize("bad", [one_short, prose], ids=["7 of 8 scores", "prose"])

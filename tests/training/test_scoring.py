@@ -47,9 +47,8 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(model: JudgeModel | None = None, **changes: Any) -> TrainerSettings:
-    address = model.url if model else None
-    values = {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": address, "ruler_backoff": 0.0}
-    return TrainerSettings(**{**values, **changes})
+    rules = model.rules if model else {"scoring": "ruler", "ruler_model": "openai/own"}
+    return TrainerSettings(**{**rules, **changes})
 
 
 def score(rules: TrainerSettings, folder: Path, *groups: art.TrajectoryGroup) -> list[tuple[Any, JudgeUse]]:

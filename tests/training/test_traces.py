@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +12,12 @@ import pytest
 
 from tasks.outreach.loop import LearnLoop
 from tests.fakes.server import Answer, FakeServer, Request
-from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
+from tests.training import toy_run
+from tests.training.toy_run import RecordedProgress, ToyTask, settings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.progress import ForwardedProgress, Progress
 from training.traces import _Traced, traced
-from training.trainer import Trainer
 from training.wandb_log import _WandbLog
 
 EXPERIMENT = Experiment(
@@ -88,9 +87,8 @@ class Talking(ToyTask):
 
 
 def train(folder: Path, progress: Progress) -> None:
-    model = CountingModel(folder)
     rules = settings(max_steps=1, groups_per_step=1, validate_every=1, validation_questions=2)
-    asyncio.run(Trainer(Talking(), model, CountingBackend(model), rules, max_tokens=8, progress=progress).run())
+    toy_run.train(folder, rules, Talking(), progress)
 
 
 def test_every_rollout_is_a_trace_with_its_turns_and_scores(weave_server: TraceServer, tmp_path: Path) -> None:

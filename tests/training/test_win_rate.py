@@ -57,10 +57,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeModel]:
 
 
 def settings(judge: JudgeModel, **changes: Any) -> TrainerSettings:
-    judged = {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": judge.url, "ruler_backoff": 0.0}
-    return toy_settings(
-        **{**judged, "demonstrations": 0, "validation_metric": "win_rate", "validate_every": 1, **changes}
-    )
+    unlabelled = {"demonstrations": 0, "validation_metric": "win_rate", "validate_every": 1}
+    return toy_settings(**{**judge.rules, **unlabelled, **changes})
 
 
 def rates(run: Any) -> list[float | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import art
 import pytest
 
 from tests.fakes.serverless import KEY, ServerlessService
+from tests.training import injection
 from tests.training.toy_run import ToyTask, settings
 from training.backends.serverless import remote_base_model
 from training.errors import BadInput
-from training.session import run_training
 from training.task import Policy
 from training.trainer import TrainingRun
 
@@ -52,8 +51,7 @@ def train(service: ServerlessService, folder: Path, steps: int = 2) -> TrainingR
     rules = settings(
         backend="serverless", serverless_url=f"{service.url}/v1", max_steps=steps, demonstrations=0, health_seconds=0
     )
-    running = run_training(Alternating(), base_model="owner/model", settings=rules, max_tokens=8, run_folder=folder)
-    return asyncio.run(running)
+    return injection.train(folder, "owner/model", rules, task=Alternating())
 
 
 def test_each_checkpoint_is_pulled_and_runs_do_not_meet(service: ServerlessService, tmp_path: Path) -> None:
