@@ -11,8 +11,8 @@ Reply = str | int | tuple[int, str] | dict[str, Any]
 """What the model writes, the whole message (with tool calls), or the HTTP status with which it refuses, also with its reason."""
 
 
-class LanguageModel(FakeServer):
-    """Answers each chat completion with `answer`, and keeps the requests."""
+class OpenAIServer(FakeServer):
+    """Keeps the requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,6 +23,10 @@ class LanguageModel(FakeServer):
     @property
     def url(self) -> str:
         return f"{super().url}/v1"
+
+
+class LanguageModel(OpenAIServer):
+    """Answers each chat completion with `answer`."""
 
     def answer(self, request: dict[str, Any]) -> Reply:
         raise NotImplementedError

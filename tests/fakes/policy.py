@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tests.fakes.language_model import LanguageModel, all_called, call_text, completion
+from tests.fakes.language_model import OpenAIServer, all_called, call_text, completion
 from tests.fakes.server import Answer, Request
 from training.task import Policy
 
@@ -18,7 +18,7 @@ Call = tuple[str, dict[str, Any]]
 Turn = str | Call | list[Call]
 
 
-class ScriptedPolicy(LanguageModel):
+class ScriptedPolicy(OpenAIServer):
     """Plays the next of `replies`, one token per character; several at once for a request of `n` choices."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ScriptedPolicy(LanguageModel):
         return completion(*messages, model="scripted", logprobs=tokens, usage=usage)
 
 
-class MailPolicy(LanguageModel):
+class MailPolicy(OpenAIServer):
     """Searches, reads the first mail that was found, then answers `self.answer`; slowly or not at all if a test says so.
 
     It is also what `serving.service.PolicyServer` is to a service.

@@ -81,7 +81,7 @@ class ServerlessService(FakeServer):
 
     def respond(self, request: Request) -> Answer:
         known = request.method, request.path
-        asked = request.json() if request.method != "GET" else None
+        asked = request.json()
         if known == ("POST", "/graphql"):
             return {"data": self._graphql(asked["query"], asked.get("variables") or {})}
         if request.method == "POST" and request.headers["Authorization"] != f"Bearer {KEY}":
@@ -138,9 +138,9 @@ class ServerlessService(FakeServer):
             collection, alias = variables["collection"], variables["alias"]
             names = self.artifact(collection, alias)
             edges = [{"node": {"name": name, "directUrl": self._file(collection, alias, name)}} for name in names]
-            files = {"pageInfo": {"endCursor": None, "hasNextPage": False}, "edges": edges}
-            membership = {"artifactMembership": {"files": files}}
-            return {"project": {"artifactCollection": {"__typename": "ArtifactSequence", **membership}}}
+            page = {"pageInfo": {"endCursor": None, "hasNextPage": False}, "edges": edges}
+            listed = {"artifactMembership": {"files": page}}
+            return {"project": {"artifactCollection": {"__typename": "ArtifactSequence", **listed}}}
         assert "ArtifactMembershipByName" in query, query
         collection, alias = variables["name"].split(":")
         files = self.artifact(collection, alias)
