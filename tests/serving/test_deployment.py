@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -19,11 +19,51 @@ import pytest
 
 from benchmarks import service_load
 from environment.email_db import MailDatabase
-from tests import children, standstill
+from tests import standstill
 from tests.ports import free_port
-from tests.serving import commands
 
 ROOT = Path(__file__).parents[2]
+STORE = """
+import sys
+from pathlib import Path
+from zenml import Model, save_artifact
+from zenml.client import Client
+from zenml.model.utils import link_artifact_to_model
+from datetime import datetime
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from materializers.checkpoint import CheckpointMaterializer
+from materializers.mail_database import MailDatabaseMaterializer
+from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME, SCENARIOS
+from training.checkpoint import Checkpoint
+
+folder = Path(sys.argv[1])
+mails = MailDatabase(folder / "mails.sqlite")
+asked = Scenario(id="1", question="Where?", inbox_address=mails.inboxes()[0], query_date=datetime(2035, 1, 1), split="test")
+scenarios = save_artifact([asked], SCENARIOS)
+tiny = Checkpoint.load(folder / "tiny")
+trained_on = tiny.manifest.model_copy(update={"data": {SCENARIOS: str(scenarios.id)}})
+Checkpoint(tiny.path, trained_on).save(folder / "tiny-with-questions")
+checkpoint = save_artifact(tiny, CHECKPOINT, materializer=CheckpointMaterializer)
+database = save_artifact(mails, MAIL_DATABASE, materializer=MailDatabaseMaterializer)
+Client().create_model(MODEL_NAME)
+version = Client().create_model_version(MODEL_NAME)
+for artifact in (checkpoint, database):
+    link_artifact_to_model(artifact, Model(name=MODEL_NAME, version=version.name))
+version.set_stage("production")
+"""
+DEPLOY = """
+import json, sys
+from environment.errors import BadMail
+from commands.deploy import deploy_inference
+from training.errors import BadInput
+
+try:
+    print(deploy_inference(sys.argv[1], **json.loads(sys.argv[2])))
+except (BadInput, BadMail) as error:
+    print(error)
+    sys.exit(2)
+"""
 
 pytestmark = [pytest.mark.service, pytest.mark.slow]
 
@@ -37,24 +77,16 @@ class Place:
     other: str
     base: Path
 
-    def run(self, target: Callable[..., None], *arguments: Any) -> subprocess.CompletedProcess[str]:
-        return children.completed(target, *arguments, folder=ROOT, environment=self.environment)
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        variables = self.environment | environment
+        return standstill.run(list(command), cwd=ROOT, env=variables)
 
     def zenml(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run(commands.zenml_command, *arguments)
+        return self.run(str(Path(sys.executable).with_name("zenml")), *arguments)
 
-    @property
-    def question(self) -> dict[str, str]:
-        return {"question": "Where is it?", "inbox_address": self.inbox, "query_date": "2035-01-01"}
-
-    def metadata(self, deployment: str) -> dict[str, Any]:
-        """Return its status and the process that supervises it."""
-        return json.loads(self.run(commands.metadata, deployment).stdout.splitlines()[-1])
-
-    def deployments(self) -> dict[str, str]:
-        """Name -> URL."""
-        listed = json.loads(self.zenml("deployment", "list", "--output", "json").stdout)
-        return {service["name"]: service["url"] for service in listed["items"]}
+    def python(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # Code without a file has no folder that could be the source root, unlike run.py.
+        return self.run(sys.executable, "-c", code, *arguments, ZENML_CUSTOM_SOURCE_ROOT=str(ROOT))
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +94,14 @@ def place(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, inbox: str
     environment = os.environ | {"ZENML_CONFIG_PATH": str(tmp_path_factory.mktemp("zenml"))}
     other = MailDatabase(tiny_store / "mails.sqlite").inboxes()[1]
     place = Place(environment, inbox, other, tiny_store / "base")
-    missing = place.run(commands.deploy, "agent", {})
+    missing = place.python(DEPLOY, "agent", "{}")
     assert missing.returncode == 2, missing.stderr
     assert missing.stdout.splitlines()[-1].startswith("there is no trained checkpoint yet")
-    stored = place.run(commands.store, str(tiny_store))
+    stored = place.python(STORE, str(tiny_store))
     assert stored.returncode == 0, stored.stderr
     yield place
-    for name in place.deployments():
+    for name in ("by-command", "by-code", "killed"):
         place.zenml("deployment", "delete", name, "--yes")
-
-
-OWNER_KEY = "the owner's key of both services"
-KEY = "a key that may ask about one inbox"
 
 
 def ask(url: str, key: str = "", host: str = "", **parameters: str) -> tuple[int, dict[str, object]]:
@@ -88,46 +116,44 @@ def ask(url: str, key: str = "", host: str = "", **parameters: str) -> tuple[int
         return error.code, json.load(error)
 
 
-@pytest.fixture(scope="module")
-def services(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Two services with the same keys, by name: `by-command` of ZenML's command, and `by-code` of ours."""
-    folder = tmp_path_factory.mktemp("services")
-    keys = folder / "keys.yaml"
+OWNER_KEY = "the owner's key of both services"
+KEY = "a key that may ask about one inbox"
+
+
+def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
     keys.write_text(f"- {{name: ann, key: {KEY}, inboxes: ['{place.inbox}']}}\n")
-    by_zenml, by_run = folder / "zenml.yaml", folder / "run.yaml"
-    serving = {"keys_file": str(keys), "allowed_hosts": ["agent.example"], "timeout": 200}
-    deployment = {"deployment_app_runner_kwargs": {"serving": serving | {"feedback_folder": str(folder)}}}
+    by_zenml, by_run = tmp_path / "zenml.yaml", tmp_path / "run.yaml"
+    serving = {
+        "keys_file": str(keys),
+        "allowed_hosts": ["agent.example"],
+        "timeout": 200,
+        "feedback_folder": str(tmp_path),
+    }
+    deployment = {"deployment_app_runner_kwargs": {"serving": serving}}
     # ZenML takes the first free port, and a deployment that starts at the same time may take the same one.
     ports = {"by-command": free_port(), "by-code": free_port()}
     deployers = {name: {"auth_key": OWNER_KEY, "port": port} for name, port in ports.items()}
     by_zenml.write_text(json.dumps({"settings": {"deployer": deployers["by-command"], "deployment": deployment}}))
     same = {"access_keys": str(keys), "allowed_hosts": ["agent.example"], "question_timeout": 200}
-    same |= {"feedback_folder": str(folder), "settings": {"deployer": deployers["by-code"]}}
-    by_run.write_text(json.dumps(same))
+    by_run.write_text(
+        json.dumps(same | {"feedback_folder": str(tmp_path), "settings": {"deployer": deployers["by-code"]}})
+    )
     pipeline = "pipelines.inference.inference_pipeline"
     by_command = place.zenml("pipeline", "deploy", pipeline, "--name", "by-command", "--config", str(by_zenml))
     assert by_command.returncode == 0, by_command.stdout + by_command.stderr
-    by_code = place.run(commands.module, "run", "--pipeline", "deploy", "--name", "by-code", "--config", str(by_run))
+    by_code = place.run(sys.executable, "run.py", "--pipeline", "deploy", "--name", "by-code", "--config", str(by_run))
     assert by_code.returncode == 0, by_code.stdout + by_code.stderr
-    urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
+
+    listed = json.loads(place.zenml("deployment", "list", "--output", "json").stdout)
+    urls = {service["name"]: service["url"] for service in listed["items"]}
     assert f"{urls['by-code']}/invoke" in by_code.stdout
-    assert place.deployments() == urls
-    yield urls
-    # Whatever has become of them, the end of one is not the end of the other, and nothing of either is left.
-    for name, other in (("by-command", "by-code"), ("by-code", None)):
-        supervisor = place.metadata(name)["pid"]
-        assert place.zenml("deployment", "deprovision", name, "--yes").returncode == 0
-        with pytest.raises(OSError):
-            urlopen(f"{urls[name]}/health", timeout=60)
-        assert not standstill.alive(supervisor)
-        if other:
-            assert ask(urls[other], KEY, **place.question)[0] == 200
+    assert urls == {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
 
-
-def test_both_commands_deploy_the_same_service(place: Place, services: dict[str, str]) -> None:
-    good, other = place.question, place.question | {"inbox_address": place.other}
+    good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
+    other = good | {"inbox_address": place.other}
     loads = set()
-    for url in services.values():
+    for url in urls.values():
         answers = [ask(url, KEY, **good) for _ in range(10)]
         assert {status for status, _ in answers} == {200}
         assert all(answer["question"] == good["question"] and "source_ids" in answer for _, answer in answers)
@@ -135,50 +161,65 @@ def test_both_commands_deploy_the_same_service(place: Place, services: dict[str,
         assert len(of_this_service) == 1
         loads |= of_this_service
         assert ask(url, KEY, **good | {"question": ""})[0] == 422
-        keys = ("", "not one of its keys", KEY, OWNER_KEY)
-        assert [ask(url, key, **other)[0] for key in keys] == [401, 401, 404, 200]
+        assert [ask(url, key, **other)[0] for key in ("", "not one of its keys", KEY, OWNER_KEY)] == [
+            401,
+            401,
+            404,
+            200,
+        ]
         assert ask(url, OWNER_KEY, **good | {"inbox_address": "nobody@nowhere.example"})[0] == 404
         hosts = ("agent.example", "agent.example:9", "localhost", "evil.example")
         assert [ask(url, KEY, host, **good)[0] for host in hosts] == [200, 200, 200, 421]
     assert len(loads) == 2
 
     described = place.zenml("deployment", "describe", "by-command")
-    assert services["by-command"] in described.stdout + described.stderr
+    assert urls["by-command"] in described.stdout + described.stderr
     log = place.zenml("deployment", "logs", "by-command")
     assert '"event": "request"' in log.stdout + log.stderr, "the access log is there however quiet ZenML is"
     assert good["question"] not in log.stdout + log.stderr and place.inbox not in log.stdout + log.stderr
-    with urlopen(f"{services['by-command']}/openapi.json", timeout=300) as response:
+    with urlopen(f"{urls['by-command']}/openapi.json", timeout=300) as response:
         documented = json.load(response)
     assert "Invocation" in json.dumps(documented["paths"]["/invoke"]["post"]["requestBody"])
     assert "query_date" in documented["components"]["schemas"]["Question"]["properties"]
+    assert place.zenml("deployment", "deprovision", "by-command", "--yes").returncode == 0
+    with pytest.raises(OSError):
+        urlopen(f"{urls['by-command']}/health", timeout=60)
+    assert ask(urls["by-code"], KEY, **good)[0] == 200
 
 
-def test_a_benchmark_asks_a_running_service(place: Place, services: dict[str, str]) -> None:
+def test_the_benchmarks_deploy_and_ask_a_checkpoint(place: Place) -> None:
+    checkpoint = str(place.base.with_name("tiny-with-questions"))
     load = ("benchmarks.service_load", "--callers", "4", "--minutes", "0.05")
-    done = place.run(commands.module, *load, "--url", services["by-code"], "--key", OWNER_KEY)
+    database = str(place.base.with_name("mails.sqlite"))
+    few = ("--requests", "20", "--questions", "6", "--connections", "20", "--database", database)
+    done = place.run(sys.executable, "-m", *load, "--checkpoint", checkpoint)
     figures = json.loads(done.stdout.splitlines()[-1])
     # On a busy machine `/health` may take longer than the benchmark allows, and nothing else may be wrong.
     assert figures["ok"] or figures["health_max_seconds"] > service_load.HEALTH_LIMIT_SECONDS, figures
     assert done.returncode == (0 if figures["ok"] else 1) and figures["answered"] and not figures["health_failures"]
     assert figures["lost"] == figures["mixed_up"] == 0 and set(figures["statuses"]) <= {"200", "503"}, figures
-
-
-def test_a_benchmark_deploys_and_asks_a_checkpoint(place: Place) -> None:
-    checkpoint = str(place.base.with_name("tiny-with-questions"))
-    database = str(place.base.with_name("mails.sqlite"))
-    few = ("--requests", "20", "--questions", "6", "--connections", "20", "--database", database)
-    done = place.run(commands.module, "benchmarks.service_attack", *few, "--checkpoint", checkpoint)
+    done = place.run(sys.executable, "-m", "benchmarks.service_attack", *few, "--checkpoint", checkpoint)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["ok"]
-    assert not [name for name in place.deployments() if name.startswith("benchmark-")]
+    listed = json.loads(place.zenml("deployment", "list", "--output", "json").stdout)
+    assert not [service["name"] for service in listed["items"] if service["name"].startswith("benchmark-")]
 
 
-def test_a_killed_service_restarts_automatically(place: Place, services: dict[str, str]) -> None:
-    url, good = services["by-code"], place.question
+def test_a_killed_service_restarts_automatically(place: Place) -> None:
+    chosen = {"checkpoint": str(place.base.with_name("tiny")), "port": free_port()}
+    deployed = place.python(DEPLOY, "killed", json.dumps(chosen))
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+    url = deployed.stdout.splitlines()[-1]
+    good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
+
+    def metadata() -> dict[str, object]:
+        code = "import json; from zenml.client import Client; d = Client().get_deployment('killed')"
+        shown = place.python(f"{code}; print(json.dumps([d.status, d.deployment_metadata['pid']]))")
+        status, pid = json.loads(shown.stdout.splitlines()[-1])
+        return {"status": status, "pid": pid}
 
     def model(field: str) -> object:
-        request = Request(f"{url}/model", headers={"Authorization": f"Bearer {KEY}"})
-        with urlopen(request, timeout=60) as response:
+        with urlopen(f"{url}/model", timeout=60) as response:
             return json.load(response)[field]
 
     def back(before: object) -> None:
@@ -189,7 +230,7 @@ def test_a_killed_service_restarts_automatically(place: Place, services: dict[st
                     break
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        assert ask(url, KEY, **good)[0] == 200
+        assert ask(url, **good)[0] == 200
 
     service = model("process_id")
     policies = psutil.Process(service).children()
@@ -199,28 +240,32 @@ def test_a_killed_service_restarts_automatically(place: Place, services: dict[st
     statuses = []
     while not statuses or statuses[-1] != 200 or 503 not in statuses:
         assert time.monotonic() < deadline
-        statuses.append(ask(url, KEY, **good)[0])
+        statuses.append(ask(url, **good)[0])
         time.sleep(0.2)
     assert set(statuses) <= {200, 503} and model("process_id") == service, "the model alone was started again"
 
     psutil.Process(service).kill()
     back(service)
-    service, supervisor = model("process_id"), place.metadata("by-code")["pid"]
+    service, supervisor = model("process_id"), metadata()["pid"]
     psutil.Process(supervisor).kill()
     back(service)
     deadline = time.monotonic() + 900
-    while (after := place.metadata("by-code"))["status"] != "running":
+    while (after := metadata())["status"] != "running":
         assert time.monotonic() < deadline
     assert after["pid"] != supervisor
+    assert place.zenml("deployment", "deprovision", "killed", "--yes").returncode == 0
+    with pytest.raises(OSError):
+        urlopen(f"{url}/health", timeout=60)
+    assert not standstill.alive(after["pid"])
 
 
 def test_an_open_service_is_refused(place: Place) -> None:
-    for options in ({"address": "0.0.0.0"}, {"address": "0.0.0.0", "settings": {"deployer": {"auth_key": "short"}}}):
-        refused = place.run(commands.deploy, "open", options)
+    for arguments in ({"address": "0.0.0.0"}, {"address": "0.0.0.0", "settings": {"deployer": {"auth_key": "short"}}}):
+        refused = place.python(DEPLOY, "open", json.dumps(arguments))
         assert refused.returncode == 2 and "key" in refused.stdout.splitlines()[-1]
 
 
 def test_service_that_cannot_start_says_why(place: Place) -> None:
-    wrong = place.run(commands.deploy, "never", {"base_model": "no/such model"})
+    wrong = place.python(DEPLOY, "never", json.dumps({"base_model": "no/such model"}))
     assert wrong.returncode == 2
     assert "base_model" in wrong.stdout.splitlines()[-1]
