@@ -5,6 +5,7 @@ One server forks the children of all tests of a worker: it is told only once wha
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -24,9 +25,14 @@ _CONTEXT.set_forkserver_preload(
 
 def exit_code(target: Callable[..., Any], *arguments: Any) -> int:
     """Call `target` in a child and return how that ended: a signal's number is negative. Kill it when it hangs."""
-    process = _CONTEXT.Process(target=target, args=arguments)
+    process = _CONTEXT.Process(target=_call, args=(target, *arguments))
     process.start()
     with standstill.guarded(SimpleNamespace(pid=process.pid, args=target.__name__)):  # type: ignore[arg-type]
         process.join()
     assert process.exitcode is not None
     return process.exitcode
+
+
+def _call(target: Callable[..., Any], *arguments: Any) -> None:
+    gc.freeze()  # what was imported is no garbage, and a training looks for some after each update
+    target(*arguments)

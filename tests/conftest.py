@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import shutil
@@ -127,6 +128,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # No worker is left with a long file at the end.
         seconds = config.workerinput["seconds"]
         items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
+
+
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the search for garbage, which a training makes after each update."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
