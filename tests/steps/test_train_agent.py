@@ -101,5 +101,5 @@ def test_a_checkpoint_has_the_alerts_of_the_rollouts_that_it_sampled(ahead: int,
         SimpleNamespace(step=step, alerts=[SimpleNamespace(name=named[step])] if step in named else [])
         for step in range(9)
     ]
-    run = TrainingRun.model_construct(history=history, checkpoint_of=4)
+    run = TrainingRun.model_construct(history=history, checkpoint_of=4)  # type: ignore[call-arg]
     assert alerts_about(run, ahead) == found
