@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
-from zenml import Pipeline
 from zenml.client import Client
 from zenml.deployers import BaseDeployer
 from zenml.deployers.exceptions import DeployerError
 from zenml.models import DeploymentResponse
+from zenml.pipelines.pipeline_definition import Pipeline
 from zenml.utils import source_utils
 
 from steps.project import ROOT
