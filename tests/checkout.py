@@ -55,14 +55,12 @@ SMALL_COMPANY = [
 
 
 def user_environment(zenml: Path) -> dict[str, str]:
-    """The environment of a user whose ZenML configuration is in `zenml`, after `zenml analytics opt-out`."""
+    """The environment of a user without W&B, whose ZenML configuration is in `zenml`, after `zenml analytics opt-out`."""
     zenml.mkdir(parents=True, exist_ok=True)
     (zenml / "config.yaml").write_text("analytics_opt_in: false\n")
-    of_tests = ("ZENML_", "PYTEST_", "PYTHON")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(of_tests)}
-    return {name: value for name, value in kept.items() if name not in ONLY_FOR_TESTS} | {
-        "ZENML_CONFIG_PATH": str(zenml)
-    }
+    left_out = ("PYTEST_", "PYTHON", "WANDB_", "ZENML_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {name: value for name, value in kept.items() if name not in ONLY_FOR_TESTS} | {"ZENML_CONFIG_PATH": str(zenml)}
 
 
 def fresh_clone(folder: Path) -> Path:
