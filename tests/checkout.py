@@ -60,7 +60,9 @@ def user_environment(zenml: Path) -> dict[str, str]:
     (zenml / "config.yaml").write_text("analytics_opt_in: false\n")
     left_out = ("PYTEST_", "PYTHON", "WANDB_", "ZENML_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return {name: value for name, value in kept.items() if name not in ONLY_FOR_TESTS} | {"ZENML_CONFIG_PATH": str(zenml)}
+    return {name: value for name, value in kept.items() if name not in ONLY_FOR_TESTS} | {
+        "ZENML_CONFIG_PATH": str(zenml)
+    }
 
 
 def fresh_clone(folder: Path) -> Path:
