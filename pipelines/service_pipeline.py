@@ -61,10 +61,14 @@ def _dead_service_noticed(name: str) -> Iterator[None]:
     over = threading.Event()
 
     def reap() -> None:
+        pid = None
         while not over.wait(1):
-            with contextlib.suppress(KeyError, ChildProcessError):
-                if pid := (Client().get_deployment(name).deployment_metadata or {}).get("pid"):
+            try:
+                pid = pid or (Client().get_deployment(name).deployment_metadata or {}).get("pid")
+                if pid:
                     os.waitpid(pid, os.WNOHANG)
+            except (KeyError, ChildProcessError):
+                pid = None  # of the service that is replaced, or already reaped
 
     reaper = threading.Thread(target=reap, name="reap-dead-service", daemon=True)
     reaper.start()
