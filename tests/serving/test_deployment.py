@@ -15,12 +15,12 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-import standstill
-from checkout import fresh_clone, user_environment
-from ports import free_port
 
 from benchmarks import service_load
 from environment.email_db import MailDatabase
+from tests import standstill
+from tests.checkout import fresh_clone, user_environment
+from tests.ports import free_port
 
 PIPELINE = "pipelines.inference.inference_pipeline"
 STORE = """
