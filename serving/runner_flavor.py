@@ -2,7 +2,7 @@
 
 ZenML's service program imports a deployment's classes from its source root. Unless a variable or a `.zen` folder names
 one, that is the folder of ZenML's own program, where a package `fastapi` hides the library. So this module must be
-importable from there: it imports nothing but ZenML. The runner is imported after the source root is set.
+importable from there: it imports only ZenML and `steps.project`. The runner is imported after the source root is set.
 """
 
 from __future__ import annotations
