@@ -41,7 +41,10 @@ demo-enron: install
 	@$(BIN)/python run.py --pipeline deploy --config configs/enron_laptop.yaml --checkpoint models/enron_laptop \
 		--name enron-agent $(ARGS)
 
+# ZenML's commands import the project from the working directory, or from here when they run in another folder.
 install: .venv/installed
+	@$(BIN)/python -c "import pathlib, sysconfig; \
+		pathlib.Path(sysconfig.get_path('purelib'), 'email-search-agent.pth').write_text(f'{pathlib.Path.cwd()}\n')"
 
 test: .venv/installed-dev
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

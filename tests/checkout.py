@@ -31,6 +31,16 @@ ROOMS = (
     "training",
 )
 
+ONLY_FOR_TESTS = {
+    "HF_HUB_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "WANDB_ERROR_REPORTING": "false",
+    "WANDB_MODE": "disabled",
+    "ZENML_ANALYTICS_OPT_IN": "false",
+    "ZENML_CUSTOM_SOURCE_ROOT": str(ROOT),  # otherwise the main module's, and a worker of pytest-xdist has none
+}
+"""Variables for the process of the tests. A user sets none of them, so the commands that stand for a user's get none."""
+
 SMALL_COMPANY = [
     word
     for setting in (
@@ -42,6 +52,28 @@ SMALL_COMPANY = [
     for word in ("--set", setting)
 ]
 """`run.py` with a company of two mailboxes."""
+
+
+def user_environment(zenml: Path) -> dict[str, str]:
+    """The environment of a user without W&B, whose ZenML configuration is in `zenml`, after `zenml analytics opt-out`."""
+    zenml.mkdir(parents=True, exist_ok=True)
+    (zenml / "config.yaml").write_text("analytics_opt_in: false\n")
+    left_out = ("PYTEST_", "PYTHON", "WANDB_", "ZENML_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return {name: value for name, value in kept.items() if name not in ONLY_FOR_TESTS} | {
+        "ZENML_CONFIG_PATH": str(zenml)
+    }
+
+
+def fresh_clone(folder: Path) -> Path:
+    """Copy to `folder` what a clone of this project would have, with the changes that are not committed yet."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 @dataclass
@@ -56,8 +88,7 @@ class Checkout:
         shutil.copy(ROOT / "run.py", folder)
         (ROOT / "models").mkdir(exist_ok=True)
         (folder / "models").symlink_to(ROOT / "models")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ZENML_")}
-        return cls(folder, environment | {"ZENML_CONFIG_PATH": str(folder / "zenml"), "COLUMNS": "120"})
+        return cls(folder, user_environment(folder / "zenml") | {"COLUMNS": "120"})
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "run.py", *words]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.checkout import ONLY_FOR_TESTS
 from tests.durations import Durations, read_seconds
 from tests.zenml_configuration import copy_original, make_original
 
@@ -30,15 +31,7 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, cores[number::workers] or cores)
 
 # Read when art, litellm, weave and zenml are imported, so they must be set before the first test module is.
-os.environ |= {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "WANDB_ERROR_REPORTING": "false",
-    "WANDB_MODE": "disabled",
-    "ZENML_CONFIG_PATH": ZENML,
-    "ZENML_ANALYTICS_OPT_IN": "false",
-    "ZENML_CUSTOM_SOURCE_ROOT": str(Path(__file__).parents[1]),  # otherwise the main module's, and a worker has none
-    "HF_HUB_OFFLINE": "1",
-}
+os.environ |= ONLY_FOR_TESTS | {"ZENML_CONFIG_PATH": ZENML}
 
 # Machines may be busy, so the time that an example takes says nothing about the code.
 settings.register_profile("any_machine", deadline=None)
