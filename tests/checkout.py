@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests import standstill
+from tests import fork_server, standstill
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
@@ -52,7 +51,7 @@ class Checkout:
     @classmethod
     def create(cls, folder: Path) -> Checkout:
         for room in ROOMS:
-            shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / room, folder / room)  # with the bytecode, if there is any
         shutil.copy(ROOT / "run.py", folder)
         (ROOT / "models").mkdir(exist_ok=True)
         (folder / "models").symlink_to(ROOT / "models")
@@ -64,19 +63,18 @@ class Checkout:
 
     def run(self, *words: str, idle_seconds: float = standstill.IDLE_SECONDS) -> subprocess.CompletedProcess[str]:
         """run.py with these arguments, to its end."""
-        return standstill.run(self.command(*words), cwd=self.folder, env=self.environment, idle_seconds=idle_seconds)
+        process = fork_server.start(list(words), folder=self.folder, environment=self.environment)
+        with standstill.guarded(process, idle_seconds=idle_seconds):
+            output, errors = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.wait(), output, errors or "")
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
+    def run_alone(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same in a process that imports everything itself, which takes 10 to 20 s."""
+        return standstill.run(self.command(*words), cwd=self.folder, env=self.environment)
+
+    def start(self, *words: str) -> fork_server.Started:
         """run.py with these arguments, in the background as a script's `&` has it: the shell ignores SIGINT for it."""
-        return subprocess.Popen(
-            self.command(*words),
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        )
+        return fork_server.start(list(words), folder=self.folder, environment=self.environment, background=True)
 
     def history(self) -> list[dict[str, Any]]:
         """The rows of the only run in this checkout."""
