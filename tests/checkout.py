@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +60,8 @@ class Checkout:
         (ROOT / "models").mkdir(exist_ok=True)
         (folder / "models").symlink_to(ROOT / "models")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ZENML_")}
-        return cls(folder, environment | {"ZENML_CONFIG_PATH": str(folder / "zenml"), "COLUMNS": "120"})
+        own = {"ZENML_CONFIG_PATH": str(folder / "zenml"), "HF_HUB_CACHE": _hub(), "COLUMNS": "120"}
+        return cls(folder, environment | own)
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "run.py", *words]
@@ -72,6 +77,18 @@ class Checkout:
         """The same in a process that imports everything itself, which takes 10 to 20 s."""
         return standstill.run(self.command(*words), cwd=self.folder, env=self.environment)
 
+    def start_alone(self, *words: str) -> subprocess.Popen[str]:
+        """`start` in a process that imports everything itself."""
+        return subprocess.Popen(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        )
+
     def start(self, *words: str) -> fork_server.Started:
         """run.py with these arguments, in the background as a script's `&` has it: the shell ignores SIGINT for it."""
         return fork_server.start(list(words), folder=self.folder, environment=self.environment, background=True)
@@ -81,6 +98,14 @@ class Checkout:
         files = list((self.folder / "outputs" / "runs").rglob("training_history.jsonl"))
         assert len(files) <= 1, files
         return [json.loads(line) for line in files[0].read_text().splitlines()] if files else []
+
+
+@cache
+def _hub() -> str:
+    """Return a cache of the Hub that all checkouts of this process share: one folder, so that one fork server is enough."""
+    folder = tempfile.mkdtemp(prefix="hub-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def settings(**values: object) -> list[str]:

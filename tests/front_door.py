@@ -9,6 +9,7 @@ import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -19,8 +20,6 @@ import pytest
 
 import run
 from steps import project
-
-FOLDERS = ("DATA", "OUTPUTS", "RUNS", "LEARN_LOOPS", "EVALUATIONS", "QUESTION_REPLIES")
 
 
 @dataclass
@@ -42,10 +41,10 @@ class FrontDoor:
         # `main` reads .env beside its file, and tells libraries to be quiet, of which this process may have tests.
         self.monkeypatch.setattr(run, "__file__", str(self.folder / "run.py"))
         self.monkeypatch.setattr(run, "quiet_third_parties", lambda: None)
-        for module in _modules_of_commands():
-            for name in FOLDERS:
-                if (folder := getattr(module, name, None)) is not None and folder == getattr(project, name):
-                    self.monkeypatch.setattr(module, name, self.folder / folder.relative_to(project.ROOT))
+        for module in _modules_that_write():
+            for name, value in list(vars(module).items()):
+                if isinstance(value, Path) and value.is_relative_to(project.OUTPUTS):
+                    self.monkeypatch.setattr(module, name, self.folder / value.relative_to(project.ROOT))
 
     def run(self, *words: str) -> CompletedProcess[str]:
         """Return what run.py with these arguments says, and its exit code."""
@@ -74,10 +73,14 @@ class FrontDoor:
         return lines[0]
 
 
-def _modules_of_commands() -> list[ModuleType]:
-    """Return `steps.project` as the last, and everything that the commands import from it."""
-    commands = importlib.import_module("commands")
-    for module in pkgutil.iter_modules(commands.__path__, "commands."):
-        importlib.import_module(module.name)
-    users = [module for name, module in sys.modules.items() if name.partition(".")[0] in ("commands", "steps")]
-    return [*(module for module in users if module is not project), project]
+@cache
+def _modules_that_write() -> list[ModuleType]:
+    """Return all modules of the rooms that know the folder of the outputs, `steps.project` as the last.
+
+    They are imported before anything is replaced: a later import would keep the folder of one test.
+    """
+    for room in ("commands", "pipelines", "steps"):
+        for module in pkgutil.walk_packages(importlib.import_module(room).__path__, f"{room}."):
+            importlib.import_module(module.name)
+    known = [module for name, module in sys.modules.items() if name.partition(".")[0] in ("commands", "steps")]
+    return [*(module for module in known if module is not project), project]
