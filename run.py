@@ -336,4 +336,10 @@ if __name__ == "__main__":
     # shell ignores it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # `run.py --help | head -1`: nobody reads on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

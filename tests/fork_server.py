@@ -85,7 +85,11 @@ class Started:
     def communicate(self) -> tuple[str, str | None]:
         """Return output and errors of the ended process, or both as output if they were not to be told apart."""
         self.wait()
-        return _text(self._output), None if self._errors is None else _text(self._errors)
+        return self.printed(), None if self._errors is None else _text(self._errors)
+
+    def printed(self) -> str:
+        """Return the output so far."""
+        return _text(self._output)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -150,7 +150,7 @@ def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--pipeline", "compare"], "there is no run"),
+        (["--pipeline", "compare"], "which runs? there are none yet"),
         (["--pipeline", "compare", "absent"], "there is no run 'absent'"),
         (["--help", "learning_rat"], "did you mean 'learning_rate'"),
         (["--help", "torch.devic"], "unknown part of torch"),
