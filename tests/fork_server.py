@@ -20,6 +20,7 @@ import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -114,8 +115,9 @@ def start(words: list[str], *, folder: Path, environment: dict[str, str], backgr
         length = len(text := json.dumps(request).encode())
         socket.send_fds(control, [length.to_bytes(8, "big")], descriptors)
         control.sendall(text)
-    pid = int(ours.recv(64))
-    return Started([sys.executable, "run.py", *words], pid, ours, output, errors)
+    pid = ours.recv(64)
+    assert pid, "the fork server has ended: see what it printed"
+    return Started([sys.executable, "run.py", *words], int(pid), ours, output, errors)
 
 
 def _text(file: IO[bytes]) -> str:
@@ -140,8 +142,11 @@ def _server(read_at_import: tuple[str | None, ...]) -> socket.socket:
 
     def end() -> None:
         ours.close()
-        server.wait()
-        subprocess.run(["rm", "-rf", folder], check=False)
+        try:
+            server.wait(10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
     return ours

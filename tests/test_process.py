@@ -16,6 +16,8 @@ from tests import standstill
 from tests.checkout import Checkout
 from tests.front_door import FrontDoor
 
+pytestmark = pytest.mark.service
+
 ROOT = Path(__file__).parents[1]
 
 
