@@ -60,9 +60,10 @@ class _Help(argparse.Action):
         quiet_third_parties()
         from configs.description import describe
         from configs.schema import ConfigError
+        from reports.console import say
 
         try:
-            print(describe(values))
+            say(describe(values))
         except ConfigError as error:
             parser.exit(2, f"error: {error}\n")
         parser.exit()
