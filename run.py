@@ -60,9 +60,10 @@ class _Help(argparse.Action):
         quiet_third_parties()
         from configs.description import describe
         from configs.schema import ConfigError
+        from reports.console import say
 
         try:
-            print(describe(values))
+            say(describe(values))
         except ConfigError as error:
             parser.exit(2, f"error: {error}\n")
         parser.exit()
@@ -336,4 +337,10 @@ if __name__ == "__main__":
     # shell ignores it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # `run.py --help | head -1`: nobody reads on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,6 +15,7 @@ from agent.question_writing.settings import QuestionSettings
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings, DemonstrationSettings
 from cluster.settings import StackSettings
+from configs.explanation import explain
 from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
 from training.errors import BadInput
@@ -295,8 +296,14 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 def section(config: Config, kind: type[Section]) -> Section:
-    """Return the section of one pipeline: the fields of `kind`."""
-    return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+    """Return the section of one pipeline: the fields of `kind`.
+
+    Raises ConfigError for a value that another pipeline allows and this one does not, such as `max_turns=1`.
+    """
+    try:
+        return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+    except ValidationError as error:
+        raise ConfigError(explain(error, kind)) from None
 
 
 def with_prompt(config: Config) -> Config:

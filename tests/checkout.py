@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests import standstill
+from tests import fork_server, standstill
+from tests.zenml_configuration import copy_original
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (
@@ -56,8 +60,7 @@ SMALL_COMPANY = [
 
 def user_environment(zenml: Path) -> dict[str, str]:
     """The environment of a user without W&B, whose ZenML configuration is in `zenml`, after `zenml analytics opt-out`."""
-    zenml.mkdir(parents=True, exist_ok=True)
-    (zenml / "config.yaml").write_text("analytics_opt_in: false\n")
+    copy_original(zenml)
     left_out = ("PYTEST_", "PYTHON", "WANDB_", "ZENML_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return {name: value for name, value in kept.items() if name not in ONLY_FOR_TESTS} | {
@@ -84,21 +87,28 @@ class Checkout:
     @classmethod
     def create(cls, folder: Path) -> Checkout:
         for room in ROOMS:
-            shutil.copytree(ROOT / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / room, folder / room)  # with the bytecode, if there is any
         shutil.copy(ROOT / "run.py", folder)
         (ROOT / "models").mkdir(exist_ok=True)
         (folder / "models").symlink_to(ROOT / "models")
-        return cls(folder, user_environment(folder / "zenml") | {"COLUMNS": "120"})
+        return cls(folder, user_environment(folder / "zenml") | {"HF_HUB_CACHE": _hub(), "COLUMNS": "120"})
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "run.py", *words]
 
     def run(self, *words: str, idle_seconds: float = standstill.IDLE_SECONDS) -> subprocess.CompletedProcess[str]:
         """run.py with these arguments, to its end."""
-        return standstill.run(self.command(*words), cwd=self.folder, env=self.environment, idle_seconds=idle_seconds)
+        process = fork_server.start(list(words), folder=self.folder, environment=self.environment)
+        with standstill.guarded(process, idle_seconds=idle_seconds):
+            output, errors = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.wait(), output, errors or "")
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """run.py with these arguments, in the background as a script's `&` has it: the shell ignores SIGINT for it."""
+    def run_alone(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The same in a process that imports everything itself, which takes 10 to 20 s."""
+        return standstill.run(self.command(*words), cwd=self.folder, env=self.environment)
+
+    def start_alone(self, *words: str) -> subprocess.Popen[str]:
+        """`start` in a process that imports everything itself."""
         return subprocess.Popen(
             self.command(*words),
             cwd=self.folder,
@@ -109,11 +119,23 @@ class Checkout:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
 
+    def start(self, *words: str) -> fork_server.Started:
+        """run.py with these arguments, in the background as a script's `&` has it: the shell ignores SIGINT for it."""
+        return fork_server.start(list(words), folder=self.folder, environment=self.environment, background=True)
+
     def history(self) -> list[dict[str, Any]]:
         """The rows of the only run in this checkout."""
         files = list((self.folder / "outputs" / "runs").rglob("training_history.jsonl"))
         assert len(files) <= 1, files
         return [json.loads(line) for line in files[0].read_text().splitlines()] if files else []
+
+
+@cache
+def _hub() -> str:
+    """Return a cache of the Hub that all checkouts of this process share: one folder, so that one fork server is enough."""
+    folder = tempfile.mkdtemp(prefix="hub-tests-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def settings(**values: object) -> list[str]:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ settings.load_profile("any_machine")
 
 ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "models"
-ZENML_ORIGINAL = ROOT / ".pytest_cache" / f"zenml-{version('zenml')}"
 
 # Files and folders that start processes, pipelines or servers, or train: `make test-fast` leaves them out.
 _SERVICES = frozenset(
@@ -89,8 +87,8 @@ _SERVICES = frozenset(
 def pytest_configure(config: pytest.Config) -> None:
     """Give this process a ZenML configuration that is ready, and measure what the tests cost."""
     if not hasattr(config, "workerinput"):
-        make_original(ZENML_ORIGINAL)
-    copy_original(ZENML_ORIGINAL, Path(ZENML))
+        make_original()
+    copy_original(Path(ZENML))
     config.pluginmanager.register(Durations())
 
 

@@ -6,33 +6,34 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import yaml
 
 ROOT = Path(__file__).parents[1]
+ORIGINAL = ROOT / ".pytest_cache" / f"zenml-{version('zenml')}"
 
 
-def make_original(folder: Path) -> None:
-    """Let ZenML set up a new configuration in `folder`, unless it is there already."""
-    if folder.exists():
+def make_original() -> None:
+    """Let ZenML set up a new configuration, unless there is one of an earlier run of the tests."""
+    if ORIGINAL.exists():
         return
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+    partial = ORIGINAL.with_name(f"{ORIGINAL.name}.{os.getpid()}")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ZENML_")}
     environment |= {"ZENML_CONFIG_PATH": str(partial), "ZENML_ANALYTICS_OPT_IN": "false"}
     command = [sys.executable, "-c", "from zenml.client import Client; Client().active_stack_model"]
     subprocess.run(command, env=environment, cwd=ROOT, check=True, capture_output=True)
-    # The paths of the store are those of the folder that it was made in: ZenML finds them anew.
     file = partial / "config.yaml"
-    file.write_text(
-        yaml.safe_dump({key: value for key, value in yaml.safe_load(file.read_text()).items() if key != "store"})
-    )
+    values = yaml.safe_load(file.read_text()) | {"analytics_opt_in": False}
+    del values["store"]  # its paths are those of this folder; ZenML finds the store of a copy anew
+    file.write_text(yaml.safe_dump(values))
     try:
-        partial.rename(folder)
+        partial.rename(ORIGINAL)
     except OSError:  # another run of the tests was faster
         shutil.rmtree(partial)
 
 
-def copy_original(original: Path, folder: Path) -> None:
-    """Copy it to `folder`, which may exist."""
-    shutil.copytree(original, folder, dirs_exist_ok=True)
+def copy_original(folder: Path) -> None:
+    """Copy it to `folder`, which may exist. Nothing in the copy tells telemetry: `analytics_opt_in` is off."""
+    shutil.copytree(ORIGINAL, folder, dirs_exist_ok=True)
