@@ -10,6 +10,8 @@ import pytest
 from tests.checkout import SMALL_COMPANY, settings
 from tests.front_door import FrontDoor
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:

@@ -13,6 +13,8 @@ from tests.checkout import Checkout, settings
 from tests.front_door import FrontDoor
 from tests.sandbox.docker_daemon import require_bubblewrap
 
+pytestmark = pytest.mark.service
+
 CODING = ("--set", "task=coding")
 
 

@@ -21,6 +21,8 @@ from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.served import served, served_images
 from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, folder_of, row
 
+pytestmark = pytest.mark.service
+
 CODING = ("--set", "task=coding")
 REPAIRED = MODULE.replace("number + 1", "number * 2").replace("number / 2", "number // 2")
 REPORT = """

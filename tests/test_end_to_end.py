@@ -18,6 +18,8 @@ from tests.checkout import SMALL_COMPANY, Checkout, settings
 from tests.ports import free_port
 from tests.standstill import guarded
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:

@@ -22,6 +22,8 @@ from tests.fakes.question_model import OWNER, QuestionModel, good_reply, room_ma
 from tests.front_door import FrontDoor
 from tests.standstill import guarded
 
+pytestmark = pytest.mark.service
+
 BATCHES_BEFORE_THE_KILL = 3
 
 

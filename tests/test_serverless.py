@@ -15,6 +15,8 @@ from transformers import AutoModelForCausalLM
 from tests.checkout import SMALL_COMPANY, Checkout, settings
 from tests.fakes.serverless import ENTITY, KEY, ServerlessService
 
+pytestmark = pytest.mark.service
+
 WORDS = [
     *SMALL_COMPANY,
     *settings(

@@ -11,6 +11,8 @@ import pytest
 
 from tests import standstill
 
+pytestmark = pytest.mark.service
+
 
 def test_a_process_that_does_nothing_is_killed_with_its_children(tmp_path: Path) -> None:
     # The child keeps the output open, so that nobody returns before it is gone.

@@ -14,6 +14,8 @@ from configs.loading import load_config
 from pipelines.inference import DEPLOYMENT, inference_pipeline
 from tests.fakes.kubernetes import require_valid
 
+pytestmark = pytest.mark.service
+
 PORT = DEPLOYMENT.uvicorn_port
 FILE = Path(__file__).parents[2] / "configs" / "deployment_k8s.yaml"
 

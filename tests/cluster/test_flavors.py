@@ -23,6 +23,8 @@ from zenml.step_operators import BaseStepOperator
 from cluster import flavors
 from tests.fakes.kubernetes import ApiServer
 
+pytestmark = pytest.mark.service
+
 JOBS = "/apis/batch/v1/namespaces/zenml/jobs"
 JOB = f"{JOBS}/train"
 POD = "/api/v1/namespaces/zenml/pods/train-1"

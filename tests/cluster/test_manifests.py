@@ -20,6 +20,8 @@ from configs.schema import TrainingConfig, section
 from pipelines.training import training_pipeline
 from tests.fakes.kubernetes import ApiServer, require_valid
 
+pytestmark = pytest.mark.service
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGE = "registry.example.com/agent:1"
 

@@ -20,6 +20,8 @@ from tests.fakes.kubernetes import ApiServer
 from tests.fakes.server import Answer, FakeServer, Request
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 def settings(**values: Any) -> StackSettings:
     known = {

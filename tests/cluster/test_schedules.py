@@ -16,6 +16,8 @@ from configs.loading import load_config
 from tests.fakes.kubernetes import ApiServer, require_valid
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 ROOT = Path(__file__).parents[2]
 
 

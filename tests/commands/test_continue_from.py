@@ -18,6 +18,8 @@ from steps.artifact_names import CHECKPOINT
 from tests.tiny_checkpoint import tiny_checkpoint
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(autouse=True)
 def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from serving.runner import with_keys
 from serving.settings import AccessKey, ServingSettings
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     deployer = SimpleNamespace(flavor="local")

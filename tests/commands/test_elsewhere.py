@@ -18,6 +18,8 @@ from configs.schema import Config
 from tests.checkout import settings
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 FILE = Path(__file__).parents[2] / "configs" / "training_k8s.yaml"
 SYNTHETIC = ["emails=synthetic", "train_questions=null"]
 

@@ -23,6 +23,8 @@ from tests.tiny_checkpoint import tiny_checkpoint
 from training.checkpoint import ADAPTER_WEIGHTS, Checkpoint
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 IDS = torch.tensor([[5, 17, 44, 101, 9]])
 ROW = {
     "n": 40,

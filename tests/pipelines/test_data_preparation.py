@@ -18,6 +18,8 @@ from steps.data import create_database
 from steps.data.sources import source_version
 from tests.environment.raw_mails import raw_mail
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:

@@ -23,6 +23,8 @@ from steps.evaluation import journal
 from tests.fakes.language_model import LanguageModel, Reply
 from tests.tiny_checkpoint import tiny_checkpoint
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataRun:

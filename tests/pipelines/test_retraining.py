@@ -16,6 +16,8 @@ from steps.data import create_database
 from steps.training import train_agent
 from tests.training.backends.torch.tiny_models import save_tiny_model
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

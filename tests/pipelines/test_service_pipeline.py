@@ -17,6 +17,8 @@ from zenml.pipelines.pipeline_definition import Pipeline
 
 from pipelines import service_pipeline
 
+pytestmark = pytest.mark.service
+
 
 def fake_client(pid: int) -> Any:
     return lambda: SimpleNamespace(get_deployment=lambda name: SimpleNamespace(deployment_metadata={"pid": pid}))

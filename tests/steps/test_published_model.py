@@ -21,6 +21,8 @@ from steps.training.setup_art_model import setup_art_model
 from training.backends.model_sources.folder import BaseModelFiles, weights_checksum
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 ROOT = "s3://bucket/artifacts"
 
 
