@@ -30,6 +30,7 @@ import threading
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).parents[1]
@@ -249,7 +250,15 @@ def _become(request: dict[str, Any]) -> None:
     sys.dont_write_bytecode = False  # the next start in this checkout compiles nothing of ours
 
 
+def _execute(file: Path) -> None:
+    """Execute `file` as `python` does. `runpy` would put the whole path into `sys.argv`."""
+    main = ModuleType("__main__")
+    main.__file__ = str(file)
+    sys.modules["__main__"] = main
+    exec(compile(file.read_bytes(), str(file), "exec"), vars(main))
+
+
 if __name__ == "__main__":
     _import_third_party()
     _become(asked := _serve(socket.socket(fileno=int(sys.argv[1]))))
-    runpy.run_path(str(Path(asked["folder"]) / "run.py"), run_name="__main__")
+    _execute(Path(asked["folder"]) / "run.py")

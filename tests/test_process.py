@@ -60,11 +60,12 @@ def test_the_fork_server_gives_what_a_process_would(tmp_path: Path) -> None:
             assert (done.returncode, done.stderr) == (code, errors)
             assert done.stdout == f"run.py {words} {tmp_path} yes None True []\nat exit\n" or code < 0
     background = checkout.start("sleep")
-    while "Handlers" not in background.printed():
-        assert background.poll() is None
-        time.sleep(0.02)
-    background.terminate()
-    assert background.wait() == -15 and background.communicate()[0].endswith("Handlers.SIG_IGN\n")
+    with standstill.guarded(background):
+        while "Handlers" not in background.printed():
+            assert background.poll() is None
+            time.sleep(0.02)
+        background.terminate()
+    assert background.wait() == -15 and background.communicate()[0].endswith("<Handlers.SIG_IGN: 1>\n")
     with pytest.raises(AssertionError, match="it did nothing for"):
         checkout.run("sleep", idle_seconds=3)
 
@@ -77,7 +78,7 @@ print(sys.argv[0], sys.argv[1:], os.getcwd(), os.environ["TOLD"], os.environ.get
 atexit.register(print, "at exit")
 word = sys.argv[1]
 if word == "sleep":
-    print(signal.getsignal(signal.SIGINT), flush=True)
+    print(repr(signal.getsignal(signal.SIGINT)), flush=True)
     time.sleep(3600)
 if word == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
