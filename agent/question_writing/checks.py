@@ -14,7 +14,8 @@ from datetime import date, datetime, timedelta
 from pydantic import ValidationError
 
 from agent.judges.exact import count_words, normalise
-from agent.judges.facts import Fact, ParsedText, fold, parse, plain, uninflected
+from agent.judges.facts import Fact, ParsedText, fold, plain, uninflected
+from agent.judges.notations import parse
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
@@ -115,7 +116,7 @@ def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
     """
     ours, theirs = parse(answer), parse(text)
     folded = plain(text).casefold()
-    if not all(_has(fact, theirs, folded) for fact, _ in ours.facts):
+    if not all(_has(fact, theirs, folded) for fact in ours.facts):
         return False
     said = {uninflected(word) for word in words(fold(plain(text)))} | {uninflected(word.text) for word in theirs.words}
     about = [word for word in ours.words if word.can_name]
@@ -126,7 +127,7 @@ def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
 
 
 def _has(fact: Fact, text: ParsedText, folded: str) -> bool:
-    if any(fact.agrees(other) for other, _ in text.facts):
+    if any(fact.agrees(other) for other in text.facts):
         return True
     # The text may have the same characters inside a larger fact: the year of a date, the number of a room.
     return re.search(rf"(?<!\w){re.escape(fact.text.strip().casefold())}(?!\w)", folded) is not None
