@@ -20,7 +20,7 @@ FactKind = Literal["time", "date", "weekday", "figure", "ordinal", "letter", "ad
 
 LABELS = ("extension", "ext", "room", "rm", "floor", "suite", "bay", "gate", "desk", "building", "badge", "line", "level")
 """Labels of numbers. "4B" is a correct answer for "Room 4B", "Bay 4B" is not."""
-_TITLES = ("mr", "mrs", "ms", "dr", "prof")
+_NO_NAMES = ("extension", "ext", "room", "rm", "mr", "mrs", "ms", "dr", "prof")
 _SHORTEST_PHONE = 7
 """Minimum digits of a phone number. For these, an answer may add the area code that the reference omits."""
 
@@ -85,13 +85,21 @@ class Word:
         return self.text[0].isupper()
 
     @cached_property
+    def folded(self) -> str:
+        return fold(self.text)
+
+    @property
+    def names(self) -> bool:
+        return self.capitalised and self.can_name
+
+    @cached_property
     def stem(self) -> str:
         return uninflected(self.text)
 
     @cached_property
     def can_name(self) -> bool:
         """Whether it is neither a stop word nor a label ("Room") nor a title ("Mr")."""
-        return fold(self.text) not in LABELS + _TITLES and bool(content_words(self.text))
+        return self.folded not in _NO_NAMES and bool(content_words(self.text))
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,8 @@ def content_stems(text: str) -> list[str]:
 
 
 def _differ(ours: str | None, theirs: str | None) -> bool:
-    return None not in (ours, theirs) and ours != theirs
+    """Return whether two labels exclude each other. Two unknown nouns ("?page") do not, a unit and a noun do."""
+    return bool(ours and theirs) and ours != theirs and not (ours[0] == theirs[0] == "?")
 
 
 def _times_agree(ours: tuple[int, str], theirs: tuple[int, str]) -> bool:

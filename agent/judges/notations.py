@@ -175,7 +175,7 @@ def _number(match: Match) -> Fact | None:
     rate = groups.get("per") or _RATES.get(groups.get("rate", ""), "")
     noun = groups.get("noun", "")
     if label is None and noun and noun not in STOP_WORDS | _NO_UNITS:
-        label = uninflected(noun)
+        label = "?" + uninflected(noun)
     if words in ("one", "once") and not (label or rate or match.string.strip(" .").lower() == words):
         return None  # a pronoun, a conjunction
     value = Decimal(digits or {"once": "1", "twice": "2"}.get(words) or _said(words))
