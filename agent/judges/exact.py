@@ -117,7 +117,7 @@ def _own_words(question: str, answer: str) -> int:
     return sum((Counter(map(normalise, _pieces(answer))) - asked).values())
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def _read(text: str) -> ParsedText:
     """Parse a text without list numbers, after wordings of one meaning were made one ("no later than", "by")."""
     text = plain(text)
@@ -168,6 +168,11 @@ def _yes_no(text: ParsedText) -> str:
 
 def _function_words(text: ParsedText) -> Counter[str]:
     return Counter(form for word in text.words for form in {_PERSON.get(word.folded, word.folded), word.stem})
+
+
+def turning_words(text: str) -> set[str]:
+    """Return the words of a text that turn its meaning round, such as "not", "before" and "at least"."""
+    return set(_function_words(_read(text))) & _TURNING
 
 
 def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:

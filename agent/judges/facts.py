@@ -64,6 +64,11 @@ class Fact:
         month, day, year = self.value
         return [(month, day, year), *([(month, None, 2000 + day)] if self.label else [])]
 
+    @property
+    def ends(self) -> list[Fact]:
+        """The two ends of a range, none for another fact."""
+        return [replace(self, until=None), self.until] if self.until else []
+
     def rivals(self, other: Fact) -> bool:
         """Return whether `other`, which does not agree, could be a candidate instead of this fact: the types are alike."""
         bare = other.kind in ("figure", "ordinal") and other.label is None and self.kind in ("time", "date")
