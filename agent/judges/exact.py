@@ -175,6 +175,20 @@ def turning_words(text: str) -> set[str]:
     return set(_function_words(_read(text))) & _TURNING
 
 
+def surplus(question: str, reference: str, answer: str) -> int:
+    """Return how many values of one type the answer has more than the reference and the question, at most over all types.
+
+    Names in a row are one value; so are the words of a list item without values and names.
+    """
+    asked, ours, theirs = (_read(text[:_MAX_CHARS]) for text in (question, reference, answer))
+    counts = []
+    for text in (theirs, ours):
+        facts = {(fact.kind, f"{fact.value} {fact.label}") for fact in text.facts if not asked.has(fact)}
+        words = [word for word in text.words if word.can_name and not word.before_colon and word.stem not in asked.stems]
+        counts.append(Counter(kind for kind, _ in [*facts, *{(_kind(word), word.item) for word in words}]))
+    return max((counts[0] - counts[1]).values(), default=0)
+
+
 def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:
     """Return whether the answer repeats a value or name of the question that the reference lacks."""
     if any(theirs.has(fact) and not ours.has(fact) for fact in asked.facts):
