@@ -26,7 +26,7 @@ from agent.judges.facts import Fact, ParsedText, Word, content_stems, fold, plai
 from agent.judges.notations import parse
 
 _ARTICLES = ("a", "an", "the")
-_CHOICE = re.compile(r"\b(?:or|either|versus|vs)\b", re.IGNORECASE)
+_CHOICE = re.compile(r"\b(?:or(?! (?:more|less|later|fewer)\b)|either|versus|vs)\b", re.IGNORECASE)
 _LIST_NUMBER = re.compile(r"(?:^|\s)(\d{1,2})[.)]\s")
 _MAX_CHARS = 8_000
 _MAX_TOKENS = 400
@@ -36,6 +36,8 @@ _SAME_WORDING = {
     r"\b(?:no|not) later than\b|\bat the latest\b": "by",
     r"\bno one\b": "nobody",
     r"\b(?:no|nr|number|num)\b\.?\s*(?=#?\d)|#(?=\d)": " ",
+    r"\bwon't\b": "will not",
+    r"\bminus (?=[$€£\d])": "-",
     r"\bcan(?:no|')t\b|\b(\w+)n't\b|\bnon-(?=[a-z])": r"\1 not ",
     r"[>≥]=|≥|\bat least\b|\b(?:no|not) (?:less|fewer) than\b|\bminimum(?: of)?\b|\bor (?:more|later)\b": " atleast ",
     r"<=|≤|\bat most\b|\b(?:no|not) more than\b|\bup to(?=\s[$€£\d])|\bmaximum(?: of)?\b|\bor (?:less|fewer)\b": " atmost ",
@@ -152,7 +154,7 @@ def _turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | No
     said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
     if bool(said.keys() & _NEGATIONS) != bool(meant.keys() & _NEGATIONS):
         return "only one of reference and answer is negated"
-    if extra := (said - meant - known).keys() & _TURNING:
+    if extra := (said - meant - known).keys() & _TURNING - (_NEGATIONS if wanted == "no" else set()):
         return f"{min(extra)!r} contradicts the reference"
     if not wanted and (left_out := (meant.keys() - said.keys() - known.keys()) & _TURNING):
         return f"{min(left_out)!r} is missing"
@@ -215,7 +217,7 @@ def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, repeat: bo
         if not wanted and not facts and not _yes_no(ours):
             return "the answer differs from the reference"
     lacks = [fact.text for fact in new_facts if not theirs.has(fact)]
-    lacks += [word.text for word in new_names if word.stem not in theirs.stems]
+    lacks += [word.text for word in new_names if not any(word.same_name(other) for other in theirs.words)]
     return f"{lacks[0]!r} is missing" if lacks else None
 
 

@@ -18,6 +18,7 @@ from environment.words import content_words
 
 FactKind = Literal["time", "date", "weekday", "figure", "ordinal", "letter", "address"]
 
+ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 LABELS = ("extension", "ext", "room", "rm", "floor", "suite", "bay", "gate", "desk", "building", "badge", "line", "level")
 """Labels of numbers. "4B" is a correct answer for "Room 4B", "Bay 4B" is not."""
 _NO_NAMES = ("extension", "ext", "room", "rm", "mr", "mrs", "ms", "dr", "prof")
@@ -47,7 +48,7 @@ class Fact:
             whole = self.until and other.until and self.until.agrees(other.until)
             return bool(whole) and replace(self, until=None).agrees(replace(other, until=None))
         if {self.kind, other.kind} == {"figure", "ordinal"}:
-            return self.value == other.value and None in (self.label, other.label)
+            return str(self.value[0]) == str(other.value[0]) and None in (self.label, other.label)
         if self.kind != other.kind or _differ(self.label, other.label) or _differ(self.rate, other.rate):
             return False
         if self.kind == "time":
@@ -101,6 +102,11 @@ class Word:
     def stem(self) -> str:
         return uninflected(self.text)
 
+    def same_name(self, other: Word) -> bool:
+        """Return whether it is the same name: "Ann" is not "Anne", as two forms of another word are the same."""
+        ours, theirs = ({word.folded, word.text.casefold().replace("'", "")} for word in (self, other))
+        return self.stem == other.stem and not (other.capitalised and ours.isdisjoint(theirs))
+
     @cached_property
     def can_name(self) -> bool:
         """Whether it is neither a stop word nor a label ("Room") nor a title ("Mr")."""
@@ -116,7 +122,8 @@ class ParsedText:
 
     @cached_property
     def stems(self) -> frozenset[str]:
-        return frozenset(word.stem for word in self.words)
+        ordinals = {ORDINALS[n - 1] for fact in self.facts if fact.kind == "ordinal" for n in fact.value if n <= len(ORDINALS)}
+        return frozenset(word.stem for word in self.words) | ordinals
 
     @cached_property
     def tokens(self) -> list[Fact | Word]:
@@ -125,7 +132,8 @@ class ParsedText:
 
     def has(self, fact: Fact) -> bool:
         """Return whether a fact of this text agrees with `fact`."""
-        return any(fact.agrees(other) for other in self.facts)
+        word = fact.kind == "ordinal" and fact.value[0] <= len(ORDINALS) and ORDINALS[fact.value[0] - 1] in self.stems
+        return word or any(fact.agrees(other) for other in self.facts)
 
 
 def plain(text: str) -> str:

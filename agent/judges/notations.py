@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 
-from agent.judges.facts import LABELS, Fact, ParsedText, Word, fold, plain, uninflected
+from agent.judges.facts import LABELS, ORDINALS, Fact, ParsedText, Word, fold, plain, uninflected
 from environment.words import STOP_WORDS
 
 Match = re.Match[str]
@@ -17,7 +17,6 @@ _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 _NUMBERS = {word: n for n, word in enumerate((_ONES + " eighteen nineteen").split())}
 _NUMBERS |= {word: 20 + 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
-_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 _BIG = {"hundred": 100, "dozen": 12, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SCALES = {"k": 10**3, "m": 10**6, "mm": 10**6, "mn": 10**6, "mln": 10**6, "b": 10**9, "bn": 10**9, "t": 10**12, "tn": 10**12}
 _SCALES |= _BIG
@@ -82,6 +81,7 @@ def _token(text: str, start: int) -> Fact | Word | None:
     return Word(match.group(), 0, before_colon=before_colon, span=match.span())
 
 
+_SCALE_END = re.compile(rf"(?<=[\d\s])({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _TO = re.compile(r"\s*(?:-|to|thru|through|until|till)\s*", re.IGNORECASE)
 
 
@@ -101,6 +101,9 @@ def _range(first: Fact, last: Fact, text: str, words: list[Word]) -> Fact | None
         end = last.value[0]
         begin = max((m for m in (first.value[0] % 720, first.value[0] % 720 + 720) if m <= end), default=end)
         first = replace(first, value=(begin, "pm" if begin >= 720 else "am"))
+    scale = _SCALE_END.search(last.text) if first.kind == "figure" and not _SCALE_END.search(first.text) else None
+    if scale and first.value[0].replace(".", "", 1).isdigit():
+        first = replace(first, value=(format(Decimal(first.value[0]) * _SCALES[scale[1].lower()], "f"),))
     if first.kind == "figure":
         first = replace(first, label=first.label or last.label, rate=first.rate or last.rate)
         last = replace(last, label=last.label or first.label, rate=last.rate or first.rate)
@@ -163,7 +166,7 @@ def _phone(match: Match) -> Fact:
 
 def _labelled(match: Match) -> Fact:
     value, label = match["value"].lower(), match["label"].lower()
-    number = str(_ORDINALS.index(value) + 1) if value in _ORDINALS else _identifier(value)
+    number = str(ORDINALS.index(value) + 1) if value in ORDINALS else _identifier(value)
     return Fact("figure", (number,), _SAME_LABEL.get(label, label))
 
 
@@ -254,14 +257,14 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     yield compiled(rf"{country}{area}\d{{3}}[ .-]\d{{4}}(?![\w-])"), _phone
     yield compiled(r"(?<![\w.,$-])(?:\d{3}[ -]|\d-)\d{4}(?![\w-])"), _phone
 
-    labels, ordinals = "|".join(LABELS), "|".join(_ORDINALS)
+    labels, ordinals = "|".join(LABELS), "|".join(ORDINALS)
     identifier = r"(?P<value>(?:(?-i:[A-Z]{1,4})[ ]|[A-Z]{0,5}-?)\d[A-Z0-9]*(?:-[A-Z0-9]*\d[A-Z0-9]*|-[A-Z]{1,2}\b)*)(?![,.]?\d|\w)"
     yield compiled(rf"(?P<label>{labels})s?\b[\s.#:-]*(?:(?:no|number)\b[\s.]*)?{identifier}"), _labelled
     lettered = rf"(?P<label>(?i:{labels}|option|plan|section))\s(?P<value>[A-HJ-Z])(?!\w|')"
     yield compiled(lettered, 0), _labelled  # "Building A"; the pronoun I is no letter of a building
     yield compiled(r"(?P<label>x)(?P<value>\d{2,6}|\d-\d{4})\b"), _labelled
     yield compiled(rf"(?P<value>\d+(?:st|nd|rd|th)|{ordinals})\s+(?P<label>floor|level)\b"), _labelled
-    yield compiled(r"(?P<value>\d{1,9})(?:st|nd|rd|th)\b"), lambda match: Fact("ordinal", (match["value"],))
+    yield compiled(r"(?P<value>\d{1,9})(?:st|nd|rd|th)\b"), lambda match: Fact("ordinal", (int(match["value"]),)) if int(match["value"]) else None
     yield compiled(r"\d{1,9}(?:\.\d{1,9}){2,8}(?::\d+)?|\d{1,9}(?:\.\d{1,9}){0,8}(?:\([a-z0-9]{1,4}\)){1,4}|\d+(?:-\d+){2,8}|\d+\^-?\d+"), _code
     yield compiled(r"(?P<value>\d{1,3}):(?P<last>\d)(?!\d)"), lambda match: Fact("figure", (match["value"],), until=Fact("figure", (match["last"],)))
 
