@@ -83,6 +83,8 @@ def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
     """Return the verdict of `ExactJudge` synchronously."""
     if not answer.strip():
         return Verdict(correct=False, reason="the answer is empty")
+    if len(answer) > 4 * len(reference) + _MAX_CHARS:
+        return Verdict(correct=False, reason="the answer is far longer than the reference")
     if answer.strip() == reference.strip() or (normalise(reference) and normalise(answer) == normalise(reference)):
         return Verdict(correct=True, reason="the answer equals the reference")
     if max(len(reference), len(answer)) > _MAX_CHARS:

@@ -67,7 +67,8 @@ _LONE = re.compile(r"[aAiI](?=\W*$|[.,;)]\s)|(?<=[a-z] )A(?= )")
 
 
 def _token(text: str, start: int) -> Fact | Word | None:
-    for pattern, make in _BY_LETTER if text[start].isalpha() else _BY_DIGIT:
+    common = _COMMON.match(text, start)
+    for pattern, make in () if common and common[0][:3].lower() not in _FIRST_LETTERS else _PATTERNS:
         match = pattern.match(text, start)
         fact = make(match) if match else None
         if match and fact:
@@ -289,4 +290,6 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
 
 
 _PATTERNS = tuple(_patterns())
-_BY_DIGIT = _BY_LETTER = _PATTERNS
+_FIRST_LETTERS = {part[:3] for pattern, _ in _PATTERNS for part in re.findall(r"[a-z]{2,}", pattern.pattern.lower())}
+_COMMON = re.compile(r"[A-Za-z]{4,}(?=[\s,;!?)]|$)")
+"""A word that begins like no notation is not tried against each."""
