@@ -2,7 +2,7 @@
 # make install  only the environment
 # make demo-enron  serve the agent of models/enron_laptop on real mail: EMAILS=FOLDER QUESTIONS=FOLDER (docs/own_mail.md)
 # make test     every test;  make test-fast: only those without the real model, services or processes (a few minutes)
-# make nightly  the default profile from data to evaluation, whose accuracy must not fall below its floor (an hour and more)
+# make nightly  the default profile from data to evaluation, whose accuracy must not fall below its floor, and fuzzing (over an hour)
 # make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
 # make lock     export the pinned requirements of pyproject.toml to requirements*.txt

@@ -58,7 +58,9 @@ _NEGATIONS = {"not", "never", "neither", "nor", "no", "nobody", "nothing", "none
 _RIVALS = [
     set(line.split())
     for line in """from to into;more less fewer most least;all some few many several most both any;same other another different
-    he she they you;day week month quarter year;morning afternoon even night;over under above below""".replace("\n", ";").split(";")
+    he she they you;day week month quarter year;morning afternoon even night;over under above below""".replace(
+        "\n", ";"
+    ).split(";")
 ]
 """Words of which one cannot stand for another, even if the question has it."""
 _PERSON = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they", "theirs": "they"}
@@ -68,7 +70,9 @@ _FRAME = set(
     " schedul start begin take place happen sharp today approximately about around confirm write number name".split()
 )
 """Stems of words that frame a value in a reply without being another value or name."""
-_LINKS = set("is are was were be been being has have had will would can could should may must do does did that who which to".split())
+_LINKS = set(
+    "is are was were be been being has have had will would can could should may must do does did that who which to".split()
+)
 
 
 class ExactJudge:
@@ -99,7 +103,11 @@ def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
 def normalise(text: str) -> str:
     """Return lower-case text without accents, articles and punctuation. Characters of numbers and comparisons stay."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", fold(plain(text)))
-    text = re.sub(r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|(?<=\b\w)-(?!\w)|[\w\s$€£¥%+#<>≤≥±^])|.", lambda match: match[1] or " ", text)
+    text = re.sub(
+        r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|(?<=\b\w)-(?!\w)|[\w\s$€£¥%+#<>≤≥±^])|.",
+        lambda match: match[1] or " ",
+        text,
+    )
     words = text.split()
     # An article stands before a word, so the last word is none: "Building A".
     return " ".join(word for place, word in enumerate(words, start=1) if word not in _ARTICLES or place == len(words))
@@ -188,7 +196,9 @@ def surplus(question: str, reference: str, answer: str) -> int:
     counts = []
     for text in (theirs, ours):
         facts = {(fact.kind, f"{fact.value} {fact.label}") for fact in text.facts if not asked.has(fact)}
-        words = [word for word in text.words if word.can_name and not word.before_colon and word.stem not in asked.stems]
+        words = [
+            word for word in text.words if word.can_name and not word.before_colon and word.stem not in asked.stems
+        ]
         counts.append(Counter(kind for kind, _ in [*facts, *{(_kind(word), word.item) for word in words}]))
     return max((counts[0] - counts[1]).values(), default=0)
 
@@ -273,7 +283,9 @@ def _exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str |
     Parts of one list item must not be mixed with those of another. Two parts of one kind with a word between them must keep
     their order.
     """
-    parts = [token for token in ours.tokens if isinstance(token, Fact) or token.can_name or fold(token.text) in _NEGATIONS]
+    parts = [
+        token for token in ours.tokens if isinstance(token, Fact) or token.can_name or fold(token.text) in _NEGATIONS
+    ]
     order: list[int] = []
     for token in theirs.tokens:
         same = [place for place, part in enumerate(parts) if _same(part, token)]
@@ -293,7 +305,9 @@ def _exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str |
             continue
         words = _kind(part) == "word" and not {parts[before].text, part.text} & set(asked.stems)
         apart = place - before > 1 or ours.tokens.index(part) - ours.tokens.index(parts[before]) > 1
-        if (words or (apart and _kind(part) != "word")) and order.index(before) > len(order) - 1 - order[::-1].index(place):
+        if (words or (apart and _kind(part) != "word")) and order.index(before) > len(order) - 1 - order[::-1].index(
+            place
+        ):
             return f"{part.text!r} is exchanged with {parts[before].text!r}"
     return None
 

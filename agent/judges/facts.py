@@ -19,7 +19,21 @@ from environment.words import content_words
 FactKind = Literal["time", "date", "weekday", "figure", "ordinal", "letter", "address"]
 
 ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
-LABELS = ("extension", "ext", "room", "rm", "floor", "suite", "bay", "gate", "desk", "building", "badge", "line", "level")
+LABELS = (
+    "extension",
+    "ext",
+    "room",
+    "rm",
+    "floor",
+    "suite",
+    "bay",
+    "gate",
+    "desk",
+    "building",
+    "badge",
+    "line",
+    "level",
+)
 """Labels of numbers. "4B" is a correct answer for "Room 4B", "Bay 4B" is not."""
 _NO_NAMES = ("extension", "ext", "room", "rm", "mr", "mrs", "ms", "dr", "prof")
 _SHORTEST_PHONE = 7
@@ -122,7 +136,9 @@ class ParsedText:
 
     @cached_property
     def stems(self) -> frozenset[str]:
-        ordinals = {ORDINALS[n - 1] for fact in self.facts if fact.kind == "ordinal" for n in fact.value if n <= len(ORDINALS)}
+        ordinals = {
+            ORDINALS[n - 1] for fact in self.facts if fact.kind == "ordinal" for n in fact.value if n <= len(ORDINALS)
+        }
         return frozenset(word.stem for word in self.words) | ordinals
 
     @cached_property

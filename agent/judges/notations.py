@@ -14,11 +14,25 @@ Match = re.Match[str]
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+_ONES = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+)
 _NUMBERS = {word: n for n, word in enumerate((_ONES + " eighteen nineteen").split())}
-_NUMBERS |= {word: 20 + 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
+_NUMBERS |= {
+    word: 20 + 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
+}
 _BIG = {"hundred": 100, "dozen": 12, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SCALES = {"k": 10**3, "m": 10**6, "mm": 10**6, "mn": 10**6, "mln": 10**6, "b": 10**9, "bn": 10**9, "t": 10**12, "tn": 10**12}
+_SCALES = {
+    "k": 10**3,
+    "m": 10**6,
+    "mm": 10**6,
+    "mn": 10**6,
+    "mln": 10**6,
+    "b": 10**9,
+    "bn": 10**9,
+    "t": 10**12,
+    "tn": 10**12,
+}
 _SCALES |= _BIG
 _SAME_LABEL = {"x": "ext", "extension": "ext", "rm": "room"}
 _UNITS = """
@@ -61,7 +75,9 @@ _START = re.compile(r"[^\W_]|[$€£¥₹](?=\s?[.\d])|[-+.](?=[$€£¥₹]?\.?
 _SEPARATOR = re.compile(r"[,;/|\n&+]|\s-+\s|[.!?](?=\s|$)")
 _JOINING = {"and", "or", "versus", "vs", "then", "plus"}
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|'(?=[^\W\d_]))*|\d+")
-_LETTER = re.compile(r"[A-Z]{1,3}(?:[+#]{1,2}|-)(?![\w-])|(?:[b-hj-zB-HJ-Z]|[iI]{2,3}|[iI]?[vVxX]|[vV][iI]{1,3})(?![\w'@-]|\.\w)")
+_LETTER = re.compile(
+    r"[A-Z]{1,3}(?:[+#]{1,2}|-)(?![\w-])|(?:[b-hj-zB-HJ-Z]|[iI]{2,3}|[iI]?[vVxX]|[vV][iI]{1,3})(?![\w'@-]|\.\w)"
+)
 _LONE = re.compile(r"[aAiI](?=\W*$|[.,;)]\s)|(?<=[a-z] )A(?= )")
 """The letters of "plan a" and "Part I", which are an article or a pronoun elsewhere."""
 
@@ -174,7 +190,9 @@ def _labelled(match: Match) -> Fact:
 def _number(match: Match) -> Fact | None:
     groups = {name: (value or "").lower().strip() for name, value in match.groupdict().items()}
     digits, words = groups.get("digits", "").replace(",", ""), groups.get("words", "")
-    unit = re.sub(r"[\s.]+", "", groups.get("unit", "")).replace("degrees", "degree") or groups.get("money", "").rstrip(".")
+    unit = re.sub(r"[\s.]+", "", groups.get("unit", "")).replace("degrees", "degree") or groups.get("money", "").rstrip(
+        "."
+    )
     label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s"))
     rate = groups.get("per") or _RATES.get(groups.get("rate", ""), "")
     noun = groups.get("noun", "")
@@ -223,7 +241,10 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     def compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
         return re.compile(pattern, flags)
 
-    yield compiled(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}|(?:mailto:|https?://|[a-z]:\\)[^\s,;]*[\w/]"), _address
+    yield (
+        compiled(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}|(?:mailto:|https?://|[a-z]:\\)[^\s,;]*[\w/]"),
+        _address,
+    )
     yield compiled(r"[a-z][\w-]{0,64}(?:\.[\w-]{1,64}){0,8}\.[a-z]{2,8}(?![\w@.])(?:/[^\s,;]*)?"), _address
 
     day = r"(?<!\w)(?<!\d[.,:/-])(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b"
@@ -242,14 +263,20 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     slashed = r"(?P<month>\d{1,2})/(?P<day>\d{1,2})(?:/(?P<year>\d{4}|\d{2}))?"
     yield compiled(rf"(?<![\w/.-]){slashed}(?![\w/])"), _date
 
-    number_word, small = "|".join([*_NUMBERS, *_BIG]), "|".join(word for word in _NUMBERS if _NUMBERS[word] in range(1, 13))
+    number_word, small = (
+        "|".join([*_NUMBERS, *_BIG]),
+        "|".join(word for word in _NUMBERS if _NUMBERS[word] in range(1, 13)),
+    )
     hour, half = rf"(?P<hour>\d{{1,2}}|{small})", r"(?P<half>[ap]\.?\s?m\b\.?)"
     yield compiled(rf"{hour}(?:[:.h](?P<minute>\d\d))?(?::\d\d)?\s*{half}"), _time
     yield compiled(r"(?P<hour>\d{1,2}):(?P<minute>\d\d)\s?(?P<half>[ap])\b"), _time
     yield compiled(r"(?P<hour>\d{1,2})[:h](?P<minute>\d\d)(?::\d\d)?(?:\s*(?:h|hours|hrs)\b)?(?![\d:])"), _time
-    yield compiled(r"(?P<hour>[01]\d|2[0-3])(?P<minute>[1-5]\d|0[1-9])\s?(?:h|hrs|hours)\b"), _time
+    yield compiled(r"(?P<hour>[01]\d|2[0-3])(?P<minute>[1-5]\d|0[1-9])\s?(?:h|hrs)\b"), _time
     yield compiled(rf"{hour}\s*o'clock\b"), _time
-    yield compiled(r"noon\b|midday\b|midnight\b"), lambda match: Fact("time", (720 * (match[0][:3].lower() != "mid" or match[0][3:].lower() == "day"), "24h"))
+    yield (
+        compiled(r"noon\b|midday\b|midnight\b"),
+        lambda match: Fact("time", (720 * (match[0][:3].lower() != "mid" or match[0][3:].lower() == "day"), "24h")),
+    )
     yield compiled(r"(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"), _weekday
     yield compiled(r"(?:Mon|Tues?|Wed|Thurs?|Thur?|Fri|Sat|Sun)\b(?!-(?!Mon|Tue|Wed|Thu|Fri|Sat|Sun))"), _weekday
 
@@ -265,20 +292,49 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     yield compiled(lettered, 0), _labelled  # "Building A"; the pronoun I is no letter of a building
     yield compiled(r"(?P<label>x)(?P<value>\d{2,6}|\d-\d{4})\b"), _labelled
     yield compiled(rf"(?P<value>\d+(?:st|nd|rd|th)|{ordinals})\s+(?P<label>floor|level)\b"), _labelled
-    yield compiled(r"(?P<value>\d{1,9})(?:st|nd|rd|th)\b"), lambda match: Fact("ordinal", (int(match["value"]),)) if int(match["value"]) else None
-    yield compiled(r"\d{1,9}(?:\.\d{1,9}){2,8}(?::\d+)?|\d{1,9}(?:\.\d{1,9}){0,8}(?:\([a-z0-9]{1,4}\)){1,4}|\d+(?:-\d+){2,8}|\d+\^-?\d+"), _code
-    yield compiled(r"(?P<value>\d{1,3}):(?P<last>\d)(?!\d)"), lambda match: Fact("figure", (match["value"],), until=Fact("figure", (match["last"],)))
+    yield (
+        compiled(r"(?P<value>\d{1,9})(?:st|nd|rd|th)\b"),
+        lambda match: Fact("ordinal", (int(match["value"]),)) if int(match["value"]) else None,
+    )
+    yield (
+        compiled(
+            r"\d{1,9}(?:\.\d{1,9}){2,8}(?::\d+)?|\d{1,9}(?:\.\d{1,9}){0,8}(?:\([a-z0-9]{1,4}\)){1,4}|\d+(?:-\d+){2,8}|\d+\^-?\d+"
+        ),
+        _code,
+    )
+    yield (
+        compiled(r"(?P<value>\d{1,3}):(?P<last>\d)(?!\d)"),
+        lambda match: Fact("figure", (match["value"],), until=Fact("figure", (match["last"],))),
+    )
 
-    units = "|".join(sorted((re.escape(unit) + ("s?" if unit.isalpha() else "") for unit in _UNIT if unit[0] not in "$€£¥₹%°"), key=len, reverse=True))
-    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
+    units = "|".join(
+        sorted(
+            (re.escape(unit) + ("s?" if unit.isalpha() else "") for unit in _UNIT if unit[0] not in "$€£¥₹%°"),
+            key=len,
+            reverse=True,
+        )
+    )
+    digits = (
+        r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
+    )
     big = "|".join(_BIG)
     unit = rf"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b|per\s?cent|percentage\spoints?|basis\spoints?|miles?/hour|(?:{units})\b\.?))?"
     rate = rf"(?:\s?(?:/\s?|per\s|an?\s|each\s|every\s)(?P<per>{units})\b|\s(?P<rate>{'|'.join(_RATES)})\b)?"
     noun = r"(?=\s(?P<noun>[a-z]{3,}))?"
     money = r"(?P<money>(?:us|c|a)?\$|[€£¥₹]|\b(?:usd|eur|gbp|jpy|inr|chf|cad|aud|rs\.?))"
     scale = "|".join(sorted(_SCALES, key=len, reverse=True))
-    yield compiled(rf"(?P<sign>[-+])?{money}\s?(?P<sign2>-)?{digits}(?:\s?(?P<scale>{scale})\b)?{unit}{rate}(?!\w|\.\d)"), _number
-    yield compiled(r"(?!\d+(?:k|mm?|bn|mln|mn)\b)(?!\d+-?(?:" + units + r")\b)(?=[\w-]{0,30}\d)(?=[\w-]{0,30}[a-z])[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,6}(?!\w)"), _code
+    yield (
+        compiled(rf"(?P<sign>[-+])?{money}\s?(?P<sign2>-)?{digits}(?:\s?(?P<scale>{scale})\b)?{unit}{rate}(?!\w|\.\d)"),
+        _number,
+    )
+    yield (
+        compiled(
+            r"(?!\d+(?:k|mm?|bn|mln|mn)\b)(?!\d+-?(?:"
+            + units
+            + r")\b)(?=[\w-]{0,30}\d)(?=[\w-]{0,30}[a-z])[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,6}(?!\w)"
+        ),
+        _code,
+    )
     yield compiled(r"(?P<label>)(?P<value>[A-Z]{2,4}[ ]\d{2,6})(?![\w,.]\d|\w)", 0), _code
     plain_scale = rf"(?:(?P<scale>(?:k|mm?|bn|mln|mn)\b|(?<=\d)(?:\s|-)?(?:{big})\b|\s(?:mln|mn|bn)\b))?"
     yield compiled(rf"(?P<sign>(?<![\w.)])[-+])?{digits}{plain_scale}{unit}{rate}(?!\w|\.\d){noun}"), _number
