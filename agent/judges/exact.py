@@ -48,30 +48,34 @@ _SAME_WORDING = {
     r"\bmoved from\b": "formerly",
 }
 _SAME_PATTERNS = [(re.compile(pattern, re.IGNORECASE), wording) for pattern, wording in _SAME_WORDING.items()]
-_TURNING = set(
+
+
+def _words_in(text: str) -> set[str]:
+    return set(text.split())
+
+
+_TURNING = _words_in(
     "not before after until till since except excluding unless without besides instead rather unlike above below under outside"
     " off down ago formerly previously originally former last previous atleast atmost morethan lessthan plusminus early late"
-    " fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid".split()
+    " fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
 )
 """Stems of words that an answer may neither add nor leave out."""
 _NEGATIONS = {"not", "never", "neither", "nor", "no", "nobody", "nothing", "none", "without"}
-_RIVALS = [
-    set(line.split())
-    for line in """from to into;more less fewer most least;all some few many several most both any;same other another different
-    he she they you;day week month quarter year;morning afternoon even night;over under above below""".replace(
-        "\n", ";"
-    ).split(";")
-]
+_GROUPS = """
+from to into;more less fewer most least;all some few many several most both any;same other another different
+he she they you;day week month quarter year;morning afternoon even night;over under above below
+"""
+_RIVALS = [_words_in(group) for line in _GROUPS.split("\n") for group in line.split(";")]
 """Words of which one cannot stand for another, even if the question has it."""
 _PERSON = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they", "theirs": "they"}
-_PERSON |= dict.fromkeys("i me my mine we us our ours your yours".split(), "you")
-_FRAME = set(
+_PERSON |= dict.fromkeys(_words_in("i me my mine we us our ours your yours"), "you")
+_FRAME = _words_in(
     "answer contact call ask please according held booked due meet see use think probably tell mention need reach locat"
-    " schedul start begin take place happen sharp today approximately about around confirm write number name".split()
+    " schedul start begin take place happen sharp today approximately about around confirm write number name"
 )
 """Stems of words that frame a value in a reply without being another value or name."""
-_LINKS = set(
-    "is are was were be been being has have had will would can could should may must do does did that who which to".split()
+_LINKS = _words_in(
+    "is are was were be been being has have had will would can could should may must do does did that who which to"
 )
 
 
@@ -240,8 +244,12 @@ def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> s
     label ("the red Room 4B").
     """
     phrases = {word.item for word in theirs.words if not word.capitalised}
+    labels = {fact.label for fact in ours.facts if fact.label}
+    named = any(fact.label in labels for fact in theirs.facts)  # then another noun is another value: "2 boxes, 2 pages"
     for other in theirs.facts:
-        if any(fact.agrees(other) for fact in ours.facts) or not any(fact.rivals(other) for fact in ours.facts):
+        beside = named and other.label and other.label not in labels and other.label[1:] not in asked.stems
+        agrees = any(fact.agrees(other) for fact in ours.facts) and not beside
+        if agrees or not any(fact.rivals(other) for fact in ours.facts):
             continue
         if not (other.item in phrases and any(fact.agrees(other) for fact in asked.facts)):
             return f"{other.text!r} contradicts the reference"
@@ -260,15 +268,17 @@ def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> s
             if not isinstance(word, Word) or not word.can_name or word.before_colon or word.stem in known or repeats:
                 continue
             near = [tokens[side] for side in (place - 1, place + 1) if 0 <= side < len(tokens)]
-            beside = [side for side in near if isinstance(side, Word)]
+            adjoining = [side for side in near if isinstance(side, Word)]
             follows = near[-1] if near and place + 1 < len(tokens) else None
             opens = word.opens and isinstance(follows, Word) and not follows.capitalised
             if names and word.capitalised and not opens:
                 return f"{word.text!r} contradicts the reference"
-            linked = any(not side.can_name and (names or side.folded in _LINKS) for side in beside)
+            linked = any(not side.can_name and (names or side.folded in _LINKS) for side in adjoining)
             label = place + 2 < len(tokens) and isinstance(tokens[place + 2], Fact)
-            touches = any(side.can_name and side.stem in ours.stems for side in beside)
-            if strict and ((touches and not label) or not (linked or touches or any(side.can_name for side in beside))):
+            touches = any(side.can_name and side.stem in ours.stems for side in adjoining)
+            if strict and (
+                (touches and not label) or not (linked or touches or any(side.can_name for side in adjoining))
+            ):
                 return f"{word.text!r} is another candidate"
             extras.append(word)
     missing = [word for word in ours.words if word.can_name and word.stem not in theirs.stems | asked.stems | _FRAME]

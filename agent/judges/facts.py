@@ -18,7 +18,8 @@ from environment.words import content_words
 
 FactKind = Literal["time", "date", "weekday", "figure", "ordinal", "letter", "address"]
 
-ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+_ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
+ORDINALS = _ORDINALS.split()
 LABELS = (
     "extension",
     "ext",

@@ -18,21 +18,11 @@ _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
 )
 _NUMBERS = {word: n for n, word in enumerate((_ONES + " eighteen nineteen").split())}
-_NUMBERS |= {
-    word: 20 + 10 * n for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
-}
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_NUMBERS |= {word: 20 + 10 * n for n, word in enumerate(_TENS.split())}
 _BIG = {"hundred": 100, "dozen": 12, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SCALES = {
-    "k": 10**3,
-    "m": 10**6,
-    "mm": 10**6,
-    "mn": 10**6,
-    "mln": 10**6,
-    "b": 10**9,
-    "bn": 10**9,
-    "t": 10**12,
-    "tn": 10**12,
-}
+_THOUSANDS = ("k", "m mm mn mln", "b bn", "t tn")
+_SCALES = {word: 1000 ** (n + 1) for n, words in enumerate(_THOUSANDS) for word in words.split()}
 _SCALES |= _BIG
 _SAME_LABEL = {"x": "ext", "extension": "ext", "rm": "room"}
 _UNITS = """
@@ -318,7 +308,8 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
         r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
     )
     big = "|".join(_BIG)
-    unit = rf"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b|per\s?cent|percentage\spoints?|basis\spoints?|miles?/hour|(?:{units})\b\.?))?"
+    unit = rf"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b"
+    unit += rf"|per\s?cent|percentage\spoints?|basis\spoints?|miles?/hour|(?:{units})\b\.?))?"
     rate = rf"(?:\s?(?:/\s?|per\s|an?\s|each\s|every\s)(?P<per>{units})\b|\s(?P<rate>{'|'.join(_RATES)})\b)?"
     noun = r"(?=\s(?P<noun>[a-z]{3,}))?"
     money = r"(?P<money>(?:us|c|a)?\$|[€£¥₹]|\b(?:usd|eur|gbp|jpy|inr|chf|cad|aud|rs\.?))"
@@ -338,7 +329,8 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     yield compiled(r"(?P<label>)(?P<value>[A-Z]{2,4}[ ]\d{2,6})(?![\w,.]\d|\w)", 0), _code
     plain_scale = rf"(?:(?P<scale>(?:k|mm?|bn|mln|mn)\b|(?<=\d)(?:\s|-)?(?:{big})\b|\s(?:mln|mn|bn)\b))?"
     yield compiled(rf"(?P<sign>(?<![\w.)])[-+])?{digits}{plain_scale}{unit}{rate}(?!\w|\.\d){noun}"), _number
-    said = rf"(?P<words>(?:(?:half\s)?an?\s(?={big}))?(?:{number_word})(?:(?:[\s-]|(?:(?<=hundred)|(?<=thousand))\sand\s)(?:{number_word}))*\b)"
+    said = rf"(?P<words>(?:(?:half\s)?an?\s(?={big}))?(?:{number_word})"
+    said += rf"(?:(?:[\s-]|(?:(?<=hundred)|(?<=thousand))\sand\s)(?:{number_word}))*\b)"
     yield compiled(rf"{said}{unit}{rate}(?!\w){noun}"), _number
     yield compiled(rf"(?P<words>once|twice){rate}(?!\w)"), _number
     yield _LETTER, _letter

@@ -10,11 +10,12 @@ import pytest
 from agent.judges.exact import judge_exactly
 from agent.judges.notations import parse
 
-PIECES = (
+_PIECES = (
     "14:30|2-3 pm|March 3-5|$5-10 million|3 weeks|10⁶|2½|½|C++|4(b)(ii)|Dana Voss|not|before|no later than|(713)|853-7408|EB 1962"
     "|1.|2)|- |, | and | or |\n|per month|%|€|-|+|.|:|/|(|)|a|A|I|II|x|@|x.example|https://|C:\\|twenty|hundred|half a|one|²|١٢|字|é|\0"
     "|between|to|from|Mon|Sat|jan|1/2|24/7|99:99|00123|1,000|,000|'s|n't|#|>=|±|°F|first|5th|minus "
-).split("|")
+)
+PIECES = _PIECES.split("|")
 
 
 def noise(chance: random.Random, pieces: int) -> str:

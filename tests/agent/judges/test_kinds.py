@@ -102,7 +102,10 @@ def test_another_value_or_meaning_is_wrong(reference: str, answer: str) -> None:
     assert not judge_exactly("What is it?", reference, answer).correct
 
 
-UNITS = "km miles kg tons hours days weeks months years dollars euros rupees percent GB MB pages boxes people inches feet".split()
+_UNITS = (
+    "km miles kg tons hours days weeks months years dollars euros rupees percent GB MB pages boxes people inches feet"
+)
+UNITS = _UNITS.split()
 ONE, OTHER = st.sampled_from(UNITS), st.sampled_from(UNITS)
 OPPOSITES = [
     "before after",
