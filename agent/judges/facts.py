@@ -198,7 +198,7 @@ def content_stems(text: str) -> list[str]:
 
 def _differ(ours: str | None, theirs: str | None) -> bool:
     """Return whether two labels exclude each other. Two unknown nouns ("?page") do not, a unit and a noun do."""
-    return bool(ours and theirs) and ours != theirs and not (ours[0] == theirs[0] == "?")
+    return bool(ours and theirs and ours != theirs and not (ours[0] == theirs[0] == "?"))
 
 
 def _times_agree(ours: tuple[int, str], theirs: tuple[int, str]) -> bool:

@@ -308,7 +308,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
         r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
     )
     big = "|".join(_BIG)
-    unit = rf"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b"
+    unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b"
     unit += rf"|per\s?cent|percentage\spoints?|basis\spoints?|miles?/hour|(?:{units})\b\.?))?"
     rate = rf"(?:\s?(?:/\s?|per\s|an?\s|each\s|every\s)(?P<per>{units})\b|\s(?P<rate>{'|'.join(_RATES)})\b)?"
     noun = r"(?=\s(?P<noun>[a-z]{3,}))?"
