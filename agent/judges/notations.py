@@ -214,9 +214,9 @@ def _said(words: str) -> str:
         if word in _NUMBERS:
             part += _NUMBERS[word]
         elif word in ("hundred", "dozen"):
-            part = (part or 1) * _BIG[word]
+            part = (part or Decimal(1)) * Decimal(_BIG[word])
         elif word in _BIG:
-            total, part = total + (part or 1) * _BIG[word], Decimal(0)
+            total, part = total + (part or Decimal(1)) * _BIG[word], Decimal(0)
     return str((total + part) / (2 if words.startswith("half") else 1))
 
 
