@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from agent.judges.facts import Fact, content_stems, fold, parse, plain, uninflected
+from agent.judges.facts import Fact, content_stems, fold, plain, uninflected
+from agent.judges.notations import parse
 from serving.answer import Mark
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’.:,/-][^\W_]+)*")
@@ -41,7 +42,7 @@ def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
     if marks:
         return Proof(True, tuple(marks[:_MAX_MARKS]))
     facts, words = _value(question, answer)
-    in_mail = {name: [fact for fact, _ in parse(text).facts] for name, text in fields.items()}
+    in_mail = {name: [end for fact in parse(text).facts for end in (fact, *fact.ends)] for name, text in fields.items()}
     missing = not (facts or words)
     for fact in facts:
         spans = [
@@ -70,8 +71,8 @@ def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
     """Return the facts, and the stems of the words, that must stand in the mail."""
     asked, said = parse(question), parse(answer)
     known = {uninflected(word.text) for word in asked.words}
-    facts = [fact for fact, _ in said.facts]
-    added = [fact for fact in facts if not any(other.agrees(fact) for other, _ in asked.facts)]
+    facts = list(said.facts)
+    added = [fact for fact in facts if not any(other.agrees(fact) for other in asked.facts)]
     followers = [*said.words, None][1:]
     names = [
         uninflected(word.text)

@@ -1,35 +1,82 @@
 """The deterministic judge: an answer is correct when it states the facts of the reference, no others, and little else.
 
-An answer that equals the reference after normalisation is correct. Otherwise it must contain every time, date, weekday,
-figure, address and name of the reference, and must not contradict it with another value of the same kinds. It may have
-at most 2 n + 5 words besides those of the question, for a reference of n words. So whole mails, quoted sentences with a
-second value and lists of candidates are wrong. Words that the answer repeats from the question are not a contradiction
-inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
+An answer that equals the reference after normalisation is correct. Otherwise both are read as typed values (times, dates,
+figures with units, codes, addresses), names and words, and three rules decide:
 
-A reference may be a sentence that repeats the question ("Your interview with Jeff Andrews was at 5 pm"). The answer needs
-only the facts and names that are new in it, unless the question offers a choice or the answer names something else from
-the question. If the reference has no new fact or name, the answer needs its new content words; if it has none of those
-either, all its facts, names and content words.
+1. Nothing is missing. The answer needs every value and name of the reference, except what the question says already. A
+   reference without new values and names needs its new content words.
+2. Nothing contradicts. The answer has no other value of a type that the reference has, no other name, no word in place of one
+   of the reference's, and no word that turns the meaning round (`_TURNING`). Words of the question are no contradiction
+   inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
+3. The order agrees: what belongs together stays together, and two values or names that a word relates are not exchanged.
+
+It may have at most 2 n + 5 words besides those of the question, for a reference of n words. So whole mails, quoted sentences
+with a second value and lists of candidates are wrong.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 
 from agent.judges import Verdict
-from agent.judges.facts import LABELS, Fact, ParsedText, Word, content_stems, fold, parse, plain, uninflected
+from agent.judges.facts import Fact, ParsedText, Word, content_stems, fold, plain
+from agent.judges.notations import parse
 
 _ARTICLES = ("a", "an", "the")
-_NEGATION = re.compile(
-    r"\b(?:not|never|neither|nor|cannot|nobody|nothing|none|without)\b|n't\b|\bno\b(?!\.?\s*\d)", re.IGNORECASE
+_CHOICE = re.compile(r"\b(?:or(?! (?:more|less|later|fewer)\b)|either|versus|vs)\b", re.IGNORECASE)
+_LIST_NUMBER = re.compile(r"(?:^|\s)(\d{1,2})[.)]\s")
+_MAX_CHARS = 8_000
+_MAX_TOKENS = 400
+"""Longer texts must be equal, so that the time stays linear."""
+
+_SAME_WORDING = {
+    r"\b(?:no|not) later than\b|\bat the latest\b": "by",
+    r"\bno one\b": "nobody",
+    r"\b(?:no|nr|number|num)\b\.?\s*(?=#?\d)|#(?=\d)": " ",
+    r"\bwon't\b": "will not",
+    r"\bminus (?=[$€£\d])": "-",
+    r"\bcan(?:no|')t\b|\b(\w+)n't\b|\bnon-(?=[a-z])": r"\1 not ",
+    r"[>≥]=|≥|\bat least\b|\b(?:no|not) (?:less|fewer) than\b|\bminimum(?: of)?\b|\bor (?:more|later)\b": " atleast ",
+    r"<=|≤|\bat most\b|\b(?:no|not) more than\b|\bup to(?=\s[$€£\d])|\bmaximum(?: of)?\b|\bor (?:less|fewer)\b": " atmost ",
+    r">(?=\s?[$€£\d])|\b(?:more|greater) than\b|\b(?:over|above|exceeding)(?=\s[$€£\d])": " morethan ",
+    r"<(?=\s?[$€£\d])|\b(?:less|fewer) than\b|\b(?:under|below)(?=\s[$€£\d])": " lessthan ",
+    r"±|\+/-": " plusminus ",
+    r"\b(?:every(?:one|body|thing)|all|any(?:one|body|thing)) but\b": "all except",
+    r"\bmoved from\b": "formerly",
+}
+_SAME_PATTERNS = [(re.compile(pattern, re.IGNORECASE), wording) for pattern, wording in _SAME_WORDING.items()]
+
+
+def _words_in(text: str) -> set[str]:
+    return set(text.split())
+
+
+_TURNING = _words_in(
+    "not before after until till since except excluding unless without besides instead rather unlike above below under outside"
+    " off down ago formerly previously originally former last previous atleast atmost morethan lessthan plusminus early late"
+    " fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
 )
-_CHOICE = re.compile(r"\b(?:or|either|versus|vs)\b", re.IGNORECASE)
-_YES_NO = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
-_OPENERS = {"answer", "contact", "call", "ask", "please", "according", "held", "booked", "due", "meet", "see"}
-"""Words that are capitalised at the start of a reply without being names."""
+"""Stems of words that an answer may neither add nor leave out."""
+_NEGATIONS = {"not", "never", "neither", "nor", "no", "nobody", "nothing", "none", "without"}
+_GROUPS = """
+from to into;more less fewer most least;all some few many several most both any;same other another different
+he she they you;day week month quarter year;morning afternoon even night;over under above below
+"""
+_RIVALS = [_words_in(group) for line in _GROUPS.split("\n") for group in line.split(";")]
+"""Words of which one cannot stand for another, even if the question has it."""
+_PERSON = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they", "theirs": "they"}
+_PERSON |= dict.fromkeys(_words_in("i me my mine we us our ours your yours"), "you")
+_FRAME = _words_in(
+    "answer contact call ask please according held booked due meet see use think probably tell mention need reach locat"
+    " schedul start begin take place happen sharp today approximately about around confirm write number name"
+)
+"""Stems of words that frame a value in a reply without being another value or name."""
+_LINKS = _words_in(
+    "is are was were be been being has have had will would can could should may must do does did that who which to"
+)
 
 
 class ExactJudge:
@@ -44,19 +91,27 @@ def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
     """Return the verdict of `ExactJudge` synchronously."""
     if not answer.strip():
         return Verdict(correct=False, reason="the answer is empty")
+    if len(answer) > 4 * len(reference) + _MAX_CHARS:
+        return Verdict(correct=False, reason="the answer is far longer than the reference")
     if answer.strip() == reference.strip() or (normalise(reference) and normalise(answer) == normalise(reference)):
         return Verdict(correct=True, reason="the answer equals the reference")
-    words, allowed = _own_words(question, answer), 2 * count_words(reference) + 5
+    if max(len(reference), len(answer)) > _MAX_CHARS:
+        return Verdict(correct=False, reason="the answer differs from the long reference, or is too long")
+    words, allowed = _own_words(question[:_MAX_CHARS], answer), 2 * count_words(reference) + 5
     if words > allowed:
         return Verdict(correct=False, reason=f"the answer has {words} words of its own, at most {allowed} are allowed")
-    fault = _polarity_fault(plain(reference), plain(answer)) or _fault(question, reference, answer)
+    fault = _fault(question[:_MAX_CHARS], reference, answer)
     return Verdict(correct=fault is None, reason=fault or "the answer states the facts of the reference")
 
 
 def normalise(text: str) -> str:
-    """Return lower-case text without accents, articles and punctuation. Characters of numbers (. : / - + $ %) stay."""
+    """Return lower-case text without accents, articles and punctuation. Characters of numbers and comparisons stay."""
     text = re.sub(r"(?<=\d),(?=\d{3})", "", fold(plain(text)))
-    text = re.sub(r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|[\w\s$€£¥%+#])|.", lambda match: match[1] or " ", text)
+    text = re.sub(
+        r"((?<=\d)[.:/,-](?=\d)|(?<!\w)-(?=\d)|(?<=\b\w)-(?!\w)|[\w\s$€£¥%+#<>≤≥±^])|.",
+        lambda match: match[1] or " ",
+        text,
+    )
     words = text.split()
     # An article stands before a word, so the last word is none: "Building A".
     return " ".join(word for place, word in enumerate(words, start=1) if word not in _ARTICLES or place == len(words))
@@ -78,135 +133,200 @@ def _own_words(question: str, answer: str) -> int:
     return sum((Counter(map(normalise, _pieces(answer))) - asked).values())
 
 
-def _polarity_fault(reference: str, answer: str) -> str | None:
-    """Return why the answer differs in polarity, or None: another yes or no, one-sided negation, or alternatives."""
-    ours, theirs = _YES_NO.match(reference), _YES_NO.match(answer)
-    if ours and not (theirs and ours[1].lower() == theirs[1].lower()):
-        return f"the answer does not say {ours[1].lower()}"
-    if bool(_NEGATION.search(reference)) != bool(_NEGATION.search(answer)):
-        return "only one of reference and answer is negated"
-    if _CHOICE.search(answer) and not _CHOICE.search(reference):
-        return "the answer offers alternatives"
-    return None
+@lru_cache(maxsize=128)
+def _read(text: str) -> ParsedText:
+    """Parse a text without list numbers, after wordings of one meaning were made one ("no later than", "by")."""
+    text = plain(text)
+    numbers = _LIST_NUMBER.findall(text)
+    if len(numbers) > 1 and numbers == [str(place) for place in range(1, len(numbers) + 1)]:
+        text = _LIST_NUMBER.sub("\n", text)
+    for pattern, wording in _SAME_PATTERNS:
+        text = pattern.sub(wording, text)
+    return parse(text)
 
 
 def _fault(question: str, reference: str, answer: str) -> str | None:
     """Return the missing or contradicting part of the answer, or None."""
-    asked, ours, theirs = parse(question), parse(reference), parse(answer)
-    facts = [fact for fact, _ in ours.facts]
-    if any(fact.kind == "date" and fact.value[1] is not None for fact in facts):
-        required = [fact for fact in facts if fact.kind != "weekday"]  # a full date implies its weekday
-    else:
-        required = facts
-    runs = _runs(ours)
-    names = [name for run in runs for name in run]
-    new_facts, new_names = required, names
-    may_repeat = not _CHOICE.search(question) and not _names_another(asked, ours, theirs)
-    if may_repeat:
-        new_facts = [fact for fact in required if not any(fact.agrees(other) for other, _ in asked.facts)]
-        new_names = [name for run in runs if not asked.stems.issuperset(map(uninflected, run)) for name in run]
-    if not new_facts and not new_names:
-        wanted = set(content_stems(" ".join(word.text for word in ours.words)))
-        if new_words := (wanted - asked.stems if may_repeat else set()):
-            wanted = new_words
-        else:
-            new_facts, new_names = required, names
-        if missing := sorted(wanted.difference(theirs.stems, content_stems(answer))):
-            return f"{missing[0]!r} is missing"
-        if not wanted and not required and not _YES_NO.match(reference):
-            return "the answer differs from the reference"
-    for fact in new_facts:
-        if not any(fact.agrees(other) for other, _ in theirs.facts):
-            return f"{fact.text!r} is missing"
-    for name in new_names:
-        if uninflected(name) not in theirs.stems:
-            return f"{name!r} is missing"
-    return _contradiction(asked, ours, theirs, names)
+    asked, ours, theirs = _read(question), _read(reference), _read(answer)
+    if max(len(ours.tokens), len(theirs.tokens)) > _MAX_TOKENS:
+        return "the answer differs from the long reference"
+    if _CHOICE.search(answer) and not _CHOICE.search(reference):
+        return "the answer offers alternatives"
+    repeat = not _CHOICE.search(question) and not _names_another(asked, ours, theirs)
+    return (
+        _turned(asked, ours, theirs)
+        or _missing(asked, ours, theirs, repeat)
+        or _contradiction(asked, ours, theirs)
+        or _exchanged(asked, ours, theirs)
+    )
 
 
-def _runs(text: ParsedText) -> list[list[str]]:
-    """Return the names of a text, each as its words: capitalised words in a row."""
-    runs = groupby(text.words, key=lambda word: (word.capitalised and word.can_name, word.item))
-    return [[word.text for word in run] for (is_name, _), run in runs if is_name]
+def _turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
+    """Return the word that turns the meaning of the answer round, or None: another yes or no, a negation, "after"."""
+    if (wanted := _yes_no(ours)) and wanted != _yes_no(theirs):
+        return f"the answer does not say {wanted}"
+    said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
+    if bool(said.keys() & _NEGATIONS) != bool(meant.keys() & _NEGATIONS):
+        return "only one of reference and answer is negated"
+    if extra := (said - meant - known).keys() & _TURNING - (_NEGATIONS if wanted == "no" else set()):
+        return f"{min(extra)!r} contradicts the reference"
+    if not wanted and (left_out := (meant.keys() - said.keys() - known.keys()) & _TURNING):
+        return f"{min(left_out)!r} is missing"
+    for rivals in _RIVALS:
+        if rivals & meant.keys() - said.keys() and (extra := rivals & said.keys() - meant.keys() - known.keys()):
+            return f"{min(extra)!r} contradicts the reference"
+    return None
+
+
+def _yes_no(text: ParsedText) -> str:
+    return next((word.folded for word in text.words[:1] if word.folded in ("yes", "no")), "")
+
+
+def _function_words(text: ParsedText) -> Counter[str]:
+    return Counter(form for word in text.words for form in {_PERSON.get(word.folded, word.folded), word.stem})
+
+
+def turning_words(text: str) -> set[str]:
+    """Return the words of a text that turn its meaning round, such as "not", "before" and "at least"."""
+    return set(_function_words(_read(text))) & _TURNING
+
+
+def surplus(question: str, reference: str, answer: str) -> int:
+    """Return how many values of one type the answer has more than the reference and the question, at most over all types.
+
+    Names in a row are one value; so are the words of a list item without values and names.
+    """
+    asked, ours, theirs = (_read(text[:_MAX_CHARS]) for text in (question, reference, answer))
+    counts = []
+    for text in (theirs, ours):
+        facts = {(fact.kind, f"{fact.value} {fact.label}") for fact in text.facts if not asked.has(fact)}
+        words = [
+            word for word in text.words if word.can_name and not word.before_colon and word.stem not in asked.stems
+        ]
+        counts.append(Counter(kind for kind, _ in [*facts, *{(_kind(word), word.item) for word in words}]))
+    return max((counts[0] - counts[1]).values(), default=0)
 
 
 def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:
     """Return whether the answer repeats a value or name of the question that the reference lacks."""
-    for fact, _ in asked.facts:
-        said = any(fact.agrees(other) for other, _ in theirs.facts)
-        if said and not any(fact.agrees(other) for other, _ in ours.facts):
-            return True
-    names = {uninflected(word.text) for word in asked.words if word.capitalised and word.can_name and not word.opens}
+    if any(theirs.has(fact) and not ours.has(fact) for fact in asked.facts):
+        return True
+    names = {word.stem for word in asked.words if word.names and not word.opens}
     return bool(names & theirs.stems - ours.stems)
 
 
-def _contradiction(question: ParsedText, ours: ParsedText, theirs: ParsedText, names: list[str]) -> str | None:
-    """Return the first part of the answer that contradicts the reference, or None."""
-    kinds = {fact.kind for fact, _ in ours.facts}
-    phrases = {word.item for word in theirs.words if not word.capitalised}
-    for other, item in theirs.facts:
-        if other.kind not in kinds or any(fact.agrees(other) for fact, _ in ours.facts):
-            continue
-        if any(fact.kind == other.kind == "figure" and _labels_differ(fact, other) for fact, _ in ours.facts):
-            continue
-        if item in phrases and any(asked.agrees(other) for asked, _ in question.facts):
-            continue
-        return f"{other.text!r} contradicts the reference"
-    known = ours.stems
-    labelled = _begins_with_a_label(ours, names)
-    if names:
-        wanted = [uninflected(name) for name in names]
-        any_capital = any(word.capitalised for word in theirs.words)  # without capitals every word may be a name
-        for position, word in enumerate(theirs.words):
-            possible = _may_name(word, theirs.words[position + 1 :], wanted, labelled) if any_capital else word.can_name
-            if uninflected(word.text) in known or fold(word.text) in _OPENERS or not possible:
-                continue
-            if not (word.item in phrases and uninflected(word.text) in question.stems):
-                return f"{word.text!r} contradicts the reference"
-    if names or not ours.facts:
-        return _bare_candidate(theirs, known)
-    return None
+def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, repeat: bool) -> str | None:
+    """Return the first fact, name or word that the answer needs and lacks, or None. `repeat`: less what the question says."""
+    dated = any(fact.kind == "date" and fact.value[1] is not None for fact in ours.facts)
+    facts = [fact for fact in ours.facts if not (dated and fact.kind == "weekday")]  # a full date implies its weekday
+    runs = [list(run) for names, run in groupby(ours.words, key=lambda word: (word.names, word.item)) if names[0]]
+    new_facts = [fact for fact in facts if not (repeat and asked.has(fact))]
+    new_names = [word for run in runs if not (repeat and asked.stems.issuperset(w.stem for w in run)) for word in run]
+    if not new_facts and not new_names:
+        wanted = set(content_stems(" ".join(word.text for word in ours.words)))
+        if new_words := (wanted - asked.stems if repeat else set()):
+            wanted = new_words
+        else:
+            new_facts, new_names = facts, [word for run in runs for word in run]
+        if missing := sorted(wanted - theirs.stems):
+            return f"{missing[0]!r} is missing"
+        if not wanted and not facts and not _yes_no(ours):
+            return "the answer differs from the reference"
+    lacks = [fact.text for fact in new_facts if not theirs.has(fact)]
+    lacks += [word.text for word in new_names if not any(word.same_name(other) for other in theirs.words)]
+    return f"{lacks[0]!r} is missing" if lacks else None
 
 
-def _labels_differ(fact: Fact, other: Fact) -> bool:
-    return fact.label is not None and other.label is not None and fact.label != other.label
+def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
+    """Return the first part of the answer that could be another candidate, or stands for another part, or None.
 
-
-def _begins_with_a_label(reference: ParsedText, names: list[str]) -> bool:
-    """Return whether a capitalised word that is usually no name stands before the reference's first name: "Gate Palace"."""
-    first = [word.text for word in reference.words].index(names[0]) if names else 0
-    if not first:
-        return False
-    word, name = reference.words[first - 1 : first + 1]
-    return word.capitalised and word.item == name.item and fold(word.text) in (*LABELS, "will")
-
-
-def _may_name(word: Word, following: Sequence[Word], wanted: list[str], labelled: bool) -> bool:
-    """Return whether a word of the answer could be a name: it is capitalised, and not only because it comes first.
-
-    A first word followed by a lower-case word or by the whole wanted name is not a name. If the wanted name is `labelled`,
-    another first word is: "Root Palace" instead of "Gate Palace".
+    A word that another one links to those of the reference is none ("An overhead projector is needed"), nor is one before a
+    label ("the red Room 4B").
     """
-    if not (word.can_name and word.capitalised):
-        return False
-    if not word.opens:
-        return True
-    if word.before_colon:
-        return False
-    continues = bool(following) and following[0].item == word.item and not following[0].capitalised
-    whole = [uninflected(other.text) for other in following[: len(wanted)]] == wanted
-    return not (continues or (whole and not labelled))
-
-
-def _bare_candidate(answer: ParsedText, known: frozenset[str]) -> str | None:
-    """Return a list item made only of content words that the reference lacks, that is, another candidate."""
-    items: dict[int, list[Word]] = {}
-    for word in answer.words:
-        if fold(word.text) not in _ARTICLES:
-            items.setdefault(word.item, []).append(word)
-    facts = {item for _, item in answer.facts}
-    for item, words in items.items():
-        bare = len(items) > 1 and item not in facts and not any(word.before_colon for word in words)
-        if bare and all(word.can_name and uninflected(word.text) not in known for word in words):
-            return f"{' '.join(word.text for word in words)!r} is another candidate"
+    phrases = {word.item for word in theirs.words if not word.capitalised}
+    labels = {fact.label for fact in ours.facts if fact.label}
+    named = any(fact.label in labels for fact in theirs.facts)  # then another noun is another value: "2 boxes, 2 pages"
+    for other in theirs.facts:
+        beside = named and other.label and other.label not in labels and other.label[1:] not in asked.stems
+        agrees = any(fact.agrees(other) for fact in ours.facts) and not beside
+        if agrees or not any(fact.rivals(other) for fact in ours.facts):
+            continue
+        if not (other.item in phrases and any(fact.agrees(other) for fact in asked.facts)):
+            return f"{other.text!r} contradicts the reference"
+    known, names = ours.stems | _FRAME, any(word.names for word in ours.words)
+    strict = names or not ours.facts or any(fact.kind == "address" for fact in ours.facts)
+    items = [list(group) for _, group in groupby(theirs.tokens, key=lambda token: token.item)]
+    extras = []
+    for item in items:
+        tokens = [token for token in item if fold(token.text) not in _ARTICLES]
+        words = [token for token in tokens if isinstance(token, Word)]
+        alone = len(items) > 1 and len(words) == len(tokens) and not any(word.before_colon for word in words)
+        if strict and alone and words and all(word.can_name and word.stem not in ours.stems for word in words):
+            return f"{words[0].text!r} is another candidate"
+        for place, word in enumerate(tokens):
+            repeats = isinstance(word, Word) and word.item in phrases and word.stem in asked.stems
+            if not isinstance(word, Word) or not word.can_name or word.before_colon or word.stem in known or repeats:
+                continue
+            near = [tokens[side] for side in (place - 1, place + 1) if 0 <= side < len(tokens)]
+            adjoining = [side for side in near if isinstance(side, Word)]
+            follows = near[-1] if near and place + 1 < len(tokens) else None
+            opens = word.opens and isinstance(follows, Word) and not follows.capitalised
+            if names and word.capitalised and not opens:
+                return f"{word.text!r} contradicts the reference"
+            linked = any(not side.can_name and (names or side.folded in _LINKS) for side in adjoining)
+            label = place + 2 < len(tokens) and isinstance(tokens[place + 2], Fact)
+            touches = any(side.can_name and side.stem in ours.stems for side in adjoining)
+            if strict and (
+                (touches and not label) or not (linked or touches or any(side.can_name for side in adjoining))
+            ):
+                return f"{word.text!r} is another candidate"
+            extras.append(word)
+    missing = [word for word in ours.words if word.can_name and word.stem not in theirs.stems | asked.stems | _FRAME]
+    if missing and extras and not _yes_no(ours):
+        return f"{extras[0].text!r} instead of {missing[0].text!r}"
     return None
+
+
+def _exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
+    """Return why the parts of the reference are in another relation in the answer, or None.
+
+    Parts of one list item must not be mixed with those of another. Two parts of one kind with a word between them must keep
+    their order.
+    """
+    parts = [
+        token for token in ours.tokens if isinstance(token, Fact) or token.can_name or fold(token.text) in _NEGATIONS
+    ]
+    order: list[int] = []
+    for token in theirs.tokens:
+        same = [place for place, part in enumerate(parts) if _same(part, token)]
+        same.sort(key=lambda place: (place in order, not order or parts[place].item != parts[order[-1]].item))
+        order += same[:1]
+    for item in {part.item for part in parts}:
+        kinds = {_kind(part) for part in parts if part.item == item}
+        own = [place for place, part in enumerate(order) if parts[part].item == item]
+        between = [parts[place] for place in order[own[0] : own[-1]]] if own else []
+        if mixed := [part for part in between if part.item != item and _kind(part) in kinds]:
+            return f"{mixed[0].text!r} belongs to another part of the reference"
+    last: dict[tuple[int, str], int] = {}
+    for place, part in enumerate(parts):
+        before = last.get((part.item, _kind(part)))
+        last[part.item, _kind(part)] = place
+        if before is None or not {before, place} <= set(order):
+            continue
+        words = _kind(part) == "word" and not {parts[before].text, part.text} & set(asked.stems)
+        apart = place - before > 1 or ours.tokens.index(part) - ours.tokens.index(parts[before]) > 1
+        if (words or (apart and _kind(part) != "word")) and order.index(before) > len(order) - 1 - order[::-1].index(
+            place
+        ):
+            return f"{part.text!r} is exchanged with {parts[before].text!r}"
+    return None
+
+
+def _same(part: Fact | Word, token: Fact | Word) -> bool:
+    if isinstance(part, Fact) or isinstance(token, Fact):
+        return isinstance(part, Fact) and isinstance(token, Fact) and part.agrees(token)
+    return part.stem == token.stem
+
+
+def _kind(part: Fact | Word) -> str:
+    return part.kind if isinstance(part, Fact) else "name" if part.capitalised else "word"

@@ -7,14 +7,15 @@ does not use, and let no hallucinated number, date or name pass.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
+from itertools import pairwise
 
 from pydantic import ValidationError
 
-from agent.judges.exact import count_words, normalise
-from agent.judges.facts import Fact, ParsedText, fold, parse, plain, uninflected
+from agent.judges.exact import count_words, normalise, turning_words
+from agent.judges.facts import Fact, ParsedText, fold, plain, uninflected
+from agent.judges.notations import parse
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
@@ -111,25 +112,45 @@ class QuestionChecks:
 def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
     """Return whether `text` has every number, date and name of `answer`, and at least a `share` of its content words.
 
+    It also needs the words of `answer` that turn a meaning round ("not", "before").
+
     The result is False for an answer without any of these (yes, no), because nothing identifies it.
     """
     ours, theirs = parse(answer), parse(text)
-    folded = plain(text).casefold()
-    if not all(_has(fact, theirs, folded) for fact, _ in ours.facts):
+    if not all(_has(fact, theirs) for fact in ours.facts) or turning_words(answer) - turning_words(text):
         return False
-    said = {uninflected(word) for word in words(fold(plain(text)))} | {uninflected(word.text) for word in theirs.words}
+    said = {uninflected(word) for word in words(fold(plain(text)))} | theirs.stems
     about = [word for word in ours.words if word.can_name]
     found = [word for word in about if all(uninflected(part) in said for part in words(fold(word.text)))]
-    if any(word.capitalised and not word.opens and word not in found for word in about):
+    if any(word.capitalised and word not in found for word in about) or not _names_whole(ours, theirs):
         return False
     return bool(ours.facts or about) and len(found) >= share * len(about)
 
 
-def _has(fact: Fact, text: ParsedText, folded: str) -> bool:
-    if any(fact.agrees(other) for other, _ in text.facts):
-        return True
-    # The text may have the same characters inside a larger fact: the year of a date, the number of a room.
-    return re.search(rf"(?<!\w){re.escape(fact.text.strip().casefold())}(?!\w)", folded) is not None
+def _has(fact: Fact, text: ParsedText) -> bool:
+    """Return whether the text has the fact, alone, as the year of a date or as an end of a range of times or dates."""
+    for other in text.facts:
+        ends = [other] if other.kind == "figure" else [other, *other.ends]
+        if any(fact.agrees(end) for end in ends) or (other.kind == "date" and fact.value == (str(other.value[2]),)):
+            return True
+    return False
+
+
+def _names_whole(answer: ParsedText, text: ParsedText) -> bool:
+    """Return whether names in a row are so in the text, also as "Voss, Dana": none is put together from two people."""
+    stems = [word.stem for word in text.words]
+    places: dict[str, list[int]] = {}
+    for place, stem in enumerate(stems):
+        places.setdefault(stem, []).append(place)
+    for first, last in pairwise(answer.words):
+        adjacent = first.names and last.names and first.item == last.item and last.span[0] - first.span[1] == 1
+        if not adjacent or last.stem not in places or first.stem not in places:
+            continue
+        forward = any(stem == last.stem for place in places[first.stem] for stem in stems[place + 1 : place + 3])
+        heads = [place for place in places[last.stem] if first.stem in stems[place + 1 : place + 2]]
+        if not forward and not any(place == 0 or not text.words[place - 1].names for place in heads):
+            return False
+    return True
 
 
 def _query_date(latest: datetime, id: str) -> date:
