@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
 
+from environment.normal_form import sought_form
+
 # A word is a run of letters and digits, as in FTS5's unicode61 tokenizer. `content_words` keeps a single . ' @ & or -
 # inside a word ("555-0173", "o'neil"); search splits the word there and looks for the parts.
 _WORD = re.compile(r"[^\W_]+(?:[-.'’@&][^\W_]+)*")
@@ -99,7 +101,7 @@ def query_words(keywords: Sequence[str]) -> dict[str, str]:
 
     These are the content words, or all words if there are no content words. Of words with the same stem the first is kept.
     """
-    text = " ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS]
+    text = sought_form(" ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS])
     about = [part for word in content_words(text) for part in words(word)]
     found: dict[str, str] = {}
     for word in dict.fromkeys(about or words(text)):

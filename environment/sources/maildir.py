@@ -79,7 +79,7 @@ def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, lis
     for folder, subfolders, names in os.walk(root, onerror=unreadable.append):
         # os.walk lists links to folders among the folders, but does not follow them.
         names += [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
-        if {"cur", "new"} <= set(subfolders):
+        if len({"cur", "new", "tmp"}.intersection(subfolders)) > 1:
             names.clear()  # indices and settings of mail programs
             subfolders[:] = [name for name in subfolders if name != "tmp"]
         subfolders.sort()
