@@ -34,6 +34,7 @@ _ORIGINS = frozenset({b"date", b"delivered-to", b"from", b"message-id", b"receiv
 _GIT_PATCH = re.compile(rb"From [0-9a-f]{6,64} Mon Sep 17 00:00:00 2001\s*")
 """Separator of `git format-patch`: the date is always the same."""
 _TIME_AND_YEAR = re.compile(r"\d:\d\d.*\b\d{4}\b|\d{4}-\d\d-\d\dT\d\d:\d\d")
+_SENTENCE = re.compile(r"\d:\d\d.* [a-z]{2}")
 _LINES_AHEAD = 40
 
 
@@ -184,7 +185,7 @@ def _header_after(lines: _Lines) -> bool | None:
 def _is_dated(written: str) -> bool:
     """Return whether the text after `From ` is a sender and a date in one of many forms."""
     sender, _, rest = written.partition(" ")
-    if not _TIME_AND_YEAR.search(rest):
+    if not _TIME_AND_YEAR.search(rest) or _SENTENCE.search(rest.partition(" remote from ")[0]):
         return False
     for date in (rest.partition(" remote from ")[0], rest.partition(" ")[2]):
         with suppress(BadMail):
