@@ -20,8 +20,8 @@ _SUBJECT_BONUS = 0.5
 _BOTH_BONUS = 0.05
 """Tie-breaker: prefer a mail that also has the subject's word in its body to a one-line thank-you for that mail."""
 _SENDER_SHARE = 1e-6
-"""Share of a word's weight that counts for its occurrence in the sender's name or address. It decides only between equal texts:
-mails without a word in their text come last. Names in questions are more often those of people whom a mail speaks of."""
+"""Share of a word's weight that its occurrence in the sender's name or address counts for, in mails that have none of the words
+in their text. It is so small that these come last."""
 _FIRST_BATCH = 50
 
 _HOLDING = "SELECT {number}, json_group_array(rowid) FROM email_fts WHERE email_fts MATCH ?"
@@ -91,7 +91,7 @@ class Mailbox:
 
         A mail matches if it has any of the words in any inflection. Score = sum of the IDF of its matched words (see
         `_scores`), times 1.5 for a word in the subject and 1.55 for one in subject and body; term frequency is ignored.
-        A word in the sender's name or address decides between equal scores, and mails that match by nothing else come last.
+        Mails that match only by the sender's name, or the part of the address before the @, come last.
         Among equal scores of the best `max_results`, mails whose snippet is a question come last. At most 20 words count;
         stop words count only if there are no others. No character is an operator.
 
@@ -222,11 +222,12 @@ class Mailbox:
             for email_id in in_subject:
                 bonus = _SUBJECT_BONUS + (_BOTH_BONUS if email_id in both else 1.0)
                 scores[email_id] = scores.get(email_id, 0.0) + weight * bonus
-        for by_sender in holding[len(matches) :]:
-            weight = self._weight(len(by_sender)) * _SENDER_SHARE
-            for email_id in by_sender:
-                scores[email_id] = scores.get(email_id, 0.0) + weight
-        return scores
+        by_sender: dict[int, float] = {}
+        for held in holding[len(matches) :]:
+            weight = self._weight(len(held)) * _SENDER_SHARE
+            for email_id in held - scores.keys():
+                by_sender[email_id] = by_sender.get(email_id, 0.0) + weight
+        return scores | by_sender
 
     def _sender_words(self, sought: Sequence[str]) -> list[str]:
         """Return the words that are part of any sender's name or address, so that no time is lost on others."""
