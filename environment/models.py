@@ -17,6 +17,7 @@ class Email(BaseModel):
     subject: str = ""
     from_address: str = ""
     from_name: str = ""
+    """The sender's name as the mail gives it."""
     to_addresses: tuple[str, ...] = ()
     cc_addresses: tuple[str, ...] = ()
     bcc_addresses: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ class _Part:
 def text_of(fields: Fields, content: bytes) -> str:
     """Return the text of a mail: the plain one of alternatives, otherwise of all parts that have text.
 
-    Attached files are left out, and attached mails are shown after the text. Raises ValueError for parts nested deeper
+    Attached files are left out. An attached mail is shown with its sender, date and subject. Raises ValueError for parts nested deeper
     than 30 levels.
     """
     return _text(_Part(fields, content, whole=True), 0)
@@ -151,7 +151,7 @@ def _attached_mail(part: _Part, depth: int) -> str:
 def _leaf(part: _Part, kind: str) -> str:
     content = part.decoded()
     charset = parameter(part.type, "charset")
-    if kind == "text/html" or kind == "text/x-amp-html" or kind == "text/watch-html":
+    if kind.endswith("html"):
         # A label that says nothing, as us-ascii does for text that is not ASCII, leaves it to the document.
         if codec_of(charset) is None and (declared := _META_CHARSET.search(content[:_META_BYTES])):
             named = declared[1].decode("ascii", "ignore")

@@ -93,7 +93,7 @@ def test_subjects(written: str, expected: str) -> None:
         ("us-ascii", "Café".encode(), "Café"),
         ("iso-8859-1", "it’s Café".encode("cp1252"), "it’s Café"),
         ("iso-8859-1", "Café".encode(), "Café"),
-        ("utf-8", "Café".encode("latin-1"), "Caf�"),
+        ("utf-8", "Café".encode("latin-1"), "Café"),
         ("x-unknown", "Café".encode("latin-1"), "Café"),
         ("koi8-r", "Привет".encode("koi8-r"), "Привет"),
         ("iso-2022-jp", "こんにちは".encode("iso-2022-jp"), "こんにちは"),
@@ -130,10 +130,14 @@ def test_the_text_among_the_parts() -> None:
         part("message/rfc822", ENRON.decode()),
     ]
     mixed = multipart("mixed", multipart("alternative", plain, html), *attached, part("text/plain", "the footer"))
-    assert parsed(with_content(mixed)).body.split() == ["plain", "words", "the", "footer"]
+    text = parsed(with_content(mixed)).body
+    assert text.split() == [
+        *"plain words From: phillip.allen@enron.com Date: Mon, 14 May 2001 16:39:00 -0700 (PDT) Subject: Our forecast".split(),
+        *"Here is our forecast the footer".split(),
+    ]
     without_boundary = with_content("Content-Type: multipart/mixed\n\nstill readable")
     assert parsed(without_boundary).body == "still readable"
-    assert parsed(with_content(multipart("mixed", *attached))).body == ""
+    assert parsed(with_content(multipart("mixed", *attached[:2]))).body == ""
 
 
 @pytest.mark.parametrize(
