@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from environment.errors import BadMail
 
 _MAX_CHARS = 200
-_COMMENT = re.compile(r"\([^()]*\)?")
+_COMMENT = re.compile(r"\([^()]*\)")
 _TIMES = tuple(
     re.compile(
         rf"(?<![\d{mark}+-])(\d{{1,2}}){mark}(\d{{1,2}})(?:{mark}(\d{{1,2}})(?:[.,]\d+)?)?(?![\d{mark}])\s*([ap]\.?m\b\.?)?", re.I
@@ -109,8 +109,9 @@ def _free(written: str) -> datetime | None:
     before, after = (text[: time.start()], text[time.end() :]) if time else (text, "")
     day_words = [word for word in re.split(r"[\s,]+", before) if word and word.lower() not in ("de", "of")]
     zone_words = [word for word in re.split(r"[\s,]+", after) if word]
-    if day_words and _month(day_words[0]) is None and not any(c.isdigit() for c in day_words[0]):
-        del day_words[0]  # a day of the week, in any language
+    is_month = [_month(word) is not None for word in day_words]
+    if day_words and day_words[0][0].isalpha() and (not is_month[0] or any(is_month[1:])):
+        del day_words[0]  # a day of the week, in any language; "mar." is a Tuesday too
     zone, others = _zone_of(zone_words, comments)
     date = _date_of([*day_words, *others])
     if date is None or (time is None and zone_words):
