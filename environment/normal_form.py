@@ -13,7 +13,8 @@ from functools import lru_cache
 _LETTERS_REMEMBERED = 50_000
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 BREAK_POINT = "\u2060 "
-_TEN = re.compile(r".{1,10}", re.DOTALL)
+_LONG_RUN = re.compile(r"\S{41,}")
+_TWENTY = re.compile(r".{1,20}", re.DOTALL)
 _WITHIN_NUMBERS = frozenset("0123456789.,'")
 _VOICED_KANA = "\u3099\u309a"
 # Letters that Unicode does not decompose.
@@ -93,7 +94,7 @@ def _plain_letter(letter: str) -> str:
 
 
 def with_break_points(text: str) -> str:
-    """Return `text` with a `BREAK_POINT` after every ten characters of long runs of a script without spaces."""
+    """Return `text` with a `BREAK_POINT` after every twenty characters of a long run without spaces, unless it is ASCII."""
     if text.isascii():
         return text
-    return _UNSPACED.sub(lambda run: BREAK_POINT.join(_TEN.findall(run.group())), text)
+    return _LONG_RUN.sub(lambda run: BREAK_POINT.join(_TWENTY.findall(run.group())), text)

@@ -311,3 +311,10 @@ def test_threads_are_joined_by_indexed_message_ids(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(email_db_build._Builder, "_threads", explained)
     build_database([mail(1), mail(2, replies_to=("<1@example.com>",))], tmp_path / "mails.sqlite")
     assert plans and all("INDEX" in plan for plan in plans)
+
+
+def test_a_mail_without_message_id_is_kept_under_one_that_follows_from_it(database_of: Build) -> None:
+    mails = [mail(1, message_id=""), mail(2, message_id=" "), mail(2, message_id="")]
+    first, second = (database_of(mails), database_of(list(reversed(mails))))
+    names = [{row[0] for row in database.rows("SELECT message_id FROM alias")} for database in (first, second)]
+    assert names[0] == names[1] and len(names[0]) == 2 and all("no-message-id.invalid" in name for name in names[0])
