@@ -250,7 +250,9 @@ class _Builder:
         if known is None:
             self._kept[content] = email_id
             self._rows["email"].append((email_id, sender, name, subject, body))
-            self._rows["indexed"].append((email_id, *self._indexed(subject, body, f"{name} {sender.partition('@')[0]}")))
+            self._rows["indexed"].append(
+                (email_id, *self._indexed(subject, body, f"{name} {sender.partition('@')[0]}"))
+            )
         else:
             self._duplicates += 1
         if not message_id:

@@ -24,7 +24,9 @@ _ATTRIBUTION = re.compile(
 )
 _ATTRIBUTION_END = re.compile(r"[ \t]*(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I)
 _MAX_ATTRIBUTION_CHARS = 250
-_REPLY_HEAD = tuple(re.compile(rf"[ \t*]*({names})[ \t*]*:.*", re.I) for names in ("from", "sent|date", "to", "cc|subject"))
+_REPLY_HEAD = tuple(
+    re.compile(rf"[ \t*]*({names})[ \t*]*:.*", re.I) for names in ("from", "sent|date", "to", "cc|subject")
+)
 _QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
 _RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*[-_=*~+#]{5,}$")
@@ -36,7 +38,9 @@ _MAX_HEAD_LINES = 40
 _BETWEEN_PEOPLE = re.compile(r"[,;]")
 _IN_QUOTES = re.compile(r"\"[^\"]*\"|\([^()]*\)|<[^<>]*>")
 _ADDRESS = re.compile(r"\S*[@/]\S*")
-_NO_NAME = re.compile(r"\d|[:$€£?!]")
+_NO_NAME = re.compile(r"\d|[:$€£]")
+_MAX_LOWER_CASE_NAME = 2
+"""Words of a name in lower case (`jean eisel`). More are a sentence."""
 
 
 def storable(text: str) -> str:
@@ -133,7 +137,9 @@ def _routes_only(name: str, value: str) -> bool:
         return value.strip().lower() in ("", "high", "low", "normal")
     for person in _BETWEEN_PEOPLE.split(_IN_QUOTES.sub("", value)):
         words = _ADDRESS.sub("", person).split()
-        if any(map(_NO_NAME.search, words)) or (words and len(words) == len(person.split()) and words[0][0].islower()):
+        if any(map(_NO_NAME.search, words)):
+            return False
+        if len(words) > _MAX_LOWER_CASE_NAME and words[0][0].islower() and "@" not in value:
             return False
     return True
 

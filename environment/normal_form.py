@@ -14,12 +14,25 @@ _LETTERS_REMEMBERED = 50_000
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 BREAK_POINT = "\u2060 "
 _LONG_RUN = re.compile(r"\S{41,}")
-_TWENTY = re.compile(r".{1,20}", re.DOTALL)
+_SIXTEEN = re.compile(r".{1,16}", re.DOTALL)
 _WITHIN_NUMBERS = frozenset("0123456789.,'")
 _VOICED_KANA = "\u3099\u309a"
 # Letters that Unicode does not decompose.
 _PLAIN = str.maketrans(
-    {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ı": "i", "ŧ": "t", "ŋ": "n", "ĸ": "k"}
+    {
+        "ø": "o",
+        "ł": "l",
+        "đ": "d",
+        "ð": "d",
+        "þ": "th",
+        "æ": "ae",
+        "œ": "oe",
+        "ħ": "h",
+        "ı": "i",
+        "ŧ": "t",
+        "ŋ": "n",
+        "ĸ": "k",
+    }
 )
 _ATTACHED = re.compile("(?<=\\w)[\u2122\u2120\u00b2\u00b3\u00b9\u2070-\u207f\u00bc-\u00be\u2150-\u215f]")
 """Trade marks, exponents and fractions, whose compatibility forms would run into the word before them."""
@@ -94,7 +107,7 @@ def _plain_letter(letter: str) -> str:
 
 
 def with_break_points(text: str) -> str:
-    """Return `text` with a `BREAK_POINT` after every twenty characters of a long run without spaces, unless it is ASCII."""
+    """Return `text` with a `BREAK_POINT` after every sixteen characters of a long run without spaces, unless it is ASCII."""
     if text.isascii():
         return text
-    return _LONG_RUN.sub(lambda run: BREAK_POINT.join(_TWENTY.findall(run.group())), text)
+    return _LONG_RUN.sub(lambda run: BREAK_POINT.join(_SIXTEEN.findall(run.group())), text)

@@ -238,7 +238,9 @@ class Mailbox:
     def _holding(self, matches: Sequence[str]) -> list[set[int]]:
         """Return the mails of this mailbox that meet each full-text query."""
         query = " UNION ALL ".join(_HOLDING.format(number=number) for number in range(len(matches)))
-        return [self._email_ids.intersection(json.loads(ids)) for _, ids in sorted(self._database.rows(query, *matches))]
+        return [
+            self._email_ids.intersection(json.loads(ids)) for _, ids in sorted(self._database.rows(query, *matches))
+        ]
 
     def _weight(self, count: int) -> float:
         """Return the inverse document frequency of a word that `count` mails of this mailbox have."""

@@ -48,7 +48,7 @@ def passage(text: str, stems: Collection[str]) -> Passage:
     if len(shown) > _MAX_PASSAGE_CHARS:
         blank = shown.rfind(" ", 0, _MAX_PASSAGE_CHARS + 1)
         shown, cut = shown[: blank if blank > 0 else _MAX_PASSAGE_CHARS], True
-    shown = f"{ELLIPSIS if begin else ''}{shown}{ELLIPSIS if cut else ''}".replace(BREAK_POINT, "")
+    shown = f"{ELLIPSIS if begin else ''}{shown.replace(BREAK_POINT, '').rstrip(BREAK_POINT)}{ELLIPSIS if cut else ''}"
     return Passage(shown, most > 0 and _sentence_asks(pieces[last : begin + _PASSAGE_WORDS]))
 
 

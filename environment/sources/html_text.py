@@ -15,10 +15,15 @@ _HIDING_STYLE = re.compile(
     r"|(?<![\w-])opacity\s*:\s*0(?:\.0*)?\s*(?:;|!|$)",
     re.IGNORECASE,
 )
-_VOID = frozenset({"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"})
+_VOID = frozenset(
+    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+)
 _CLOSED_BY = {
     "li": frozenset({"li", "p"}),
-    **{tag: frozenset({"p"}) for tag in ("address", "blockquote", "div", "dl", "form", "h1", "h2", "h3", "h4", "h5", "h6")},
+    **{
+        tag: frozenset({"p"})
+        for tag in ("address", "blockquote", "div", "dl", "form", "h1", "h2", "h3", "h4", "h5", "h6")
+    },
     **{tag: frozenset({"p"}) for tag in ("hr", "ol", "p", "pre", "section", "table", "ul")},
     **{tag: frozenset({"dd", "dt", "p"}) for tag in ("dd", "dt")},
     **{tag: frozenset({"td", "th", "p"}) for tag in ("td", "th")},

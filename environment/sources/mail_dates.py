@@ -12,7 +12,8 @@ _MAX_CHARS = 200
 _COMMENT = re.compile(r"\([^()]*\)")
 _TIMES = tuple(
     re.compile(
-        rf"(?<![\d{mark}+-])(\d{{1,2}}){mark}(\d{{1,2}})(?:{mark}(\d{{1,2}})(?:[.,]\d+)?)?(?![\d{mark}])\s*([ap]\.?m\b\.?)?", re.I
+        rf"(?<![\d{mark}+-])(\d{{1,2}}){mark}(\d{{1,2}})(?:{mark}(\d{{1,2}})(?:[.,]\d+)?)?(?![\d{mark}])\s*([ap]\.?m\b\.?)?",
+        re.I,
     )
     for mark in (":", r"\.")
 )

@@ -2,7 +2,8 @@
 unpacking it.
 
 Supports the original Enron corpus (`maildir/person/folder/1.`) and the standard Maildir. In the latter, `cur` and `new`
-hold mails, and `tmp` holds incomplete mails, which are skipped. Mails that are marked as deleted are left out. A file that begins like an mbox is read as an mbox.
+hold mails, and `tmp` holds incomplete mails, which are skipped. Mails that are marked as deleted are left out. A file
+that begins like an mbox is read as an mbox.
 """
 
 from __future__ import annotations

@@ -29,16 +29,39 @@ NOISE_SECONDS = 0.5
 REPEATED_CHARS = 40
 
 PIECES = [
-    "From ", ">From ", "From: ", "To: ", "Cc: ", "Date: ", "Message-ID: ", "Subject: ", "Subject : ", "Received: x", "Delivered-To: a@b.example",
-    "From a@b.example Mon Mar  4 10:00:00 2024\n", "X-Mozilla-Status: 0009", "Mon, 4 Mar 2024 10:00:00 +0100", "10:00 PM", "(", ")", "<", ">", '"', "\\",
-    ",", ";", ":", "@", "<a@b.example>", "a@b.example", "=?", "?=", "=?utf-8?q?", "=?utf-8?b?", "=?iso-2022-jp?b?", "4pyT", "=E2=9C", "\x1b$B", "\x1b(B", "\n", "\n\n",
-    "\r", "\r\n", " ", "\t", "\n ", "\x00", "\xff", "\xe9", "\xef\xbb\xbf", "Content-Type: ", "text/html", "text/calendar", "text/plain; charset=", "gb2312", "shift_jis",
-    "utf-7", "utf-16", "multipart/mixed; boundary=b", "multipart/alternative; boundary=\"c\"", "message/rfc822", "; format=flowed", "; delsp=yes", "\n--b\n", "\n--b--\n",
-    "\n--c\n", "\n--c--\n", "Content-Transfer-Encoding: ", "base64", "quoted-printable", "uuencode", "begin 644 a\n", "Content-Disposition: attachment", "<p>", "</p>", "<!--",
-    "-->", "<div style='display:none'>", "</div>", "<table><td>", "<a href=http://x.example>", "</a>", "<sup>2", "<br>", "<![", "&#1", "<pre>\n", "<blockquote>",
-    "BEGIN:VEVENT\n", "SUMMARY:x\n", "DTSTART;TZID=\"", "To: Ann, Bob\n", "-----Original Message-----", "> ", "On 4 Mar Ann wrote:\n", "$31,000 at 2 pm ", "word ", "don't ",
+    "From ", ">From ", "From: ", "To: ", "Cc: ", "Date: ", "Message-ID: ", "Subject: ", "Subject : ", "Received: x",
+    "Delivered-To: a@b.example", "From a@b.example Mon Mar  4 10:00:00 2024\n", "X-Mozilla-Status: 0009",
+    "Mon, 4 Mar 2024 10:00:00 +0100", "10:00 PM", "(", ")", "<", ">", '"', "\\", ",", ";", ":", "@", "<a@b.example>",
+    "a@b.example", "=?", "?=", "=?utf-8?q?", "=?utf-8?b?", "=?iso-2022-jp?b?", "4pyT", "=E2=9C", "\x1b$B", "\x1b(B",
+    "\n", "\n\n", "\r", "\r\n", " ", "\t", "\n ", "\x00", "ÿ", "é", "ï»¿", "Content-Type: ", "text/html",
+    "text/calendar", "text/plain; charset=", "gb2312", "shift_jis", "utf-7", "utf-16", "multipart/mixed; boundary=b",
+    'multipart/alternative; boundary="c"', "message/rfc822", "; format=flowed", "; delsp=yes", "\n--b\n", "\n--b--\n",
+    "\n--c\n", "\n--c--\n", "Content-Transfer-Encoding: ", "base64", "quoted-printable", "uuencode", "begin 644 a\n",
+    "Content-Disposition: attachment", "<p>", "</p>", "<!--", "-->", "<div style='display:none'>", "</div>",
+    "<table><td>", "<a href=http://x.example>", "</a>", "<sup>2", "<br>", "<![", "&#1", "<pre>\n", "<blockquote>",
+    "BEGIN:VEVENT\n", "SUMMARY:x\n", 'DTSTART;TZID="', "To: Ann, Bob\n", "-----Original Message-----", "> ",
+    "On 4 Mar Ann wrote:\n", "$31,000 at 2 pm ", "word ", "don't ",
 ]  # fmt: skip
-UNICODE = ["é", "e\u0301", "\u0301", "ß", "ﬃ", "快乐", "会议室", "회의실", "สวัสดี", "\u00ad", "\u200b", "Ａ", "\ud800", "½", "™", "İ", "नमस्ते", "🦅"]
+UNICODE = [
+    "é",
+    "e\u0301",
+    "\u0301",
+    "ß",
+    "ﬃ",
+    "快乐",
+    "会议室",
+    "회의실",
+    "สวัสดี",
+    "\u00ad",
+    "\u200b",
+    "Ａ",
+    "\ud800",
+    "½",
+    "™",
+    "İ",
+    "नमस्ते",
+    "🦅",
+]
 
 
 def texts(chance: random.Random) -> str:
@@ -61,7 +84,13 @@ def read_mail(text: str) -> None:
 
 
 def read_body(text: str) -> None:
-    for kind in ("text/html", "text/calendar", "text/plain; format=flowed", "multipart/mixed; boundary=b", "message/rfc822"):
+    for kind in (
+        "text/html",
+        "text/calendar",
+        "text/plain; format=flowed",
+        "multipart/mixed; boundary=b",
+        "message/rfc822",
+    ):
         read_mail(f"From: a@b.example\nContent-Type: {kind}\n\n{text}")
     split_quoted(text)
     condensed(text, "s")

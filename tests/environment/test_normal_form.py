@@ -41,7 +41,9 @@ def test_what_is_written_in_one_way_is_found_in_another(written: str, sought: st
             assert set(sought_form(unicodedata.normalize(other, sought)).lower().split()) <= set(indexed)
 
 
-@pytest.mark.parametrize(("text", "foreign"), [("が", "か"), ("東京都", "京東"), ("room 131,000", "31000"), ("1,0000", "10000")])
+@pytest.mark.parametrize(
+    ("text", "foreign"), [("が", "か"), ("東京都", "京東"), ("room 131,000", "31000"), ("1,0000", "10000")]
+)
 def test_what_differs_stays_different(text: str, foreign: str) -> None:
     assert not set(sought_form(foreign).split()) <= set(indexed_form(text).split())
 

@@ -41,7 +41,10 @@ def test_the_sender_is_the_address_in_angle_brackets(field: str, expected: tuple
 @pytest.mark.parametrize(
     ("field", "expected"),
     [
-        ("eva@x.example, Dunmore, Ltd. <info@x.example>; carl@y.example", ["eva@x.example", "info@x.example", "carl@y.example"]),
+        (
+            "eva@x.example, Dunmore, Ltd. <info@x.example>; carl@y.example",
+            ["eva@x.example", "info@x.example", "carl@y.example"],
+        ),
         ('"Low, Eva" <eva@x.example> "Roe, Carl" <carl@y.example>', ["eva@x.example", "carl@y.example"]),
         ("Friends: eva@x.example, Carl <carl@y.example>;", ["eva@x.example", "carl@y.example"]),
         ("undisclosed-recipients:;", []),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
@@ -64,7 +65,16 @@ def test_dates_as_programs_write_them(written: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["", "tomorrow", "10:00", "31 Feb 2019 10:00", "3/4/2019 10:00", "5 Mar 2019 at ten", "5 Mar 2019 10:00 -9900", "9" * 9_999],
+    [
+        "",
+        "tomorrow",
+        "10:00",
+        "31 Feb 2019 10:00",
+        "3/4/2019 10:00",
+        "5 Mar 2019 at ten",
+        "5 Mar 2019 10:00 -9900",
+        "9" * 9_999,
+    ],
 )
 def test_dates_that_have_no_or_two_meanings(written: str) -> None:
     with pytest.raises(BadMail):
@@ -73,7 +83,5 @@ def test_dates_that_have_no_or_two_meanings(written: str) -> None:
 
 @given(st.text(max_size=60) | st.text(alphabet="0123456789:+- ,()MarPT./", max_size=60))
 def test_any_text_is_a_date_or_none(written: str) -> None:
-    try:
+    with suppress(BadMail):
         assert isinstance(parse_mail_date(written), datetime)
-    except BadMail:
-        pass

@@ -16,8 +16,8 @@ from environment.email_db import build_database
 from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
-from environment.sources.headers import Fields, first_of
 from environment.sources.detection import files_of, mail_source
+from environment.sources.headers import Fields, first_of
 
 FILES = {
     "allen-p/_sent_mail/1.": raw_mail(1),

@@ -82,9 +82,9 @@ def test_separators_without_dates_and_files_that_begin_late(separator: bytes, be
     between = b"" if separator == b"From \n" else b"\n"
     path = tmp_path / "export"
     path.write_bytes(before + between.join(separator + raw_mail(number, body="text") for number in range(3)))
-    assert [mail.body for mail in mail_source(str(path)) if isinstance(mail, Email)] == ["text\n" + "\n" * bool(between)] * 2 + [
-        "text\n"
-    ]
+    assert [mail.body for mail in mail_source(str(path)) if isinstance(mail, Email)] == [
+        "text\n" + "\n" * bool(between)
+    ] * 2 + ["text\n"]
 
 
 def test_patches_in_a_file_of_patches_are_mails() -> None:

@@ -12,7 +12,9 @@ from environment.sources.transfer import decoded_content, from_base64
 HELLO = b64encode(b"Hello, the lift is out of order.")
 
 
-@pytest.mark.parametrize("encoding", ["base64", "BASE64 ", "base64 (by a gateway)", "base64;", '"base64"', "base-64", " base64, 8bit"])
+@pytest.mark.parametrize(
+    "encoding", ["base64", "BASE64 ", "base64 (by a gateway)", "base64;", '"base64"', "base-64", " base64, 8bit"]
+)
 def test_the_name_of_an_encoding_may_be_decorated(encoding: str) -> None:
     assert decoded_content(HELLO, encoding) == b"Hello, the lift is out of order."
 
