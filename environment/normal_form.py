@@ -100,7 +100,7 @@ def _plain_letter(letter: str) -> str:
     category = unicodedata.category(letter)
     if category in ("Cf", "Mn", "Me", "Mc") and letter not in _VOICED_KANA:
         return ""
-    base, *marks = unicodedata.normalize("NFD", letter)
+    base, *marks = list(unicodedata.normalize("NFD", letter))
     if marks and all(unicodedata.category(mark).startswith("M") and mark not in _VOICED_KANA for mark in marks):
         letter = base
     return letter.translate(_PLAIN)

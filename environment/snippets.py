@@ -85,8 +85,8 @@ def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
     found: set[tuple[int, str]] = set()
     if not text.isascii():
         for piece in _PIECE.finditer(text):
-            for word in words(indexed_form(piece.group())):
-                known = stem(word) if word.isascii() else word
+            for said in words(indexed_form(piece.group())):
+                known = stem(said) if said.isascii() else said
                 if known is not None and known in stems:
                     found.add((piece.start(), known))
         return sorted(found)
