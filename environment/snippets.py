@@ -83,15 +83,15 @@ def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
     ASCII.
     """
     found: set[tuple[int, str]] = set()
+    beginnings = tuple({known[: min(_STEM_PREFIX_CHARS, max(len(known) - 1, 1))] for known in stems})
     if not text.isascii():
         for piece in _PIECE.finditer(text):
             for said in words(indexed_form(piece.group())):
-                known = stem(said) if said.isascii() else said
-                if known is not None and known in stems:
-                    found.add((piece.start(), known))
+                if said.startswith(beginnings) and (known := stem(said)) in stems:
+                    found.add((piece.start(), str(known)))
         return sorted(found)
     folded = text.lower()
-    for beginning in {known[: min(_STEM_PREFIX_CHARS, max(len(known) - 1, 1))] for known in stems}:
+    for beginning in beginnings:
         start = folded.find(beginning)
         while start >= 0:
             word = PART.match(folded, start)

@@ -73,6 +73,8 @@ class _Stemmer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        # The stemmer works on bytes and may cut a letter that is not ASCII in two.
+        self._connection.text_factory = lambda term: term.decode("utf-8", "replace")
         self._connection.execute(f"CREATE VIRTUAL TABLE input USING fts5(word, tokenize='{TOKENIZER}')")
         self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(input, 'instance')")
 
@@ -80,10 +82,11 @@ class _Stemmer:
         run = self._connection.execute
         with self._lock:
             run("BEGIN")
-            run("INSERT INTO input VALUES (?)", (word,))
-            found = [row[0] for row in run("SELECT term FROM vocabulary")]
-            run("ROLLBACK")
-        return found
+            try:
+                run("INSERT INTO input VALUES (?)", (word,))
+                return [row[0] for row in run("SELECT term FROM vocabulary")]
+            finally:
+                run("ROLLBACK")
 
 
 _stemmer = _Stemmer()
