@@ -235,7 +235,7 @@ class Mailbox:
         query = "SELECT stem FROM sender_word WHERE stem IN (SELECT value FROM json_each(?))"
         return [stems[known] for (known,) in self._database.rows(query, json.dumps(list(stems)))]
 
-    def _holding(self, matches: Sequence[str]) -> list[set[int]]:
+    def _holding(self, matches: Sequence[str]) -> list[frozenset[int]]:
         """Return the mails of this mailbox that meet each full-text query."""
         query = " UNION ALL ".join(_HOLDING.format(number=number) for number in range(len(matches)))
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from environment.sources.calendar_text import calendar_to_text
 from environment.sources.charsets import codec_of, decode_text
@@ -14,6 +15,7 @@ from environment.sources.transfer import decoded_content
 from environment.words import words
 
 _MAX_DEPTH = 30
+_MAX_PARTS = 1_000
 _KIND = re.compile(r"\s*\"?([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)", re.IGNORECASE)
 _META_CHARSET = re.compile(rb"<meta\s[^<>]{0,300}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _META_BYTES = 4_096
@@ -59,7 +61,7 @@ class _Part:
 def text_of(fields: Fields, content: bytes) -> str:
     """Return the text of a mail: the plain one of alternatives, otherwise of all parts that have text.
 
-    Attached files are left out. An attached mail is shown with its sender, date and subject. Raises ValueError for parts nested deeper
+    Attached files are left out, and so are parts of a part after the first 1,000. An attached mail is shown with its sender, date and subject. Raises ValueError for parts nested deeper
     than 30 levels.
     """
     return _text(_Part(fields, content, whole=True), 0)
@@ -74,7 +76,7 @@ def _text(part: _Part, depth: int) -> str:
     if part.attached and not part.whole:
         return ""
     if kind.startswith("multipart/"):
-        children = list(_children(part, kind))
+        children = list(islice(_children(part, kind), _MAX_PARTS))
         if children:
             if kind == "multipart/alternative":
                 return _best(children, depth)
