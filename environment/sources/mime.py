@@ -61,8 +61,8 @@ class _Part:
 def text_of(fields: Fields, content: bytes) -> str:
     """Return the text of a mail: the plain one of alternatives, otherwise of all parts that have text.
 
-    Attached files are left out, and so are parts of a part after the first 1,000. An attached mail is shown with its sender, date and subject. Raises ValueError for parts nested deeper
-    than 30 levels.
+    Attached files are left out, and so are parts of a part after the first 1,000. An attached mail is shown with its sender,
+    date and subject. Raises ValueError for parts nested deeper than 30 levels.
     """
     return _text(_Part(fields, content, whole=True), 0)
 
