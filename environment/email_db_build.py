@@ -22,8 +22,10 @@ from sqlite_utils import Database
 from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
+from environment.normal_form import indexed_form
+from environment.words import stem, words
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _SCHEMA = Path(__file__).with_name("schema.sql")
 # Created once all rows are written: row by row, Message-IDs in random order would touch a page of the index each.
 _INDEXES = (
@@ -35,16 +37,23 @@ APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header identifies our files
 _MAILS_PER_BATCH = 12_500
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
+_MAX_NAME_CHARS = 200
+_NO_MESSAGE_ID = "no-message-id.invalid"
+"""Domain of the Message-IDs of mails that have none (RFC 2606)."""
 _MAILS_PER_PROGRESS = 1_000
 _CACHE_KB = 32 << 10
 # Index every mail with a delivery after the given one: new mails, and mails with further copies. The latter are indexed
 # again as a whole, because FTS5 keeps only the latest entry per word and mail.
 _INDEX = """
-    INSERT INTO email_fts (rowid, subject, body, inbox) SELECT id, subject, body,
+    INSERT INTO email_fts (rowid, subject, body, sender, inbox)
+    SELECT id, coalesce(indexed.subject, email.subject), coalesce(indexed.body, email.body), indexed.sender,
     (SELECT group_concat(token, ' ') FROM
      (SELECT DISTINCT 'i' || address_id AS token FROM delivery WHERE email_id = email.id))
-    FROM email WHERE id IN (SELECT email_id FROM delivery NOT INDEXED WHERE rowid > ?) ORDER BY id
+    FROM email JOIN indexed USING (id)
+    WHERE id IN (SELECT email_id FROM delivery NOT INDEXED WHERE rowid > ?) ORDER BY id
 """
+# What the index holds of a mail, where that is not its text: NULL for the same.
+_INDEXED = "CREATE TEMP TABLE indexed (id INTEGER PRIMARY KEY, subject TEXT, body TEXT, sender TEXT NOT NULL)"
 
 
 _Key = TypeVar("_Key", int, str)
@@ -82,9 +91,9 @@ def build_database(
     The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
     Message-ID. A copy that repeats date and recipients of another leaves only its Message-ID, as an alias. A different
     mail with an earlier mail's Message-ID is kept, since the two may be in different inboxes, and cited as
-    `MESSAGE-ID#DIGEST`.
+    `MESSAGE-ID#DIGEST`. A mail without Message-ID gets one that follows from its content.
 
-    Dropped, counted and listed are mails without Message-ID, body or any address, without a plausible date (1980-01-02 to
+    Dropped, counted and listed are mails without body or any address, without a plausible date (1980-01-02 to
     2039), with a body over `max_body_chars` or with over `max_recipients` distinct recipients, and the source's own
     `DroppedMail`s. `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an
     estimate if the source's iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail
@@ -143,12 +152,14 @@ class _Builder:
         self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         self._connection.executescript(_SCHEMA.read_text())
+        self._connection.execute(_INDEXED)
         # The indexes of the batches are merged once, at the end.
         self._connection.execute("INSERT INTO email_fts (email_fts, rank) VALUES ('automerge', 0)")
         self._connection.execute("BEGIN")
         self._addresses: dict[str, int] = {}
         self._kept: dict[bytes, int] = {}  # digest of what makes a mail the same -> id
         self._copies: dict[bytes, int] = {}  # digest of mail, date and people -> id of the copy
+        self._senders: set[str] = set()
         self._message_ids: dict[bytes, int] = {}  # digest of a Message-ID -> the first mail that has it
         self._dropped: Counter[str] = Counter()
         self._listed: list[DroppedMail] = []
@@ -157,6 +168,7 @@ class _Builder:
         self._duplicates = self._renamed = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {
             "email": [],
+            "indexed": [],
             "copy": [],
             "alias": [],
             "delivery": [],
@@ -211,9 +223,7 @@ class _Builder:
             named.update(people[role])
         sent_at = _sent_at(email.date)
         reason, detail = "", ""
-        if not message_id:
-            reason = "no_message_id"
-        elif not body:
+        if not body:
             reason = "no_body"
         elif len(body) > self._max_body_chars:
             reason, detail = "body_too_long", f"{len(body):,} characters"
@@ -231,15 +241,22 @@ class _Builder:
 
         subject = one_line(storable(email.subject))
         sender = people["from"][0] if people["from"] else ""
-        content = _digest(subject, body, sender)
+        name = one_line(storable(email.from_name))[:_MAX_NAME_CHARS]
+        # Copies with different names of the sender are different mails: each inbox shows the name that it received.
+        content = _digest(subject, body, sender, *filter(None, [name]))
         known = self._kept.get(content)
         seconds = (sent_at - FIRST_DATE) // timedelta(seconds=1)
         email_id = len(self._kept) + 1 if known is None else known
         if known is None:
             self._kept[content] = email_id
-            self._rows["email"].append((email_id, sender, subject, body))
+            self._rows["email"].append((email_id, sender, name, subject, body))
+            self._rows["indexed"].append(
+                (email_id, *self._indexed(subject, body, f"{name} {sender.partition('@')[0]}"))
+            )
         else:
             self._duplicates += 1
+        if not message_id:
+            message_id = f"<{_digest(content.hex(), str(seconds), json.dumps(people)).hex()}@{_NO_MESSAGE_ID}>"
         cited_as = message_id
         if self._message_ids.setdefault(_digest(message_id), email_id) != email_id:
             cited_as = f"{message_id}#{content.hex()}"  # if it were dropped, mail of others would change this inbox
@@ -260,6 +277,13 @@ class _Builder:
                     self._rows["delivery"].append((email_id, address_id, copy_id, role, place))
         self._rows["alias"] += [(name, copy_id) for name in dict.fromkeys((message_id, cited_as))]
         self._rows["reply"] += [(copy_id, earlier) for earlier in replies_to]
+
+    def _indexed(self, subject: str, body: str, sender: str) -> tuple[str | None, str | None, str]:
+        """Return what the index holds of subject, body and sender: None where it is the text itself."""
+        forms = (None if (form := indexed_form(text)) is text else form for text in (subject, body))
+        by = indexed_form(sender)
+        self._senders.add(by)
+        return next(forms), next(forms), by
 
     def _threads(self) -> Iterator[tuple[int, int]]:
         """Yield (mail, smallest id in its thread) for threads of several mails. Copies of a mail join their threads."""
@@ -288,7 +312,8 @@ class _Builder:
         self._wait_for_indexer()
         indexed = self._connection.execute("SELECT coalesce(max(rowid), 0) FROM delivery").fetchone()
         run = self._connection.executemany
-        run("INSERT INTO email VALUES (?, ?, ?, ?)", self._rows["email"])
+        run("INSERT INTO email VALUES (?, ?, ?, ?, ?)", self._rows["email"])
+        run("INSERT INTO indexed VALUES (?, ?, ?, ?)", self._rows["indexed"])
         run("INSERT INTO copy VALUES (?, ?, ?, ?)", self._rows["copy"])
         run("INSERT INTO alias VALUES (?, ?)", self._rows["alias"])
         run("INSERT INTO delivery VALUES (?, ?, ?, ?, ?)", self._rows["delivery"])
@@ -314,6 +339,8 @@ class _Builder:
         run("BEGIN")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
         self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
+        stems = {known for sender in self._senders for word in words(sender) if (known := stem(word))}
+        self._connection.executemany("INSERT INTO sender_word VALUES (?)", ((known,) for known in sorted(stems)))
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
         checksum = self._checksum.hexdigest()
         metadata = {"content_checksum": checksum, "emails": len(self._kept), "inboxes": len(self._addresses)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, time
 from functools import lru_cache
 
@@ -22,6 +22,11 @@ _QUOTED_LINE = re.compile(r"[ \t]*>")
 _ATTRIBUTION = re.compile(
     r"[ \t]*(on|am|le|el|il|op)\b.{4,200}(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I
 )
+_ATTRIBUTION_END = re.compile(r"[ \t]*(wrote|schrieb|écrit|escribió|ha scritto|schreef)[ \t]*:[ \t]*", re.I)
+_MAX_ATTRIBUTION_CHARS = 250
+_REPLY_HEAD = tuple(
+    re.compile(rf"[ \t*]*({names})[ \t*]*:.*", re.I) for names in ("from", "sent|date", "to", "cc|subject")
+)
 _QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
 _RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*[-_=*~+#]{5,}$")
@@ -30,6 +35,12 @@ _ROUTING = frozenset(("to", "cc", "bcc", "sent by", "importance"))
 _CONTINUED = re.compile(r"[@,;/<]")
 _ANSWERED = re.compile(r"((re|fw|fwd)[ \t]*:[ \t]*)+", re.I)
 _MAX_HEAD_LINES = 40
+_BETWEEN_PEOPLE = re.compile(r"[,;]")
+_IN_QUOTES = re.compile(r"\"[^\"]*\"|\([^()]*\)|<[^<>]*>")
+_ADDRESS = re.compile(r"\S*[@/]\S*")
+_NO_NAME = re.compile(r"\d|[:$€£]")
+_MAX_LOWER_CASE_NAME = 2
+"""Words of a name in lower case (`jean eisel`). More are a sentence."""
 
 
 def storable(text: str) -> str:
@@ -42,24 +53,48 @@ def storable(text: str) -> str:
 def split_quoted(body: str) -> tuple[str, str]:
     """Split the body of a mail into the sender's own text and the text quoted from earlier mails.
 
-    Quoted are lines that begin with `>`, the attribution before them (`On … wrote:`), and everything after
-    `-----Original Message-----` or Outlook's rule. Every line is in one of the two parts, in order. A forwarded mail is
-    not a quotation.
+    Quoted are lines that begin with `>`, the attribution before them (`On … wrote:`, on one or two lines), and everything
+    after `-----Original Message-----`, Outlook's rule, or Outlook's header (From, Sent, To, Subject) below a text. Every line
+    is in one of the two parts, in order. A forwarded mail is not a quotation.
     """
     own: list[str] = []
     quoted: list[str] = []
     lines = body.splitlines(keepends=True)
+    attributed = False  # by the last line that is not empty
     for number, line in enumerate(lines):
-        below = next((later for later in lines[number + 1 : number + 4] if later.strip()), "")
+        below = [later for later in lines[number + 1 : number + 4] if later.strip()]
         text = line.rstrip("\r\n")
         if _QUOTED_FROM_HERE.fullmatch(text) and (
-            not text.strip().startswith("_") or below.lstrip().startswith("From:")
+            not text.strip().startswith("_") or (below and below[0].lstrip().startswith("From:"))
         ):
             quoted += lines[number:]
             break
-        is_quoted = _QUOTED_LINE.match(text) or (_ATTRIBUTION.fullmatch(text) and _QUOTED_LINE.match(below))
+        last = next((earlier for earlier in reversed(own[-4:]) if earlier.strip()), "forwarded")
+        if "forward" not in last.lower() and _begins_reply(lines[number : number + len(_REPLY_HEAD)]):
+            quoted += lines[number:]
+            break
+        is_quoted = bool(_QUOTED_LINE.match(text)) or _attributes(text, below)
+        if attributed and not is_quoted:  # the second line of an attribution, or an empty line after it
+            is_quoted = not text.strip() or bool(_ATTRIBUTION_END.fullmatch(text))
         (quoted if is_quoted else own).append(line)
+        attributed = is_quoted and not _QUOTED_LINE.match(text)
     return "".join(own), "".join(quoted)
+
+
+def _attributes(text: str, below: Sequence[str]) -> bool:
+    """Return whether a line, or a line and the next, say who wrote the quotation that follows."""
+    if below and _ATTRIBUTION_END.fullmatch(below[0].rstrip("\r\n")):
+        text = f"{text} {below[0].strip()}"
+        below = below[1:]
+    quotes = bool(below and _QUOTED_LINE.match(below[0]))
+    return quotes and len(text) <= _MAX_ATTRIBUTION_CHARS and bool(_ATTRIBUTION.fullmatch(text))
+
+
+def _begins_reply(lines: Sequence[str]) -> bool:
+    """Return whether lines are the header that Outlook writes above the mail that is answered."""
+    return len(lines) == len(_REPLY_HEAD) and all(
+        field.fullmatch(line.rstrip("\r\n")) for field, line in zip(_REPLY_HEAD, lines, strict=True)
+    )
 
 
 def condensed(body: str, subject: str) -> str:
@@ -80,7 +115,7 @@ def condensed(body: str, subject: str) -> str:
             routing_until = _subject_line(lines, number)
         if number < routing_until:
             routing = name in _ROUTING if field else routing
-            if routing:
+            if routing and _routes_only(name, field[2] if field else line):
                 continue
         if field and name == "subject":
             topic = _topic(field[2])
@@ -90,6 +125,23 @@ def condensed(body: str, subject: str) -> str:
         if line or (kept and kept[-1]):
             kept.append(line)
     return "\n".join(kept).strip()
+
+
+def _routes_only(name: str, value: str) -> bool:
+    """Return whether a line of a mail's header holds nothing but recipients, or the level of importance.
+
+    Text that resembles a header (`To: confirm the venue, call 555-0173`) has words that no name has: in lower case, with
+    digits, or a field of its own.
+    """
+    if name == "importance":
+        return value.strip().lower() in ("", "high", "low", "normal")
+    for person in _BETWEEN_PEOPLE.split(_IN_QUOTES.sub("", value)):
+        words = _ADDRESS.sub("", person).split()
+        if any(map(_NO_NAME.search, words)):
+            return False
+        if len(words) > _MAX_LOWER_CASE_NAME and words[0][0].islower() and "@" not in value:
+            return False
+    return True
 
 
 def _subject_line(lines: list[str], start: int) -> int:

@@ -16,6 +16,8 @@ class Email(BaseModel):
     message_id: str
     subject: str = ""
     from_address: str = ""
+    from_name: str = ""
+    """The sender's name as the mail gives it."""
     to_addresses: tuple[str, ...] = ()
     cc_addresses: tuple[str, ...] = ()
     bcc_addresses: tuple[str, ...] = ()
@@ -54,6 +56,7 @@ class EmailView(BaseModel):
     message_id: str
     date: datetime
     from_address: str
+    from_name: str = ""
     to_addresses: tuple[str, ...]
     cc_addresses: tuple[str, ...]
     subject: str

@@ -10,6 +10,7 @@ CREATE TABLE metadata (
 CREATE TABLE email (
     id INTEGER PRIMARY KEY,
     from_address TEXT NOT NULL,
+    from_name TEXT NOT NULL,
     subject TEXT NOT NULL,
     body TEXT NOT NULL
 );
@@ -56,8 +57,15 @@ CREATE TABLE thread (
     thread_id INTEGER
 );
 
--- Which mails have a word in which column: no text, positions or lengths. `inbox` holds one token such as i17 for each
--- sender and recipient, so that the limit to one inbox is part of the full-text query and its cost follows the inbox.
+-- Which mails have a word in which column: no text, positions or lengths. The text is indexed in its normal form
+-- (normal_form.py). `sender` holds the sender's name and the part of the address before the @. `inbox` holds one token such
+-- as i17 for each sender and recipient, so that the limit to one inbox is part of the full-text query and its cost follows
+-- the inbox.
 CREATE VIRTUAL TABLE email_fts USING fts5(
-    subject, body, inbox, content='', detail=column, columnsize=0, tokenize='porter unicode61'
+    subject, body, sender, inbox, content='', detail=column, columnsize=0, tokenize='porter unicode61'
 );
+
+-- Every word in the column `sender`. A search looks there only for these.
+CREATE TABLE sender_word (
+    stem TEXT PRIMARY KEY
+) WITHOUT ROWID;

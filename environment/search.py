@@ -12,13 +12,16 @@ from typing import Protocol
 from environment.mail_text import normalise_address, utc_without_zone
 from environment.models import EmailView, SearchResult
 from environment.snippets import passage
-from environment.words import query_words
+from environment.words import query_words, stem
 
 MAX_RESULTS = 20
 _SUBJECT_BONUS = 0.5
 """Added to the weight of a word that is in the subject, because a subject says more about a mail than its body."""
 _BOTH_BONUS = 0.05
 """Tie-breaker: prefer a mail that also has the subject's word in its body to a one-line thank-you for that mail."""
+_SENDER_SHARE = 1e-6
+"""Share of a word's weight that its occurrence in the sender's name or address counts for, in mails that have none of the words
+in their text. It is so small that these come last."""
 _FIRST_BATCH = 50
 
 _HOLDING = "SELECT {number}, json_group_array(rowid) FROM email_fts WHERE email_fts MATCH ?"
@@ -88,6 +91,7 @@ class Mailbox:
 
         A mail matches if it has any of the words in any inflection. Score = sum of the IDF of its matched words (see
         `_scores`), times 1.5 for a word in the subject and 1.55 for one in subject and body; term frequency is ignored.
+        Mails that match only by the sender's name, or the part of the address before the @, come last.
         Among equal scores of the best `max_results`, mails whose snippet is a question come last. At most 20 words count;
         stop words count only if there are no others. No character is an operator.
 
@@ -126,8 +130,8 @@ class Mailbox:
         if not copies:
             return None
         copy_id, message_id, sent_at = copies[0]
-        sender, subject, body = self._database.rows(
-            "SELECT from_address, subject, body FROM email WHERE id = ?", email_id
+        sender, name, subject, body = self._database.rows(
+            "SELECT from_address, from_name, subject, body FROM email WHERE id = ?", email_id
         )[0]
         people = self._database.rows(
             "SELECT role, address FROM delivery JOIN address ON address.id = address_id WHERE email_id = ? AND copy_id = ?"
@@ -140,6 +144,7 @@ class Mailbox:
             message_id=message_id,
             date=datetime.fromisoformat(sent_at),
             from_address=sender,
+            from_name=name,
             to_addresses=tuple(address for role, address in people if role == "to"),
             cc_addresses=tuple(address for role, address in people if role == "cc"),
             subject=subject,
@@ -203,23 +208,43 @@ class Mailbox:
         bonuses for the subject. Term frequency and document length did not improve the ranking of real questions, and
         for them SQLite's bm25 visits every mail of the database.
         """
-        columns = ("body", "subject")
-        matches = [f'inbox : "i{self._address_id}" AND {of} : "{word}"' for word in sought for of in columns]
-        query = " UNION ALL ".join(_HOLDING.format(number=number) for number in range(len(matches)))
-        holding = dict(self._database.rows(query, *matches))
+        inbox = f'inbox : "i{self._address_id}" AND'
+        matches = [f'{inbox} {of} : "{word}"' for word in sought for of in ("body", "subject")]
+        senders = self._sender_words(sought)
+        holding = self._holding([*matches, *(f'{inbox} sender : "{word}"' for word in senders)])
         scores: dict[int, float] = {}
         for number in range(0, len(matches), 2):
-            in_body = self._email_ids.intersection(json.loads(holding[number]))
-            in_subject = self._email_ids.intersection(json.loads(holding[number + 1]))
+            in_body, in_subject = holding[number : number + 2]
             both = in_body & in_subject
-            count = len(in_body) + len(in_subject) - len(both)
-            weight = math.log(1 + (len(self._email_ids) - count + 0.5) / (count + 0.5))
+            weight = self._weight(len(in_body) + len(in_subject) - len(both))
             for email_id in in_body:
                 scores[email_id] = scores.get(email_id, 0.0) + weight
             for email_id in in_subject:
                 bonus = _SUBJECT_BONUS + (_BOTH_BONUS if email_id in both else 1.0)
                 scores[email_id] = scores.get(email_id, 0.0) + weight * bonus
-        return scores
+        by_sender: dict[int, float] = {}
+        for held in holding[len(matches) :]:
+            weight = self._weight(len(held)) * _SENDER_SHARE
+            for email_id in held - scores.keys():
+                by_sender[email_id] = by_sender.get(email_id, 0.0) + weight
+        return scores | by_sender
+
+    def _sender_words(self, sought: Sequence[str]) -> list[str]:
+        """Return the words that are part of any sender's name or address, so that no time is lost on others."""
+        stems = {stem(word): word for word in sought}
+        query = "SELECT stem FROM sender_word WHERE stem IN (SELECT value FROM json_each(?))"
+        return [stems[known] for (known,) in self._database.rows(query, json.dumps(list(stems)))]
+
+    def _holding(self, matches: Sequence[str]) -> list[frozenset[int]]:
+        """Return the mails of this mailbox that meet each full-text query."""
+        query = " UNION ALL ".join(_HOLDING.format(number=number) for number in range(len(matches)))
+        return [
+            self._email_ids.intersection(json.loads(ids)) for _, ids in sorted(self._database.rows(query, *matches))
+        ]
+
+    def _weight(self, count: int) -> float:
+        """Return the inverse document frequency of a word that `count` mails of this mailbox have."""
+        return math.log(1 + (len(self._email_ids) - count + 0.5) / (count + 0.5))
 
     @cached_property
     def _email_ids(self) -> frozenset[int]:

@@ -109,7 +109,7 @@ def _table(hits: list[SearchResult], mailbox: Mailbox) -> Table:
 
 def _mail(mail: EmailView) -> Text:
     head = {
-        "From": mail.from_address,
+        "From": f"{mail.from_name} <{mail.from_address}>" if mail.from_name else mail.from_address,
         "To": ", ".join(mail.to_addresses),
         "Cc": ", ".join(mail.cc_addresses),
         "Date": f"{mail.date:%Y-%m-%d %H:%M} UTC",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Collection, Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
-from environment.words import PART, STEM_CACHE_SIZE, stem
+from environment.normal_form import BREAK_POINT, indexed_form, with_break_points
+from environment.words import PART, stem, words
 
 ELLIPSIS = "…"
 _SENTENCE_ENDS = frozenset(".?!")
 _CLOSING = "\"'’”)]>*_"
+_PIECE = re.compile(r"\S+")
 _PASSAGE_WORDS = 8
 _MAX_PASSAGE_CHARS = 160
 _STEM_PREFIX_CHARS = 4
@@ -32,7 +33,7 @@ def passage(text: str, stems: Collection[str]) -> Passage:
     Words are separated by white space, so that `$31,000` and `555-0173` stay whole. Without the ellipses the excerpt has
     at most 160 characters.
     """
-    pieces = text.split()
+    pieces = with_break_points(text).split()
     first, last, most = 0, 0, 0
     line = " ".join(pieces)
     hits = [(line.count(" ", 0, start), known) for start, known in _occurrences(line, stems)]
@@ -47,7 +48,7 @@ def passage(text: str, stems: Collection[str]) -> Passage:
     if len(shown) > _MAX_PASSAGE_CHARS:
         blank = shown.rfind(" ", 0, _MAX_PASSAGE_CHARS + 1)
         shown, cut = shown[: blank if blank > 0 else _MAX_PASSAGE_CHARS], True
-    shown = f"{ELLIPSIS if begin else ''}{shown}{ELLIPSIS if cut else ''}"
+    shown = f"{ELLIPSIS if begin else ''}{shown.replace(BREAK_POINT, '').rstrip(BREAK_POINT)}{ELLIPSIS if cut else ''}"
     return Passage(shown, most > 0 and _sentence_asks(pieces[last : begin + _PASSAGE_WORDS]))
 
 
@@ -76,10 +77,21 @@ def densest_start(text: str, stems: Collection[str], length: int) -> int:
 
 
 def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
-    """Return (index of its first character, stem) of every word of `text` that has one of `stems`, in order."""
-    folded = _folded(text)
+    """Return (index, stem) of every word of `text` that has one of `stems`, in order.
+
+    The index is that of the word's first character, or of the text between white space that holds it, if not all of it is
+    ASCII.
+    """
     found: set[tuple[int, str]] = set()
-    for beginning in {known[: min(_STEM_PREFIX_CHARS, max(len(known) - 1, 1))] for known in stems}:
+    beginnings = tuple({known[: min(_STEM_PREFIX_CHARS, max(len(known) - 1, 1))] for known in stems})
+    if not text.isascii():
+        for piece in _PIECE.finditer(text):
+            for said in words(indexed_form(piece.group())):
+                if said.startswith(beginnings) and (known := stem(said)) in stems:
+                    found.add((piece.start(), str(known)))
+        return sorted(found)
+    folded = text.lower()
+    for beginning in beginnings:
         start = folded.find(beginning)
         while start >= 0:
             word = PART.match(folded, start)
@@ -89,14 +101,3 @@ def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
                     found.add((start, known))
             start = folded.find(beginning, start + 1)
     return sorted(found)
-
-
-def _folded(text: str) -> str:
-    """Return `text` in lower case and without accents, at the same length."""
-    return text.lower() if text.isascii() else "".join(map(_folded_letter, text))
-
-
-@lru_cache(maxsize=STEM_CACHE_SIZE)
-def _folded_letter(letter: str) -> str:
-    parts = unicodedata.normalize("NFD", letter)
-    return (parts[0] if len(parts) > 1 and unicodedata.combining(parts[1]) else letter).lower()

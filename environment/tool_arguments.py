@@ -6,7 +6,7 @@ Small models write numbers as text and single values instead of lists. Whatever 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError, model_validator
@@ -105,6 +105,19 @@ class SearchArguments(_Arguments):
     sent_after: Annotated[datetime | None, _parsed_by(_as_moment, "a date, YYYY-MM-DD")] = None
     sent_before: Annotated[datetime | None, _parsed_by(_as_moment_before, "a date, YYYY-MM-DD")] = None
     max_results: Annotated[int | None, _parsed_by(as_number, "a number")] = None
+
+    @model_validator(mode="after")
+    def _one_day(self) -> SearchArguments:
+        """Both bounds on one day mean that day. Otherwise `sent_before` excludes its day, and nothing could match."""
+        after, before = self.sent_after, self.sent_before
+        if (
+            after is not None
+            and before is not None
+            and before + timedelta(seconds=1) == after
+            and after.time() == time()
+        ):
+            self.sent_before = before + timedelta(days=1)
+        return self
 
 
 class ReadArguments(_Arguments):

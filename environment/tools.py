@@ -180,7 +180,8 @@ class MailTools:
 
         `None` starts where the body matches the last search best.
         """
-        head = [f"From: {self._person(mail.from_address)}"]
+        sender = self._person(mail.from_address)
+        head = [f"From: {mail.from_name} <{sender}>" if mail.from_name else f"From: {sender}"]
         # Recipients are worth their tokens only in mail that the owner sent.
         if mail.from_address == self.mailbox.address and (addresses := (*mail.to_addresses, *mail.cc_addresses)):
             more = f" +{len(addresses) - _MAX_PEOPLE}" if len(addresses) > _MAX_PEOPLE else ""

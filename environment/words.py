@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
 
+from environment.normal_form import sought_form
+
 # A word is a run of letters and digits, as in FTS5's unicode61 tokenizer. `content_words` keeps a single . ' @ & or -
 # inside a word ("555-0173", "o'neil"); search splits the word there and looks for the parts.
 _WORD = re.compile(r"[^\W_]+(?:[-.'’@&][^\W_]+)*")
@@ -71,6 +73,8 @@ class _Stemmer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        # The stemmer works on bytes and may cut a letter that is not ASCII in two.
+        self._connection.text_factory = lambda term: term.decode("utf-8", "replace")
         self._connection.execute(f"CREATE VIRTUAL TABLE input USING fts5(word, tokenize='{TOKENIZER}')")
         self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(input, 'instance')")
 
@@ -78,10 +82,11 @@ class _Stemmer:
         run = self._connection.execute
         with self._lock:
             run("BEGIN")
-            run("INSERT INTO input VALUES (?)", (word,))
-            found = [row[0] for row in run("SELECT term FROM vocabulary")]
-            run("ROLLBACK")
-        return found
+            try:
+                run("INSERT INTO input VALUES (?)", (word,))
+                return [row[0] for row in run("SELECT term FROM vocabulary")]
+            finally:
+                run("ROLLBACK")
 
 
 _stemmer = _Stemmer()
@@ -99,7 +104,7 @@ def query_words(keywords: Sequence[str]) -> dict[str, str]:
 
     These are the content words, or all words if there are no content words. Of words with the same stem the first is kept.
     """
-    text = " ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS]
+    text = sought_form(" ".join([keywords] if isinstance(keywords, str) else map(str, keywords))[:_MAX_QUERY_CHARS])
     about = [part for word in content_words(text) for part in words(word)]
     found: dict[str, str] = {}
     for word in dict.fromkeys(about or words(text)):

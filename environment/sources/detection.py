@@ -12,7 +12,7 @@ from pathlib import Path
 from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources.maildir import END_OF_ARCHIVE, MailArchive, MailFolder, decompressed, mail_files
-from environment.sources.mbox import SEPARATOR, MboxFile
+from environment.sources.mbox import MboxFile, begins_mbox
 from environment.sources.parquet import parquet_emails
 
 _PARQUET_MAGIC = b"PAR1"
@@ -64,7 +64,7 @@ def _folder(path: Path) -> Iterable[Email | DroppedMail]:
 
 def _file(path: Path) -> Iterable[Email | DroppedMail]:
     with path.open("rb") as file:
-        begin = file.read(len(SEPARATOR))
+        begin = file.read(tarfile.BLOCKSIZE)
         file.seek(0)
         stream = decompressed(file)
         try:
@@ -73,7 +73,7 @@ def _file(path: Path) -> Iterable[Email | DroppedMail]:
             raise BadMail(f"{path} is damaged or cut short: {error}") from error
     if begin.startswith(_PARQUET_MAGIC) or path.suffix.lower() == ".parquet":
         return parquet_emails(path)
-    if begin == SEPARATOR:
+    if begins_mbox(begin):
         return MboxFile(path)
     if _begins_tar(block):
         return MailArchive(path)

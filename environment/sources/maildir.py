@@ -2,7 +2,8 @@
 unpacking it.
 
 Supports the original Enron corpus (`maildir/person/folder/1.`) and the standard Maildir. In the latter, `cur` and `new`
-hold mails, and `tmp` holds incomplete mails, which are skipped. A file that begins like an mbox is read as an mbox.
+hold mails, and `tmp` holds incomplete mails, which are skipped. Mails that are marked as deleted are left out. A file
+that begins like an mbox is read as an mbox.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import bz2
 import gzip
 import lzma
 import os
+import re
 import stat
 import tarfile
 import zlib
@@ -35,6 +37,8 @@ END_OF_ARCHIVE: type[tarfile.HeaderError] = tarfile.EOFHeaderError  # type: igno
 """Raised for a header of zeros: two blocks of them are the regular end of an archive."""
 
 _DRAINED_BYTES = 1 << 20
+_TRASHED = re.compile(r":2,[A-Za-z]*T[A-Za-z]*\Z")
+"""Flags in the name of a mail that was deleted, but not removed yet (Maildir)."""
 
 
 class MailFolder(Iterable[Email | DroppedMail]):
@@ -59,6 +63,9 @@ class MailFolder(Iterable[Email | DroppedMail]):
 
     def _mails(self, path: str) -> Iterator[Email | DroppedMail]:
         where = self._named(path)
+        if _TRASHED.search(path):
+            yield DroppedMail(reason="deleted", where=where, detail="marked as trashed")
+            return
         try:
             if not stat.S_ISREG(os.lstat(path).st_mode):
                 yield DroppedMail(reason="no_file", where=where, detail="a link or a device")
@@ -79,7 +86,7 @@ def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, lis
     for folder, subfolders, names in os.walk(root, onerror=unreadable.append):
         # os.walk lists links to folders among the folders, but does not follow them.
         names += [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
-        if {"cur", "new"} <= set(subfolders):
+        if len({"cur", "new", "tmp"}.intersection(subfolders)) > 1:
             names.clear()  # indices and settings of mail programs
             subfolders[:] = [name for name in subfolders if name != "tmp"]
         subfolders.sort()

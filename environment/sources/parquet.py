@@ -20,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from environment.errors import BadMail
 from environment.models import Email
+from environment.sources.addresses import addresses_of, sender_of
+from environment.sources.mail_dates import parse_mail_date
 
 _EMAIL_COLUMNS = ("message_id", "subject", "from", "to", "cc", "bcc", "date", "body")
 _EMAIL_OPTIONAL = ("file_name",)
@@ -226,10 +228,13 @@ def _unreachable(source: str, error: Exception) -> BadMail:
 
 
 def _email(row: dict[str, Any]) -> Email:
+    sender = row["from"]
+    name, address = sender_of(sender if isinstance(sender, str) else ", ".join(map(_text, sender or ())))
     return Email(
         message_id=_text(row["message_id"]),
         subject=_text(row["subject"]),
-        from_address=next(iter(_addresses(row["from"])), ""),
+        from_address=address,
+        from_name=name,
         to_addresses=_addresses(row["to"]),
         cc_addresses=_addresses(row["cc"]),
         bcc_addresses=_addresses(row["bcc"]),
@@ -245,15 +250,18 @@ def _text(value: object) -> str:
 
 def _addresses(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return tuple(map(_text, value)) if isinstance(value, Iterable) else ()
+        return addresses_of(value)
+    if not isinstance(value, Iterable):
+        return ()
+    listed = map(_text, value)
+    return tuple(address for one in listed for address in (addresses_of(one) if "<" in one or ":" in one else (one,)))
 
 
 def _date(value: object) -> datetime | None:
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value.strip())
-        except ValueError:
+            value = parse_mail_date(value.strip())
+        except BadMail:
             return None
     if not isinstance(value, datetime):
         return None

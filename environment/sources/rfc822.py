@@ -1,46 +1,40 @@
 """Parse a raw mail (RFC 822 and its successors) into an `Email`: headers, charsets, text parts.
 
 Real mail breaks every rule. Malformed parts are interpreted as mail programs do. A mail that cannot be interpreted
-becomes a `DroppedMail` with the reason, never an exception. Attachments and attached mails are left out.
+becomes a `DroppedMail` with the reason, never an exception. The time for a mail is linear in its size.
 """
 
 from __future__ import annotations
 
-import codecs
-import email.errors
-import email.header
-import email.message
-import email.parser
-import email.policy
-import email.utils
 import re
-from contextlib import suppress
-from typing import cast
 
+from environment.errors import BadMail
 from environment.mail_text import one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
-from environment.sources.html_text import html_to_text
+from environment.sources.addresses import addresses_of, sender_of
+from environment.sources.charsets import decode_text
+from environment.sources.headers import Fields, decode_header, first_of, split_mail, values_of
+from environment.sources.mail_dates import parse_mail_date
+from environment.sources.mime import text_of
 
 MAX_MAIL_BYTES = 25 * 1024 * 1024
 
 _MAX_DETAIL_CHARS = 120
-# The old policy: the new one's header parser is ten times slower and raises for malformed addresses and dates.
-_PARSER = email.parser.BytesParser(policy=email.policy.compat32)
 _TELLING_HEADERS = frozenset({"date", "from", "message-id", "received", "sender", "subject", "to"})
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
-# By default, newer Python releases return no address at all if one in the list is malformed.
-_LENIENT = {"strict": False} if getattr(email.utils, "supports_strict_parsing", False) else {}
-# Unreliable labels: such text is decoded as UTF-8 if possible, otherwise in the Windows charset.
-_VAGUE_CHARSETS = frozenset({"ascii", "iso8859-1", "cp1252"})
-# Python-specific escapes and host name encodings: never a mail's charset, and decoding takes quadratic time.
-_NO_CHARSETS = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape"})
+_BEFORE_MAIL = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
+_LINE_END = re.compile(rb"\r+\n|\r")
+_APPLE_LENGTH = re.compile(rb"(\d{1,9})[ \t]*\n")
+_APPLE_PROPERTIES = b"<?xml version="
+_DELIVERED = frozenset({"delivered-to", "envelope-to", "x-delivered-to", "x-envelope-to", "x-original-to"})
+_MOZILLA_DELETED = 0x0008
 
 
 def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     """Return the mail `raw`, or the reason why it cannot be used. `where` names it in its source. Never raises.
 
     Reasons: `oversized` (over 25 MiB), `no_headers`, `bad_date` (a date that cannot be read; a mail without one has
-    `date` None) and `unparsable`.
+    `date` None), `deleted` (marked so by Thunderbird) and `unparsable`.
     """
     where = one_line(storable(where))
     if len(raw) > MAX_MAIL_BYTES:
@@ -48,85 +42,76 @@ def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     try:
         return _mail(raw, where)
     except Exception as error:
-        # The email package should never raise, but some input makes it, such as nesting beyond the recursion limit.
+        # Only parts nested without end are known to get here. Anything else must not stop the reading of other mails.
         return DroppedMail(reason="unparsable", where=where, detail=_clipped(f"{type(error).__name__}: {error}"))
 
 
 def _mail(raw: bytes, where: str) -> Email | DroppedMail:
-    message = _PARSER.parsebytes(raw)
-    headers: dict[str, list[bytes]] = {}
-    for name, value in message.raw_items():
-        headers.setdefault(name.lower(), []).append(value.encode("ascii", "surrogateescape"))
-    if not _TELLING_HEADERS & headers.keys():
+    fields, content = split_mail(_normalised(raw))
+    if not _TELLING_HEADERS & {name for name, _ in fields}:
         return DroppedMail(reason="no_headers", where=where, detail=_clipped(decode_text(raw[:_MAX_DETAIL_CHARS])))
-
-    def first(name: str) -> bytes:
-        return headers.get(name, [b""])[0]
-
+    if _is_deleted(fields):
+        return DroppedMail(reason="deleted", where=where, detail="deleted in Thunderbird, not compacted yet")
     date = None
-    if written := decode_text(first("date")).strip():
+    if written := decode_text(first_of(fields, "date")).strip():
         try:
-            date = utc_without_zone(email.utils.parsedate_to_datetime(written))
-        except (ValueError, TypeError, OverflowError, IndexError):
+            date = utc_without_zone(parse_mail_date(written))
+        except (BadMail, OverflowError):
             return DroppedMail(reason="bad_date", where=where, detail=_clipped(written))
-    message_id = decode_text(first("message-id"))
+    message_id = decode_text(first_of(fields, "message-id"))
     bracketed = _MESSAGE_ID.search(message_id)
+    name, address = sender_of(_people(fields, "from"))
+    if not address:
+        name, address = sender_of(_people(fields, "sender"))
     return Email(
-        message_id=bracketed.group() if bracketed else message_id.strip(),
-        subject=decode_header(first("subject")),
-        from_address=next(iter(_addresses(headers, "from") or _addresses(headers, "sender")), ""),
-        to_addresses=_addresses(headers, "to"),
-        cc_addresses=_addresses(headers, "cc"),
-        bcc_addresses=_addresses(headers, "bcc"),
+        message_id=bracketed.group() if bracketed else message_id.strip().removeprefix("<>"),
+        subject=decode_header(first_of(fields, "subject")),
+        from_address=address,
+        to_addresses=addresses_of(_people(fields, "to")),
+        cc_addresses=addresses_of(_people(fields, "cc")),
+        bcc_addresses=addresses_of(", ".join([_people(fields, "bcc"), *_delivered_to(fields)])),
         date=date,
-        body=_body(message),
+        body=text_of(fields, content),
         file_name=where,
-        replies_to=_thread(first("references"), first("in-reply-to")),
+        replies_to=_thread(first_of(fields, "references"), first_of(fields, "in-reply-to")),
     )
 
 
-def decode_text(data: bytes, charset: str | None = None) -> str:
-    """Decode `data` as `charset`. If that is missing, unknown or wrong, use the most likely one. Lines end in `\\n`."""
-    codec = _codec(charset)
-    text = None
-    for name in (codec, "utf-8"):
-        if name and text is None:
-            with suppress(UnicodeError):
-                text = data.decode(name)
-    if text is None:
-        text = data.decode(codec or "cp1252", "replace")
-    return storable(text).replace("\r\n", "\n").replace("\r", "\n")
+def _normalised(raw: bytes) -> bytes:
+    """Return a mail with lines that end in `\\n`, without what files have before and after it."""
+    data = _LINE_END.sub(b"\n", raw) if b"\r" in raw else raw
+    begin = _BEFORE_MAIL.match(data)
+    data = data[begin.end() if begin else 0 :]
+    if length := _APPLE_LENGTH.match(data):  # Apple Mail's .emlx: its length, the mail, a list of properties
+        end = data.rfind(_APPLE_PROPERTIES)
+        data = data[length.end() : end if end > length.end() else len(data)]
+    return data
 
 
-def _codec(charset: str | None) -> str | None:
-    """Return the codec of a plausible charset label, otherwise None."""
-    # In encoded words a language may follow the charset (RFC 2231).
-    name = (charset or "").partition("*")[0].strip(" \t\"'")
+def _is_deleted(fields: Fields) -> bool:
+    """Return whether Thunderbird's flags say that the mail was deleted. It stays in the file until that is compacted."""
     try:
-        bytes(4).decode(name)  # fails for codecs that are not text encodings, which `lookup` finds too
-        codec = codecs.lookup(name).name.replace("_", "-")
-    except (LookupError, ValueError):
-        return None
-    return None if codec in _VAGUE_CHARSETS | _NO_CHARSETS else codec
+        return bool(int(first_of(fields, "x-mozilla-status") or b"0", 16) & _MOZILLA_DELETED)
+    except ValueError:
+        return False
 
 
-def decode_header(value: bytes) -> str:
-    """Return the text of a header with encoded words (RFC 2047) decoded."""
-    if b"=?" not in value:
-        return decode_text(value)
-    try:
-        # Latin-1 maps every byte to a character and back, and the library returns unencoded parts unchanged.
-        parts = email.header.decode_header(value.decode("latin-1"))
-    except (email.errors.HeaderParseError, ValueError):
-        return decode_text(value)
-    return "".join(
-        decode_text(part.encode("latin-1") if isinstance(part, str) else part, charset) for part, charset in parts
-    )
+def _people(fields: Fields, name: str) -> str:
+    return ", ".join(decode_text(value) for value in values_of(fields, name))
 
 
-def _addresses(headers: dict[str, list[bytes]], name: str) -> tuple[str, ...]:
-    values = [decode_text(value) for value in headers.get(name, [])]
-    return tuple(address for _, address in email.utils.getaddresses(values, **_LENIENT) if address)
+def _delivered_to(fields: Fields) -> list[str]:
+    """Return whom the mail was delivered to, as the last mail server noted it.
+
+    It writes above every `Received`. Such a field further below may come from the sender, and says nothing.
+    """
+    found = []
+    for name, value in fields:
+        if name == "received":
+            break
+        if name in _DELIVERED:
+            found.append(decode_text(value))
+    return found
 
 
 def _thread(references: bytes, in_reply_to: bytes) -> tuple[str, ...]:
@@ -136,24 +121,6 @@ def _thread(references: bytes, in_reply_to: bytes) -> tuple[str, ...]:
     earlier = _MESSAGE_ID.findall(decode_text(references))
     answered = _MESSAGE_ID.findall(decode_text(in_reply_to))
     return tuple(dict.fromkeys([*earlier[:1], *(answered or earlier)[-1:]]))
-
-
-def _body(part: email.message.Message) -> str:
-    """Return the text of a part: the plain one of alternatives, otherwise all parts with text."""
-    if part.get_content_disposition() == "attachment":
-        return ""
-    kind = part.get_content_type()
-    if part.is_multipart():
-        if kind.startswith("message/"):
-            return ""
-        children = cast(list[email.message.Message], part.get_payload())
-        texts = (text for child in children if (text := _body(child)).strip())
-        return next(texts, "") if kind == "multipart/alternative" else "\n\n".join(texts)
-    if kind not in ("text/plain", "text/html") and not kind.startswith("multipart/"):
-        return ""
-    content = cast(bytes | None, part.get_payload(decode=True))
-    text = decode_text(content or b"", part.get_content_charset())
-    return html_to_text(text) if kind == "text/html" else text
 
 
 def _clipped(text: str) -> str:

@@ -71,6 +71,12 @@ def test_a_malformed_query_date_is_one_clear_line(value: object) -> None:
         ("Yes.\n________________________________\nFrom: Ann\nWhen?", "Yes.\n"),
         ("Yes.\n________________________________\nAnn Lee", "Yes.\n________________________________\nAnn Lee"),
         ("On Friday Bob wrote:\nnothing", "On Friday Bob wrote:\nnothing"),
+        ("Yes.\n\nOn 5 May 2001 at 10:00 Ann Lee <ann@x.example>\nwrote:\n\n> When?\n", "Yes.\n\n"),
+        ("Yes.\n\nFrom: Ann\nSent: Monday\nTo: Bob\nSubject: Plan\n\nWhen?\n", "Yes.\n\n"),
+        ("Yes.\n*From:* Ann\n*Date:* Monday\n*To:* Bob\n*Subject:* Plan\nWhen?\n", "Yes.\n"),
+        ("See\n--- Forwarded message ---\nFrom: Ann\nSent: Monday\nTo: Bob\nSubject: Plan\nWhen?",) * 2,
+        ("From: Ann\nSent: Monday\nTo: Bob\nSubject: Plan\n\nWhen?",) * 2,
+        ("From: the desk of Ann\nTo: Bob", "From: the desk of Ann\nTo: Bob"),
         ("", ""),
     ],
 )
@@ -138,6 +144,21 @@ To: whom it may concern
 
 Bring a badge."""
     )
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "To: All staff\nWhere: Room 7C, third floor\nSubject: Move",
+        "To: call the plumber, 555-0100\nCost: $900, incl. tax\nSubject: Move",
+        "To: confirm with the tenants, then sign\nSubject: Move",
+        "Cc: 14 copies, please\nSubject: Move",
+        "Importance: the rent is $500, due on Friday\nSubject: Move",
+        "Sent by: courier at 9:30, to the back door\nSubject: Move",
+    ],
+)
+def test_a_line_that_only_resembles_recipients_is_kept(fact: str) -> None:
+    assert condensed(f"Plan\n{fact}\n\nBye", "Other").split() == f"Plan {fact} Bye".replace("To: All staff", "").split()
 
 
 @given(st.lists(st.text(alphabet="ab \t:-", max_size=12)), st.text(max_size=8))

@@ -304,3 +304,51 @@ def test_search_stays_inside_a_large_mailbox_of_others(database_of: Build) -> No
     assert min(seconds() for _ in range(5)) < 0.1, (
         "of processor time; the garbage of other tests may be collected meanwhile"
     )
+
+
+def test_senders_are_found_by_name_after_the_mails_that_say_it(database_of: Build) -> None:
+    database = database_of(
+        [
+            mail(1, from_address="carl.roe@y.example", body="nothing"),
+            mail(2, from_address="c17@y.example", from_name="Zoë Quill", body="nothing else"),
+            mail(3, body="Carl Roe is away.", date=datetime(2001, 1, 1)),
+            mail(4, from_address="carl.roe@y.example", body="roe and more"),
+        ]
+    )
+    mailbox = database.mailbox(OWNER, LATE)
+
+    def found(*keywords: str) -> list[int]:
+        return [hit.id for hit in mailbox.search(keywords, max_results=10)]
+
+    assert found("Carl")[0] == 3 and set(found("Carl")) == {1, 3, 4}
+    assert found("carl.roe@y.example")[:2] == [3, 4] and found("zoe quill") == [2] and found("c17") == [2]
+    assert found("example") == [], "the domain is no name"
+    view = mailbox.read(2)
+    assert view is not None and view.from_name == "Zoë Quill"
+
+
+def test_the_name_of_a_sender_in_the_copy_of_another_inbox_is_unknown_here(database_of: Build) -> None:
+    same = {"subject": "Plan", "body": "The plan.", "from_address": "c17@y.example"}
+    database = database_of(
+        [mail(1, **same, from_name="Carl"), mail(2, **same, from_name="Boss", to_addresses=("zoe@x.example",))]
+    )
+    mailbox = database.mailbox(OWNER, LATE)
+    assert [hit.id for hit in mailbox.search(["carl"])] == [1] and mailbox.search(["boss"]) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "keywords", "snippet"),
+    [
+        ("Nguyễn Văn An đến lúc 14:30", "Nguyen", "Nguyễn"),
+        ("今日は。" * 60 + "会議室は三階です", "三階", "三階"),
+        ("회의실은 3층입니다", "회의실", "회의실은"),
+        ("word " * 200 + "the oﬃce is closed", "office", "oﬃce"),
+        ("word " * 200 + "con\u00adfer\u00adence at noon", "conference", "con\u00adfer\u00adence"),
+    ],
+)
+def test_a_word_is_found_and_shown_however_it_is_spelled(
+    database_of: Build, body: str, keywords: str, snippet: str
+) -> None:
+    mailbox = database_of([mail(1, body=body), mail(2)]).mailbox(OWNER, LATE)
+    hits = mailbox.search([keywords])
+    assert [hit.id for hit in hits] == [1] and snippet in hits[0].snippet and len(hits[0].snippet) < 170

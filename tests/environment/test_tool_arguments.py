@@ -29,6 +29,11 @@ def test_empty_options_are_absent_and_others_are_parsed() -> None:
     assert (asked.sent_after, asked.sent_before) == (datetime(2001, 5, 1), datetime(2001, 5, 1, 23, 59, 59))
 
 
+def test_bounds_on_one_day_mean_that_day() -> None:
+    asked = SearchArguments(keywords=["x"], sent_after="2001-05-01", sent_before="2001-05-01")  # type: ignore[arg-type]
+    assert (asked.sent_after, asked.sent_before) == (datetime(2001, 5, 1), datetime(2001, 5, 1, 23, 59, 59))
+
+
 @pytest.mark.parametrize(
     ("given", "named"),
     [

@@ -36,3 +36,9 @@ def test_inflections_have_one_stem_and_accents_and_case_none() -> None:
     assert stem("Parties") == stem("party") != stem("part") and stem("possibilities") == stem("possible")
     assert stem("Café") == stem("cafe") == "cafe"
     assert stem("?!") is stem("two words") is stem("") is stem("a\x00b c") is None
+
+
+@given(st.text(alphabet="aeimé\u0131ſs\u0640ng", min_size=1, max_size=80))
+def test_no_word_breaks_the_stemmer(word: str) -> None:
+    stem(word)
+    assert stem("meetings") == stem("meeting")

@@ -7,7 +7,6 @@ import os
 import tarfile
 from collections import Counter
 from collections.abc import Iterable
-from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
 from environment.sources.detection import files_of, mail_source
+from environment.sources.headers import Fields, first_of
 from tests.environment.raw_mails import raw_mail
 
 FILES = {
@@ -89,7 +89,6 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         "absurd_date": raw_mail(22, date="Mon, 14 May 1973 16:39:00 -0700"),
         "no_body": raw_mail(23, body=" "),
         "oversized": raw_mail(24, body="x" * 2_000),
-        "no_message_id": raw_mail(25, message_id=None),
         "no_address": raw_mail(26, to=None, **{"from": None}),
         "too_many_recipients": raw_mail(27, to="a@b, c@d, e@f"),
         "body_too_long": raw_mail(28, body="y" * 1_000),
@@ -112,15 +111,15 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    def failing_body(part: Message) -> str:
-        if part["Subject"] == "Break it":
+    def failing_text(fields: Fields, content: bytes) -> str:
+        if first_of(fields, "subject") == b"Break it":
             raise RuntimeError("a fault of the library")
-        return body(part)
+        return text_of(fields, content)
 
-    scandir, body = os.scandir, rfc822._body
+    scandir, text_of = os.scandir, rfc822.text_of
     monkeypatch.setattr("environment.sources.maildir.open", refuse_open, raising=False)
     monkeypatch.setattr(os, "scandir", refuse_listing)
-    monkeypatch.setattr(rfc822, "_body", failing_body)
+    monkeypatch.setattr(rfc822, "text_of", failing_text)
     report = build_database(mail_source(str(root)), tmp_path / "mails.sqlite", max_body_chars=500, max_recipients=2)
     counts = dict.fromkeys(planted, 1) | {"no_file": 3, "unreadable": 2}
     assert report.dropped == counts

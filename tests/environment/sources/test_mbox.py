@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from environment.models import DroppedMail, Email
 from environment.sources import mbox, rfc822
+from environment.sources.detection import mail_source
 from environment.sources.mbox import MboxFile, split_mbox
 from tests.environment.raw_mails import raw_mail
 
@@ -57,6 +58,38 @@ def test_separators_of_many_writers(separator: bytes, between: bytes) -> None:
     text = "One.\n\nFrom the desk of Ann\nFrom 10:30 on, as in 2001\n\n>From what\n>>From twice"
     content = b"".join(separator + raw_mail(number, body=text) + between for number in range(3))
     assert [body.strip() for body in bodies(content)] == [text.replace(">From", "From")] * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hello,\n\nFrom now on:\nNote: the lift is closed\nBye",
+        "Hello,\n\nFrom now on:\nSubject: will be in capitals\nBye",
+        "Hello,\n\nFrom Monday 10:30 to 12:00 in 2001 we meet\nTo: nobody\nBye",
+        "Hello,\n\nFrom today Mon May 14 16:39:00 2001 the office is closed\nBye",
+        "Patch:\n\nFrom 3f2a1b0c Mon Sep 17 00:00:00 2001\nFrom: Carl <carl@x.example>\nDate: Mon, 4 Mar 2024\n\ndiff",
+        "Look:\n\nFrom bob@example.com Mon May 14 16:39:00 2001\nSubject: pasted\n\na quotation",
+    ],
+)
+def test_lines_of_a_text_are_no_separators(text: str) -> None:
+    content = b"\n".join(SEPARATOR + raw_mail(number, body=text) for number in range(2))
+    assert [body.strip() for body in bodies(content)] == [text, text]
+
+
+@pytest.mark.parametrize("separator", [b"From \n", b"From eva\n", b"From eva@x.example Mo. Mai 14 16:39:00 2001\n"])
+@pytest.mark.parametrize("before", [b"", b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n \n"])
+def test_separators_without_dates_and_files_that_begin_late(separator: bytes, before: bytes, tmp_path: Path) -> None:
+    between = b"" if separator == b"From \n" else b"\n"
+    path = tmp_path / "export"
+    path.write_bytes(before + between.join(separator + raw_mail(number, body="text") for number in range(3)))
+    assert [mail.body for mail in mail_source(str(path)) if isinstance(mail, Email)] == [
+        "text\n" + "\n" * bool(between)
+    ] * 2 + ["text\n"]
+
+
+def test_patches_in_a_file_of_patches_are_mails() -> None:
+    patch = b"From 3f2a1b0c3f2a1b0c Mon Sep 17 00:00:00 2001\n" + raw_mail(body="diff")
+    assert [body.strip() for body in bodies(patch + b"\n" + patch)] == ["diff", "diff"]
 
 
 def test_a_mail_without_headers_is_reported_and_ends_none_of_the_others() -> None:

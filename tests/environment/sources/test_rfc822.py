@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -80,6 +81,11 @@ def test_a_mail_of_the_enron_corpus() -> None:
         ("=?utf-8?b?a?= broken", "=?utf-8?b?a?= broken"),
         ("Café, as bytes", "Café, as bytes"),
         ("Café =?utf-8?q?=26?= more", "Café & more"),
+        ("=?utf-8?b?w6k=?= =?utf-8?b?a?= =?utf-8?q?=C3=A9?=", "é =?utf-8?b?a?= é"),
+        ("=?utf-8?q?open =?utf-8?q?closed?=", "=?utf-8?q?open closed"),
+        ("=?utf-8?q?one two?=", "one two"),
+        ("=?utf-8?q?Caf=E9?= =?utf-8?q?=C3?=\n =?utf-8?q?=A9?=", "Caféé"),
+        ("=?gb2312?b?6EY=?=", b"\xe8F".decode("gb18030")),
     ],
 )
 def test_subjects(written: str, expected: str) -> None:
@@ -93,7 +99,7 @@ def test_subjects(written: str, expected: str) -> None:
         ("us-ascii", "Café".encode(), "Café"),
         ("iso-8859-1", "it’s Café".encode("cp1252"), "it’s Café"),
         ("iso-8859-1", "Café".encode(), "Café"),
-        ("utf-8", "Café".encode("latin-1"), "Caf�"),
+        ("utf-8", "Café".encode("latin-1"), "Café"),
         ("x-unknown", "Café".encode("latin-1"), "Café"),
         ("koi8-r", "Привет".encode("koi8-r"), "Привет"),
         ("iso-2022-jp", "こんにちは".encode("iso-2022-jp"), "こんにちは"),
@@ -102,6 +108,17 @@ def test_subjects(written: str, expected: str) -> None:
         ("idna", b"xn--caf-dma", "xn--caf-dma"),
         ("utf-7", b"a+2AA-b", "a?b"),
         ("a\x00b", b"nul\x00 inside", "nul inside"),
+        ("utf-8", b"it\x92s 5\x80, caf\xc3\xa9", "it’s 5€, café"),
+        ("us-ascii", "één bericht, één".encode() + b" \xe9", "één bericht, één é"),
+        ("utf-16", b"Hello", "Hello"),
+        ("gb2312", "镕㎡".encode("gb18030"), "镕㎡"),
+        ("shift_jis", "①髙".encode("cp932"), "①髙"),
+        ("ks_c_5601-1987", "똠".encode("cp949"), "똠"),
+        ("tis-620", "สวัสดี".encode("cp874"), "สวัสดี"),
+        ("x-sjis", "三階".encode("cp932"), "三階"),
+        ("cp-437", "ü".encode("cp437"), "ü"),
+        ("iso-2022-jp", b"\x1b$B2q5D<<-!\x7f\x7f;03,\x1b(B 3F", "会議室①\x7f\x7f三階 3F"),
+        ("iso-2022-jp", b"\x1b(I6E\x1b(B", "ｶﾅ"),
     ],
 )
 def test_charsets_that_are_declared_missing_or_wrong(charset: str, body: bytes, expected: str) -> None:
@@ -130,10 +147,12 @@ def test_the_text_among_the_parts() -> None:
         part("message/rfc822", ENRON.decode()),
     ]
     mixed = multipart("mixed", multipart("alternative", plain, html), *attached, part("text/plain", "the footer"))
-    assert parsed(with_content(mixed)).body.split() == ["plain", "words", "the", "footer"]
+    text = parsed(with_content(mixed)).body
+    attached_mail = "From: phillip.allen@enron.com\nDate: Mon, 14 May 2001 16:39:00 -0700 (PDT)\nSubject: Our forecast"
+    assert text.split() == f"plain words {attached_mail} Here is our forecast the footer".split()
     without_boundary = with_content("Content-Type: multipart/mixed\n\nstill readable")
     assert parsed(without_boundary).body == "still readable"
-    assert parsed(with_content(multipart("mixed", *attached))).body == ""
+    assert parsed(with_content(multipart("mixed", *attached[:2]))).body == ""
 
 
 @pytest.mark.parametrize(
@@ -150,6 +169,21 @@ def test_the_text_among_the_parts() -> None:
         ("<ul><li>one<li>two</ul>", "one\ntwo"),
         ("a<br/>b<!-- hidden -->c<![endif]>d<![foo[ bar]]>e", "a\nbcde"),
         ("a < b and <unknown>c</unknown>", "a < b and c"),
+        ("<div style='color:red; DISPLAY : NONE'>a<div>b</div>c</div>d", "d"),
+        ("<p hidden><b>a<p>b", "b"),
+        ("<table><td><span style='visibility:hidden'>a</td><td>b</table>", "b"),
+        ("<ul><li hidden>a<li>b</ul>", "b"),
+        ("<span style='font-size:0'>a</span><span style='font-size:0.9em'>b</span>", "b"),
+        ("<s>9:00</s> <strike>9:30</strike> <ins>10:00</ins>", "10:00"),
+        (
+            "<a href='https://x.example/a'>plan</a> <a href='https://x.example'>X.example</a>",
+            "plan <https://x.example/a> X.example",
+        ),
+        ("<a href='https://x.example/" + "a" * 200 + "'>plan</a><a href='https://x.example'></a>", "plan"),
+        ("Room <img alt=4B> <img alt=secret hidden>", "Room 4B"),
+        ("2<sup>10</sup>, the 1<sup>st</sup>, m<sup>2</sup>, 10<sup>-3</sup>", "2^10, the 1st, m^2, 10^-3"),
+        ("a<!-- b --!>c<!-->d<!--->e", "acde"),
+        ("&#847;&zwnj;x&#8203;y", "xy"),
     ],
 )
 def test_html_becomes_the_text_that_a_reader_sees(html: str, expected: str) -> None:
@@ -188,6 +222,107 @@ def test_dates_are_utc(written: str | None, expected: datetime | None) -> None:
 )
 def test_a_date_that_cannot_be_read(written: str) -> None:
     assert reason(raw_mail(date=written)) == "bad_date"
+
+
+def test_a_date_with_a_named_zone_keeps_its_hour() -> None:
+    assert parsed(raw_mail(date="Mon, 4 Mar 2024 10:00:00 CEST")).date == datetime(2024, 3, 4, 8)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda raw: b"\xef\xbb\xbf\n \n" + raw,
+        lambda raw: b">From bob Mon May 14 16:39:00 2001\n" + raw,
+        lambda raw: raw.replace(b": ", b" : ", 5),
+        lambda raw: raw.replace(b"\n", b"\r\r\n"),
+        lambda raw: raw.replace(b"\n", b"\r"),
+        lambda raw: raw.replace(b"From:", b"Internet Headers Version 2.0\nFrom:"),
+        lambda raw: b"Received: x\n\n" + raw,
+        lambda raw: b'%d\n%b<?xml version="1.0"?><plist></plist>' % (len(raw), raw),
+    ],
+)
+def test_damaged_headers_lose_nothing(change: Callable[[bytes], bytes]) -> None:
+    raw = raw_mail(body="Room 4B\nNote: bring a badge")
+    mail, whole = parsed(change(raw)), parsed(raw)
+    assert mail.model_copy(update={"body": mail.body.strip()}) == whole.model_copy(update={"body": whole.body.strip()})
+
+
+def test_text_after_a_header_without_an_empty_line_is_kept() -> None:
+    raw = raw_mail(body="x").replace(b"\n\nx", b"\nRoom 4B is free.\nNote: bring a badge\n\nBye")
+    assert parsed(raw).body.strip() == "Room 4B is free.\nNote: bring a badge\n\nBye"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (part("text/plain charset=utf-8", "Room 4B"), "Room 4B"),
+        (part("text/html charset=us-ascii", "<p>Room 4B</p>"), "Room 4B"),
+        (part("html", "<p>Room 4B</p>"), "Room 4B"),
+        (part("text/plain", "Room 4B", disposition="attachment"), "Room 4B"),
+        (part("text/x-anything", "Room 4B"), "Room 4B"),
+        (part("text/enriched", "<bold>Room</bold> 4B << 5"), "Room 4B < 5"),
+        (part("text/plain; format=flowed", "Room \n4B\n> a \n> b\n>> c\n-- \nEva"), "Room 4B\n> a b\n>> c\n-- \nEva"),
+        (part("text/plain; format=flowed; delsp=yes", "Ro \nom"), "Room"),
+        (multipart("alternative", part("text/html", "<p>x"), part("text/plain", "Room 4B")), "Room 4B"),
+        (
+            multipart(
+                "alternative", part("text/plain", "Use a program that shows HTML."), part("text/html", "<p>Room 4B")
+            ),
+            "Room 4B",
+        ),
+        (
+            multipart(
+                "alternative",
+                part("text/plain", "HTML is a language."),
+                part("text/html", "<p>HTML is a language.<p>x"),
+            ),
+            "HTML is a language.",
+        ),
+        (
+            part(
+                "text/calendar",
+                "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Budget\\, second round\nLOCATION:Room\n  4B\nDTSTART;TZID=Europe/Paris:"
+                '20240304T100000\nORGANIZER;CN="Low, Eva":mailto:eva@x.example\nBEGIN:VALARM\nDESCRIPTION:alarm\nEND:VALARM\n'
+                "END:VEVENT\nEND:VCALENDAR",
+            ),
+            "Budget, second round\nWhere: Room 4B\nWhen: 2024-03-04 10:00 (Europe/Paris)\nOrganizer: Low, Eva <eva@x.example>",
+        ),
+        (
+            multipart(
+                "mixed", part("message/rfc822", "From: Eva\nSubject: Keys\n\nIn drawer 7.", disposition="attachment")
+            ),
+            "From: Eva\nSubject: Keys\n\nIn drawer 7.",
+        ),
+        (multipart("digest", "\nSubject: Keys\n\nIn drawer 7."), "Subject: Keys\n\nIn drawer 7."),
+    ],
+)
+def test_text_of_every_kind_is_shown(content: str, expected: str) -> None:
+    assert parsed(with_content(content)).body.strip() == expected
+
+
+def test_html_may_name_its_charset() -> None:
+    html = "<meta http-equiv='Content-Type' content='text/html; charset=koi8-r'><p>Привет".encode("koi8-r")
+    assert parsed(with_content("Content-Type: text/html\n\n") + html).body == "Привет"
+    assert parsed(with_content("Content-Type: text/html; charset=us-ascii\n\n") + html).body == "Привет"
+    assert (
+        parsed(with_content("Content-Type: text/html; charset=utf-8\n\n") + "<meta charset=koi8-r>é".encode()).body
+        == "é"
+    )
+
+
+def test_only_the_last_mail_server_says_who_got_a_mail() -> None:
+    raw = raw_mail(to="team@lists.example")
+    trusted = b"Delivered-To: eva@x.example\nX-Original-To: e.low@x.example\nReceived: by mx.x.example\n"
+    forged = b"Received: by mx.x.example\nDelivered-To: victim@x.example\n"
+    assert parsed(trusted + raw).bcc_addresses == ("eva@x.example", "e.low@x.example")
+    assert parsed(forged + raw).bcc_addresses == ()
+    inside = with_content(multipart("mixed", part("message/rfc822", (trusted + raw).decode())))
+    assert parsed(inside).bcc_addresses == ()
+
+
+def test_mails_that_thunderbird_deleted_are_left_out() -> None:
+    assert reason(b"X-Mozilla-Status: 0009\n" + raw_mail()) == "deleted"
+    assert parsed(b"X-Mozilla-Status: 0001\n" + raw_mail()).body == parsed(raw_mail()).body
 
 
 def test_addresses_and_message_ids() -> None:

@@ -1,0 +1,188 @@
+"""Find the text of a mail among its parts: plain text, HTML, invitations and attached mails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from environment.sources.calendar_text import calendar_to_text
+from environment.sources.charsets import codec_of, decode_text
+from environment.sources.headers import Fields, decode_header, first_of, parameter, split_header, split_mail
+from environment.sources.html_text import html_to_text
+from environment.sources.transfer import decoded_content
+from environment.words import words
+
+_MAX_DEPTH = 30
+_MAX_PARTS = 1_000
+_KIND = re.compile(r"\s*\"?([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)", re.IGNORECASE)
+_META_CHARSET = re.compile(rb"<meta\s[^<>]{0,300}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META_BYTES = 4_096
+_MARKUP = re.compile(r"<[^<>]*>")
+_NOT_SHOWN = frozenset(
+    f"text/{kind}" for kind in ("css", "directory", "javascript", "rfc822-headers", "rtf", "vcard", "x-vcard", "xml")
+)
+_RARELY_SHOWN = frozenset({"text/calendar", "text/watch-html", "text/x-amp-html"})
+_SHOWN_OF_ATTACHED = ("from", "date", "subject")
+_MAX_STUB_CHARS = 300
+_QUOTES = re.compile(r"(?:> ?)*>")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a mail. `whole`: it is the entire content of a mail."""
+
+    fields: Fields
+    content: bytes
+    default: str = "text/plain"
+    whole: bool = False
+
+    @property
+    def type(self) -> str:
+        return decode_text(first_of(self.fields, "content-type"))
+
+    @property
+    def kind(self) -> str:
+        found = _KIND.match(self.type)
+        if found:
+            return found[1].lower()
+        return "text/html" if self.type.strip().lower() == "html" else "text/plain" if self.type else self.default
+
+    def decoded(self) -> bytes:
+        return decoded_content(self.content, decode_text(first_of(self.fields, "content-transfer-encoding")))
+
+    @property
+    def attached(self) -> bool:
+        disposition = decode_text(first_of(self.fields, "content-disposition"))
+        return disposition.strip().lower().startswith("attachment")
+
+
+def text_of(fields: Fields, content: bytes) -> str:
+    """Return the text of a mail: the plain one of alternatives, otherwise of all parts that have text.
+
+    Attached files are left out, and so are parts of a part after the first 1,000. An attached mail is shown with its sender,
+    date and subject. Raises ValueError for parts nested deeper than 30 levels.
+    """
+    return _text(_Part(fields, content, whole=True), 0)
+
+
+def _text(part: _Part, depth: int) -> str:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"parts are nested deeper than {_MAX_DEPTH} levels")
+    kind = part.kind
+    if kind in ("message/rfc822", "message/global", "message/news"):
+        return _attached_mail(part, depth)
+    if part.attached and not part.whole:
+        return ""
+    if kind.startswith("multipart/"):
+        children = list(islice(_children(part, kind), _MAX_PARTS))
+        if children:
+            if kind == "multipart/alternative":
+                return _best(children, depth)
+            return "\n\n".join(text for child in children if (text := _text(child, depth + 1)).strip())
+        kind = "text/plain"
+    if not kind.startswith("text/") or (kind in _NOT_SHOWN and not part.whole):
+        return ""
+    return _leaf(part, kind)
+
+
+def _children(part: _Part, kind: str) -> Iterator[_Part]:
+    """Yield the parts of a multipart; none if its boundary is missing or does not occur."""
+    boundary = parameter(part.type, "boundary").rstrip()
+    if not boundary:
+        return
+    default = "message/rfc822" if kind == "multipart/digest" else "text/plain"
+    delimiter = b"\n--" + boundary.encode("utf-8", "surrogateescape")
+    data = b"\n" + part.decoded()
+    begin = -1
+    position = data.find(delimiter)
+    while position >= 0:
+        end = data.find(b"\n", position + 1)
+        end = len(data) if end < 0 else end
+        rest = data[position + len(delimiter) : end].rstrip(b" \t")
+        if rest in (b"", b"--"):
+            if begin >= 0:
+                yield _Part(*split_header(data[begin:position]), default)
+            begin = end + 1
+            if rest:
+                return
+        position = data.find(delimiter, position + len(delimiter))
+    if begin >= 0:
+        yield _Part(*split_header(data[begin:]), default)
+
+
+def _best(children: list[_Part], depth: int) -> str:
+    """Return the text of the alternative that a reader of plain text is shown."""
+    found = [(_rank(child), text) for child in children if (text := _text(child, depth + 1)).strip()]
+    if not found:
+        return ""
+    rank, best = min(found, key=lambda alternative: alternative[0])
+    if rank == 0 and len(best) <= _MAX_STUB_CHARS and "html" in best.lower():
+        for other_rank, other in found:
+            if other_rank == 1 and not _says_the_same(best, other):
+                return other
+    return best
+
+
+def _rank(part: _Part) -> int:
+    """Return 0 for plain text, 1 for HTML and compositions, 2 for text that is only for machines and watches."""
+    kind = part.kind
+    return 0 if kind == "text/plain" else 2 if kind in _RARELY_SHOWN else 1
+
+
+def _says_the_same(stub: str, text: str) -> bool:
+    """Return whether `text` has at least half of the words of `stub`, which otherwise only asks for another program."""
+    ours, theirs = set(words(stub)), set(words(text))
+    return len(ours & theirs) * 2 >= len(ours)
+
+
+def _attached_mail(part: _Part, depth: int) -> str:
+    fields, content = split_mail(part.decoded().lstrip(b"\n"))
+    text = _text(_Part(fields, content, whole=True), depth + 1)
+    if not text.strip():
+        return ""
+    head = [
+        f"{name.title()}: {' '.join(decode_header(value).split())}"
+        for name in _SHOWN_OF_ATTACHED
+        if (value := first_of(fields, name))
+    ]
+    return "\n".join([*head, "", text])
+
+
+def _leaf(part: _Part, kind: str) -> str:
+    content = part.decoded()
+    charset = parameter(part.type, "charset")
+    if kind.endswith("html"):
+        # A label that says nothing, as us-ascii does for text that is not ASCII, leaves it to the document.
+        if codec_of(charset) is None and (declared := _META_CHARSET.search(content[:_META_BYTES])):
+            named = declared[1].decode("ascii", "ignore")
+            charset = charset if named.lower().startswith(("utf-16", "utf-32")) else named
+        return html_to_text(decode_text(content, charset))
+    text = decode_text(content, charset)
+    if kind == "text/calendar":
+        return calendar_to_text(text)
+    if kind in ("text/enriched", "text/richtext"):
+        return _MARKUP.sub("", text.replace("<<", "&lt;")).replace("&lt;", "<")
+    if parameter(part.type, "format").lower() == "flowed":
+        return _unflowed(text, parameter(part.type, "delsp").lower() == "yes")
+    return text
+
+
+def _unflowed(text: str, delete_space: bool) -> str:
+    """Join the lines that a writer of `format=flowed` (RFC 3676) broke."""
+    joined: list[list[str]] = []
+    quotes_before: str | None = None  # of a line that goes on
+    for line in text.split("\n"):
+        found = _QUOTES.match(line)
+        quotes = found.group().replace(" ", "") if found else ""
+        said = line[found.end() if found else 0 :].removeprefix(" ")
+        goes_on = said.endswith(" ") and said != "-- "
+        if goes_on and delete_space:
+            said = said[:-1]
+        if quotes_before == quotes and said != "-- ":
+            joined[-1].append(said)
+        else:
+            joined.append([f"{quotes} " if quotes else "", said])
+        quotes_before = quotes if goes_on else None
+    return "\n".join("".join(pieces) for pieces in joined)
