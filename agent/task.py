@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 
 import art
 
+from agent.decisions import DECISIONS, DecisionPlay
 from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
@@ -27,6 +28,7 @@ class EmailSearchTask:
     """Questions about the mailboxes of one database; implements `training.task.Task`."""
 
     name = "email-search"
+    decisions = DECISIONS
 
     def __init__(
         self,
@@ -84,6 +86,18 @@ class EmailSearchTask:
             run = self.oracle(scenario, hindsight=False)
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
                 yield demonstration(run, scenario, self.settings)
+
+    def is_open(self, scenario: Scenario) -> bool:
+        """Return whether the question, typed as it is, finds another mail than a gold mail first."""
+        mailbox, gold_ids = open_scenario(scenario, self.database)
+        return not {hit.id for hit in mailbox.search([scenario.question], max_results=1)} & set(gold_ids)
+
+    async def decide(
+        self, policy: Policy, scenario: Scenario, decisions: Collection[str], replies: int, *, continued: bool
+    ) -> list[art.TrajectoryGroup]:
+        mailbox, gold_ids = open_scenario(scenario, self.database)
+        play = DecisionPlay(policy, scenario, mailbox, gold_ids, self.judge, self.settings, self.weights)
+        return await play.groups(decisions, replies, continued=continued)
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox, gold_ids = open_scenario(scenario, self.database)

@@ -79,7 +79,7 @@ _SERVICES = frozenset(
         "test_gathering.py",
         "test_gathering_interrupted.py",
     ]
-    + ["test_replay.py", "test_turn_credit.py", "test_second_task.py", "test_health.py"]
+    + ["test_turn_credit.py", "test_second_task.py", "test_health.py"]
     + [
         "test_coding.py",
         "test_coding_bad_input.py",

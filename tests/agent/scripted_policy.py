@@ -40,27 +40,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(json.dumps({"computed_tokens": self.server.tokens}).encode())
 
     def do_POST(self) -> None:
-        self.server.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append(request)
         time.sleep(self.server.seconds_per_reply)
-        reply = self.server.replies.pop(0)
-        message: dict[str, Any] = {"role": "assistant", "content": reply}
-        text, finish = reply, "stop"
-        if not isinstance(reply, str):
-            name, arguments = reply
-            text, finish = call_text(name, arguments), "tool_calls"
-            function = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
-            message = {"role": "assistant", "content": None}
-            message["tool_calls"] = [{"id": "call_x", "type": "function", "function": function}]
-        sampled = [*text, "<|im_end|>"]
-        tokens = [
-            {"token": f"token_id:{index}", "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
-            for index, piece in enumerate(sampled)
-        ]
-        choice = {"index": 0, "finish_reason": finish, "message": message, "logprobs": {"content": tokens}}
-        body = json.dumps(
-            {"id": "x", "object": "chat.completion", "created": 0, "model": "scripted", "choices": [choice]}
-        ).encode()
-        self._send(body)
+        choices = [_choice(index, self.server.replies.pop(0)) for index in range(request.get("n") or 1)]
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        envelope = {"id": "x", "object": "chat.completion", "created": 0, "model": "scripted"}
+        self._send(json.dumps({**envelope, "choices": choices, "usage": usage}).encode())
 
     def _send(self, body: bytes) -> None:
         self.send_response(200)
@@ -71,6 +57,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: object) -> None:
         """Keeps the test output quiet."""
+
+
+def _choice(index: int, reply: str | tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply}
+    text, finish = reply, "stop"
+    if not isinstance(reply, str):
+        name, arguments = reply
+        text, finish = call_text(name, arguments), "tool_calls"
+        function = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
+        message = {"role": "assistant", "content": None}
+        message["tool_calls"] = [{"id": "call_x", "type": "function", "function": function}]
+    tokens = [
+        {"token": f"token_id:{index}", "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
+        for index, piece in enumerate([*text, "<|im_end|>"])
+    ]
+    return {"index": index, "finish_reason": finish, "message": message, "logprobs": {"content": tokens}}
 
 
 def call_text(name: str, arguments: dict[str, Any]) -> str:

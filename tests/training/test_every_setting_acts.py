@@ -23,7 +23,6 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "probe_rollouts": ({}, 2),
     "max_extra_groups": ({}, 2),
     "min_reward_std": ({}, 0.45),
-    "replay_steps": ({}, 1),
     "learning_rate": ({}, 1e-5),
     "learning_rate_schedule": ({}, "cosine"),
     "scale_rewards": ({}, "batch"),

@@ -1,0 +1,92 @@
+"""Decisions of an episode: which one is due, what a reply earns there, and what its trajectory trains."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import art
+import pytest
+from openai.types.chat.chat_completion import Choice
+from scripted_policy import ScriptedPolicy, call_text
+
+from agent.judges.exact import ExactJudge
+from agent.reward_weights import RewardWeights
+from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from training.task import DECISION
+
+FIRST = ("search_inbox_tool", {"keywords": ["Heron"]})
+BOTH = ("search_inbox_tool", {"keywords": ["Heron Dana Voss"]})
+NOTHING = ("search_inbox_tool", {"keywords": ["canteen"]})
+SECOND = ("search_inbox_tool", {"keywords": ["Dana Voss"]})
+ANSWER = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": [1, 2]})
+WRONG = ("return_final_answer_tool", {"answer": "12", "source_ids": [1, 2]})
+GUESS = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": []})
+MALFORMED = "<tool_call>\n{broken\n</tool_call>"
+BEST = RewardWeights().best
+
+
+def read(number: int) -> tuple[str, dict[str, Any]]:
+    return "read_email_tool", {"email_id": number}
+
+
+def decide(
+    scripted: ScriptedPolicy,
+    database: MailDatabase,
+    scenario: Scenario,
+    decisions: tuple[str, ...] = EmailSearchTask.decisions,
+    *,
+    replies: int = 3,
+    continued: bool = False,
+) -> list[art.TrajectoryGroup]:
+    task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings())
+    return asyncio.run(task.decide(scripted.policy, scenario, decisions, replies, continued=continued))
+
+
+def test_each_state_has_the_decision_of_its_right_move_and_the_best_reply_leads_on(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [NOTHING, FIRST, MALFORMED, *(read(9), read(1), FIRST), *(NOTHING, SECOND, GUESS)]
+    scripted.replies += [*(read(2), read(1), NOTHING), *(WRONG, ANSWER, read(1))]
+    groups = decide(scripted, database, two_mail_question)
+    assert [group.trajectories[0].metadata[DECISION] for group in groups] == [
+        "query",
+        "open",
+        "query",
+        "open",
+        "answer",
+    ]
+    right = [[bool(t.metrics["correct"]) for t in group.trajectories] for group in groups]
+    assert right == [[False, True, False], [False, True, False], [False, True, True], [True, False, False],
+                     [False, True, False]]  # fmt: skip
+    for group in groups:
+        rewards = [trajectory.reward for trajectory in group.trajectories]
+        best = group.trajectories[rewards.index(max(rewards))]
+        assert best.metrics["correct"] and max(rewards) <= BEST + 0.1
+    # An answer without the mails that prove it earns less than finding them.
+    first_query, second_query = groups[0], groups[2]
+    assert [t.reward for t in first_query.trajectories[:2]] == pytest.approx([0.3 * BEST, BEST])
+    assert second_query.trajectories[1].reward > second_query.trajectories[2].reward
+
+
+def test_only_the_last_reply_of_a_branch_is_a_choice_and_all_share_what_precedes_it(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [FIRST, NOTHING, read(1), NOTHING]
+    _, opened = decide(scripted, database, two_mail_question, ("query", "open"), replies=2)[:2]
+    for trajectory in opened.trajectories:
+        *before, last = trajectory.messages_and_choices
+        assert isinstance(last, Choice) and not any(isinstance(turn, Choice) for turn in before)
+        assert before == opened.trajectories[0].messages_and_choices[:-1]
+        assert [turn["role"] for turn in before] == ["system", "user", "assistant", "tool"]
+        assert before[2]["content"] == call_text(*FIRST)
+        assert trajectory.additional_histories == []
+    # The server gets the same plain messages, under a new name for each request.
+    sent = scripted.requests[1]["messages"]
+    assert [message["content"] for message in sent] == [turn["content"] for turn in before]
+    assert not any(message.get("tool_calls") for message in sent)
+    assert [request["n"] for request in scripted.requests] == [2, 2]
+    assert len({request["prompt_cache_key"] for request in scripted.requests}) == 2
