@@ -111,18 +111,16 @@ class OpenQuestions:
         times = Counter(question.index for chosen in self._chosen for question in chosen)
         ranked = sorted(self._order, key=lambda question: times[question.index])
         share = _solved_shares(before)
-        is_open = [
-            share[question.index] < SOLVED if question.index in share else question.index in self._open_at_first
-            for question in ranked
-        ]
-        first = [question for question, open_one in zip(ranked, is_open, strict=True) if open_one][: self._open_count]
-        taken = {question.index for question in first}
-        others = [
-            question
-            for question, open_one in zip(ranked, is_open, strict=True)
-            if question.index not in taken and not (open_one and settings.open_share)
-        ]
-        asked = first + others[: settings.groups_per_step - len(first)]
+        is_open = {
+            index: share[index] < SOLVED if index in share else index in self._open_at_first
+            for index in (question.index for question in ranked)
+        }
+        asked = [question for question in ranked if is_open[question.index]][: self._open_count]
+        # Open ones come last among the others: the step would have more of them than its share.
+        rest = [question for question in ranked if question not in asked]
+        if settings.open_share:
+            rest.sort(key=lambda question: is_open[question.index])
+        asked += rest[: settings.groups_per_step - len(asked)]
         random.Random(f"decisions-{settings.seed}-{step}").shuffle(asked)
         whole = round(settings.episode_share * len(asked))
         return [replace(question, whole=place < whole) for place, question in enumerate(asked)]

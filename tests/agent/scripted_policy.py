@@ -9,15 +9,16 @@ from typing import Any
 
 from training.task import Policy
 
+Call = tuple[str, dict[str, Any]]
 OWNER = "ann.lee@example.com"
 
 
 class ScriptedPolicy(ThreadingHTTPServer):
-    """Replies with the next of `replies`: a text (sampled, one token per character) or a (tool, arguments) pair."""
+    """Replies with the next of `replies`: a text (sampled, one token per character), a (tool, arguments) pair or several."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.replies: list[str | tuple[str, dict[str, Any]]] = []
+        self.replies: list[str | Call | list[Call]] = []
         self.requests: list[dict[str, Any]] = []
         self.seconds_per_reply = 0.0
         self.tokens_between_looks: int | None = None
@@ -59,15 +60,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Keeps the test output quiet."""
 
 
-def _choice(index: int, reply: str | tuple[str, dict[str, Any]]) -> dict[str, Any]:
+def _choice(index: int, reply: str | Call | list[Call]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply}
     text, finish = reply, "stop"
     if not isinstance(reply, str):
-        name, arguments = reply
-        text, finish = call_text(name, arguments), "tool_calls"
-        function = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
-        message = {"role": "assistant", "content": None}
-        message["tool_calls"] = [{"id": "call_x", "type": "function", "function": function}]
+        calls = reply if isinstance(reply, list) else [reply]
+        text, finish = "\n".join(call_text(*call) for call in calls), "tool_calls"
+        message = {"role": "assistant", "content": None, "tool_calls": []}
+        for name, arguments in calls:
+            function = {"name": name, "arguments": json.dumps(arguments, separators=(",", ":"))}
+            message["tool_calls"].append({"id": "call_x", "type": "function", "function": function})
     tokens = [
         {"token": f"token_id:{index}", "bytes": list(piece.encode()), "logprob": -0.5, "top_logprobs": []}
         for index, piece in enumerate([*text, "<|im_end|>"])

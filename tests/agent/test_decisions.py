@@ -75,8 +75,8 @@ def test_each_state_has_the_decision_of_its_right_move_and_the_best_reply_leads_
 def test_only_the_last_reply_of_a_branch_is_a_choice_and_all_share_what_precedes_it(
     scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:
-    scripted.replies = [FIRST, NOTHING, read(1), NOTHING]
-    _, opened = decide(scripted, database, two_mail_question, ("query", "open"), replies=2)[:2]
+    scripted.replies = [FIRST, NOTHING, read(1), NOTHING, MALFORMED, MALFORMED]
+    _, opened, _ = decide(scripted, database, two_mail_question, ("query", "open"), replies=2)
     for trajectory in opened.trajectories:
         *before, last = trajectory.messages_and_choices
         assert isinstance(last, Choice) and not any(isinstance(turn, Choice) for turn in before)
@@ -88,5 +88,54 @@ def test_only_the_last_reply_of_a_branch_is_a_choice_and_all_share_what_precedes
     sent = scripted.requests[1]["messages"]
     assert [message["content"] for message in sent] == [turn["content"] for turn in before]
     assert not any(message.get("tool_calls") for message in sent)
-    assert [request["n"] for request in scripted.requests] == [2, 2]
-    assert len({request["prompt_cache_key"] for request in scripted.requests}) == 2
+    assert [request["n"] for request in scripted.requests] == [2, 2, 2]
+    assert len({request["prompt_cache_key"] for request in scripted.requests}) == 3
+
+
+def test_identical_replies_are_finished_once_and_earn_the_reward_of_the_finished_episode(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, BOTH, BOTH, read(1), read(2), ANSWER]
+    [group] = decide(scripted, database, two_mail_question, ("query",), continued=True)
+    assert len(scripted.requests) == 4 and [request.get("n") for request in scripted.requests[1:]] == [1, 1, 1]
+    assert all(request["temperature"] == 0 for request in scripted.requests[1:])
+    whole = 1.6 + 0.1 * (1 - 4 / 6)
+    assert [t.reward for t in group.trajectories] == pytest.approx([whole] * 3)
+    assert all(
+        len([turn for turn in t.messages_and_choices if isinstance(turn, Choice)]) == 1 for t in group.trajectories
+    )
+
+
+def test_where_no_decision_is_wanted_the_policy_replies_greedily_and_the_episode_ends_with_the_last_one_wanted(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, read(1), read(2), ANSWER, WRONG, GUESS]
+    [group] = decide(scripted, database, two_mail_question, ("answer",))
+    assert [request["n"] for request in scripted.requests] == [1, 1, 1, 3]
+    assert [request["temperature"] for request in scripted.requests] == [0.0, 0.0, 0.0, 1.0]
+    correct, wrong, unproven = [trajectory.reward for trajectory in group.trajectories]
+    assert correct > unproven > wrong
+    scripted.replies = [BOTH, BOTH, BOTH]
+    decide(scripted, database, two_mail_question, ("query",))
+    assert not scripted.replies, "all gold mails were shown, so no further query can be due"
+
+
+@pytest.mark.parametrize("padding", [read(1), FIRST, BOTH])
+def test_nothing_is_earned_by_finding_or_opening_what_is_known(
+    padding: tuple[str, dict[str, Any]], scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, read(1), read(2), padding, WRONG, NOTHING]
+    [group] = decide(scripted, database, two_mail_question, ("answer",))
+    padded, wrong, searched = [trajectory.reward for trajectory in group.trajectories]
+    assert padded == searched == RewardWeights().no_answer < wrong
+
+
+def test_opening_every_hit_in_one_reply_earns_less_than_opening_the_right_one(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    mails = [read(1), read(2), read(3)]
+    all_three = ("search_inbox_tool", {"keywords": ["Dana Voss leads Heron canteen"]})
+    scripted.replies = [all_three, read(1), read(3), mails, MALFORMED, MALFORMED, MALFORMED]
+    group, _ = decide(scripted, database, two_mail_question, ("open",))
+    rewards = [trajectory.reward for trajectory in group.trajectories]
+    assert max(rewards[:2]) == BEST > rewards[2] > min(rewards[:2])
