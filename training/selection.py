@@ -117,7 +117,8 @@ class OpenQuestions:
         }
         asked = [question for question in ranked if is_open[question.index]][: self._open_count]
         # Open ones come last among the others: the step would have more of them than its share.
-        rest = [question for question in ranked if question not in asked]
+        taken = {question.index for question in asked}
+        rest = [question for question in ranked if question.index not in taken]
         if settings.open_share:
             rest.sort(key=lambda question: is_open[question.index])
         asked += rest[: settings.groups_per_step - len(asked)]
