@@ -32,13 +32,13 @@ from agent.judges import Judge
 from agent.reward import rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, noting_progress, opening_messages
-from agent.settings import AgentSettings
+from agent.settings import DECISIONS, AgentSettings
 from environment.email_db import Mailbox
 from environment.models import Scenario
 from environment.tools import READ, SEARCH, MailTools, tool_schemas
 from training.task import CALL_SEQUENCE, DECISION, VERDICT_COST, Policy
 
-QUERY, OPEN, ANSWER = DECISIONS = ("query", "open", "answer")
+QUERY, OPEN, ANSWER = DECISIONS
 
 _BY_RANK = (1.0, 0.6, 0.4)
 """Progress of a search by the rank of the missing gold mail among its unread hits. The last value is for all later ranks."""

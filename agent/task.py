@@ -9,14 +9,14 @@ from itertools import chain, islice, zip_longest
 
 import art
 
-from agent.decisions import DECISIONS, DecisionPlay
+from agent.decisions import DecisionPlay
 from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
 from agent.reward import rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, answer_question
-from agent.settings import AgentSettings, DemonstrationSettings
+from agent.settings import DECISIONS, EMAIL_SEARCH, AgentSettings, DemonstrationSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
@@ -27,7 +27,7 @@ from training.task import CALL_SEQUENCE, UNLABELLED, VERDICT_COST, Policy
 class EmailSearchTask:
     """Questions about the mailboxes of one database; implements `training.task.Task`."""
 
-    name = "email-search"
+    name = EMAIL_SEARCH
     decisions = DECISIONS
 
     def __init__(

@@ -12,31 +12,28 @@ from training.settings import TrainerSettings
 from training.task import HasDecisions, Task
 
 
-def compared_decisions(task: Task, settings: TrainerSettings) -> tuple[str, ...]:
-    """Return the decisions at which replies are compared; none if whole episodes are.
+def task_decisions(task: Task) -> tuple[str, ...]:
+    """Return the decisions of a task; none if it has only whole episodes."""
+    return tuple(task.decisions) if isinstance(task, HasDecisions) else ()
+
+
+def compared_decisions(settings: TrainerSettings, own: Sequence[str], task: str) -> tuple[str, ...]:
+    """Return the decisions at which a run compares replies; none if it compares whole episodes.
+
+    `own` are the decisions of the task of this name.
 
     Raises:
-        BadInput: the task has no such decision, or the reward needs whole episodes.
+        BadInput: the task has no such decision.
     """
-    own = tuple(task.decisions) if isinstance(task, HasDecisions) else ()
     wanted = settings.decisions
-    at_once = set(settings.reward_weights) == {"verifiable"}
     if wanted is None:
-        return own if at_once else ()
-    if not wanted:
-        return ()
-    if not own:
-        raise BadInput(
-            f"decisions={list(wanted)}: the task {task.name} has none; set decisions=[] to compare whole episodes"
-        )
-    if unknown := [name for name in wanted if name not in own]:
-        raise BadInput(
-            f"decisions: {unknown[0]!r} is not one of {', '.join(own)}; or set decisions=[] to compare whole episodes"
-        )
-    if not at_once:
-        raise BadInput(
-            f"decisions={list(wanted)}: scoring={settings.scoring} compares whole episodes; set decisions=[], or scoring=verifiable"
-        )
+        return tuple(own) if settings.is_verifiable else ()
+    for name in wanted:
+        if name not in own:
+            known = f"its decisions are {', '.join(own)}" if own else "it has none"
+            raise BadInput(
+                f"decisions: task {task} has no decision {name!r}: {known}; decisions=[] compares whole episodes"
+            )
     return tuple(name for name in own if name in wanted)
 
 

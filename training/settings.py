@@ -314,6 +314,11 @@ class TrainerSettings(BaseModel):
                 f"probe_rollouts={self.probe_rollouts} is more than rollouts_per_group={self.rollouts_per_group}: set it lower, or to "
                 "null to play whole groups at once"
             )
+        if self.decisions and not self.is_verifiable:
+            raise ValueError(
+                f"decisions={list(self.decisions)}: scoring={self.scoring} compares whole episodes; set decisions=[], or "
+                "scoring=verifiable"
+            )
         if self.backend == "torch" and self.torch.kv_cache_tokens < self.max_context:
             raise ValueError(
                 f"max_context={self.max_context} is more than torch.kv_cache_tokens={self.torch.kv_cache_tokens}: no cache could hold "
@@ -327,9 +332,14 @@ class TrainerSettings(BaseModel):
         return 0 if self.continue_from else self.demonstrations
 
     @property
+    def is_verifiable(self) -> bool:
+        """Whether rewards come from reference answers alone."""
+        return set(self.reward_weights) == {"verifiable"}
+
+    @property
     def first_rollouts(self) -> int:
         """Rollouts of a question that are played first; other rewards than the verifiable one may differ among correct ones."""
-        probes = self.probe_rollouts if set(self.reward_weights) == {"verifiable"} else None
+        probes = self.probe_rollouts if self.is_verifiable else None
         return min(probes or self.rollouts_per_group, self.rollouts_per_group)
 
     @property

@@ -10,6 +10,7 @@ import art
 import pytest
 from toy_run import CountingBackend, Killed, RecordedProgress, ToyTask, run_with, settings
 
+from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.history import HISTORY_FILE, DecisionFigures, read_history
 from training.selection import OpenQuestions, TrainQuestion
@@ -160,23 +161,30 @@ def run_and_return(folder: Path, rules: TrainerSettings, task: Deciding) -> Deci
 
 
 @pytest.mark.parametrize(
-    ("changes", "task", "message"),
+    ("task", "message"),
     [
-        ({"decisions": ("first",)}, ToyTask(), r"^decisions=\['first'\]: the task toy has none; set decisions=\[\]"),
-        ({"decisions": ("frist",)}, Deciding(), r"^decisions: 'frist' is not one of first, second; or set"),
         (
-            {"decisions": ("first",), "scoring": "ruler", "ruler_api_base": "http://127.0.0.1:1/v1"},
-            Deciding(),
-            r"^decisions=\['first'\]: scoring=ruler compares whole episodes; set decisions=\[\], or scoring=verifiable$",
+            ToyTask(),
+            r"^decisions: task toy has no decision 'frist': it has none; decisions=\[\] compares whole episodes$",
         ),
+        (Deciding(), r"^decisions: task toy has no decision 'frist': its decisions are first, second; decisions=\[\]"),
     ],
 )
-def test_decisions_that_cannot_be_compared_are_refused_before_anything_is_spent(
-    changes: dict[str, Any], task: ToyTask, message: str, tmp_path: Path
+def test_decisions_that_a_task_does_not_have_are_refused_before_anything_is_spent(
+    task: ToyTask, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=message):
-        run_with(CountingBackend, tmp_path, deciding(**changes), task)
+        run_with(CountingBackend, tmp_path, deciding(decisions=("frist",)), task)
     assert not task.demonstrated and not task.asked
+
+
+def test_rewards_that_compare_whole_episodes_refuse_decisions_and_take_episodes_by_default() -> None:
+    with pytest.raises(
+        ValueError, match=r"decisions=\['first'\]: scoring=ruler compares whole episodes; set decisions=\[\]"
+    ):
+        deciding(decisions=("first",), scoring="ruler")
+    assert compared_decisions(deciding(scoring="ruler"), Deciding.decisions, "toy") == ()
+    assert compared_decisions(deciding(), Deciding.decisions, "toy") == ("first", "second")
 
 
 def test_a_run_without_open_questions_asks_the_others() -> None:
