@@ -254,7 +254,7 @@ class DecisionPlay:
             reward=reward,
             metrics={
                 **metrics,
-                **exploit_flags(run, self._gold_ids),
+                **exploit_flags(run, self._gold_ids, scenario.question, self._settings.max_results),
                 "turns": run.turns,
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": reply.context_tokens,

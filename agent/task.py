@@ -122,7 +122,7 @@ class EmailSearchTask:
             reward=reward,
             metrics={
                 **measured,
-                **exploit_flags(run, gold_ids),
+                **exploit_flags(run, gold_ids, scenario.question, self.settings.max_results),
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
                 "seconds": run.seconds,
