@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -147,15 +148,17 @@ class DecisionPlay:
     async def groups(self, decisions: Collection[str], replies: int, *, continued: bool) -> list[art.TrajectoryGroup]:
         """Return one group of `replies` trajectories per state that has one of `decisions`.
 
-        The episode goes on with the reply that earned most, the first of equals, and ends when none of `decisions` can
-        follow. In other states the policy replies greedily. With `continued`, a reply earns the reward of the episode that
-        the greedy policy finishes from there. Replies with the same calls are finished once.
+        The episode goes on with the reply that earned most, the first of equals. It ends when none of `decisions` can
+        follow, or when a decision has come up more often than there are gold mails and no reply was right. In other states
+        the policy replies greedily. With `continued`, a reply earns the reward of the episode that the greedy policy
+        finishes from there. Replies with the same calls are finished once.
 
         Raises:
             TimeoutError: when the policy's server makes no progress for `rollout_timeout` seconds.
             openai.OpenAIError: when the policy's server fails.
         """
         groups: list[art.TrajectoryGroup] = []
+        times: Counter[str] = Counter()
         state: State | None = self._start
         async with noting_progress(self._policy, self._settings.rollout_timeout) as callbacks:
             sampling = self._model(self._policy)
@@ -170,7 +173,10 @@ class DecisionPlay:
                 branches = await self._rewarded(state, sampled, greedy if continued else None, callbacks)
                 groups.append(art.TrajectoryGroup([branch.trajectory for branch in branches]))
                 best = max(branches, key=lambda branch: branch.trajectory.reward)
-                state = best.leads_to if due != ANSWER else None
+                times[due] += 1
+                # A policy that does not find its mail would be asked in state after state, each time to no avail.
+                lost = times[due] > len(state.gold) and not any(b.trajectory.metrics["correct"] for b in branches)
+                state = None if due == ANSWER or lost else best.leads_to
         return groups
 
     def _model(self, policy: Policy) -> Runnable:

@@ -139,3 +139,12 @@ def test_opening_every_hit_in_one_reply_earns_less_than_opening_the_right_one(
     group, _ = decide(scripted, database, two_mail_question, ("open",))
     rewards = [trajectory.reward for trajectory in group.trajectories]
     assert rewards[2] < max(rewards[:2]) == BEST
+
+
+def test_a_policy_that_finds_nothing_is_asked_for_one_query_more_than_there_are_mails(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    one_mail = two_mail_question.model_copy(update={"message_ids": two_mail_question.message_ids[1:]})
+    scripted.replies = [NOTHING] * 30
+    groups = decide(scripted, database, one_mail)
+    assert [group.trajectories[0].metadata[DECISION] for group in groups] == ["query", "query"]

@@ -67,6 +67,22 @@ def row(step: int, *alerts: str, validated: float | None = None, lost: int = 0) 
     )
 
 
+def test_a_step_that_compares_replies_names_its_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lambda line, quiet=False: lines.append(line))
+    step = row(2)
+    step.decisions = {
+        "query": SimpleNamespace(groups=4, with_spread=3, right=0.55),
+        "answer": SimpleNamespace(groups=2, with_spread=1, right=None),
+    }
+    TrainingConsole(10).step(step)
+    assert lines[1:] == [
+        "  right moves  query 55% (3 of 4 with spread), answer - (1 of 2 with spread)",
+        "  learnt from  4 of 6 decisions with spread (2 asked in place of others), 16 of 36 replies, "
+        "3.2 different call sequences per question, entropy 0.031",
+    ]
+
+
 def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[tuple[str, bool]] = []
     monkeypatch.setattr(console, "say", lambda line, quiet=False: lines.append((line, quiet)))
