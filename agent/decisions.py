@@ -105,6 +105,10 @@ class Branch:
     trajectory: art.Trajectory
     leads_to: State | None
 
+    @property
+    def right(self) -> bool:
+        return bool(self.trajectory.metrics["correct"])
+
 
 @dataclass(frozen=True)
 class _Reply:
@@ -120,6 +124,10 @@ class _Reply:
         """Equal for replies that do the same."""
         calls = [(call.name, call.arguments) for call in self.run.calls]
         return json.dumps([self.run.outcome, calls, self.leads_to is None], sort_keys=True)
+
+
+_Result = tuple[float, dict[str, Any]]
+"""What a reply earns, and its metrics."""
 
 
 class DecisionPlay:
@@ -145,8 +153,10 @@ class DecisionPlay:
         messages = [dict(message) for message in opening_messages(scenario.question, mailbox, settings)]
         self._start = State(messages, MailTools(mailbox, settings), [], 0, frozenset(gold_ids))
 
-    async def groups(self, decisions: Collection[str], replies: int, *, continued: bool) -> list[art.TrajectoryGroup]:
-        """Return one group of `replies` trajectories per state that has one of `decisions`.
+    async def groups(
+        self, decisions: Collection[str], replies: int, probes: int, *, continued: bool
+    ) -> list[art.TrajectoryGroup]:
+        """Return one group of `replies` trajectories per state that has one of `decisions`, or of `probes` if all are right.
 
         The episode goes on with the reply that earned most, the first of equals. It ends when none of `decisions` can
         follow, or when a decision has come up more often than there are gold mails and no reply was right. In other states
@@ -169,13 +179,18 @@ class DecisionPlay:
                     [reply] = await self._replies(greedy, state, 1, callbacks)
                     state = reply.leads_to
                     continue
-                sampled = await self._replies(sampling, state, replies, callbacks)
-                branches = await self._rewarded(state, sampled, greedy if continued else None, callbacks)
+                known: dict[str, _Result] = {}
+                branches: list[Branch] = []
+                for count in (probes, replies - probes):
+                    if count and not (branches and all(branch.right for branch in branches)):
+                        sampled = await self._replies(sampling, state, count, callbacks)
+                        finishing = greedy if continued else None
+                        branches += await self._rewarded(state, sampled, finishing, known, callbacks)
                 groups.append(art.TrajectoryGroup([branch.trajectory for branch in branches]))
                 best = max(branches, key=lambda branch: branch.trajectory.reward)
                 times[due] += 1
                 # A policy that does not find its mail would be asked in state after state, each time to no avail.
-                lost = times[due] > len(state.gold) and not any(b.trajectory.metrics["correct"] for b in branches)
+                lost = times[due] > len(state.gold) and not any(branch.right for branch in branches)
                 state = None if due == ANSWER or lost else best.leads_to
         return groups
 
@@ -221,17 +236,20 @@ class DecisionPlay:
         )
 
     async def _rewarded(
-        self, state: State, replies: Sequence[_Reply], greedy: Runnable | None, callbacks: list[Any]
+        self,
+        state: State,
+        replies: Sequence[_Reply],
+        greedy: Runnable | None,
+        known: dict[str, _Result],
+        callbacks: list[Any],
     ) -> list[Branch]:
-        """Return the branches of a state. Replies that do the same are judged, or finished, once."""
-        distinct = {reply.key: reply for reply in replies}
-        results = await asyncio.gather(*(self._result(state, reply, greedy, callbacks) for reply in distinct.values()))
-        result = dict(zip(distinct, results, strict=True))
-        return [Branch(self._trajectory(state, reply, *result[reply.key]), reply.leads_to) for reply in replies]
+        """Return the branches of a state. Replies that do the same are judged, or finished, once: `known` has their results."""
+        new = {reply.key: reply for reply in replies if reply.key not in known}
+        results = await asyncio.gather(*(self._result(state, reply, greedy, callbacks) for reply in new.values()))
+        known.update(zip(new, results, strict=True))
+        return [Branch(self._trajectory(state, reply, *known[reply.key]), reply.leads_to) for reply in replies]
 
-    async def _result(
-        self, state: State, reply: _Reply, greedy: Runnable | None, callbacks: list[Any]
-    ) -> tuple[float, dict[str, Any]]:
+    async def _result(self, state: State, reply: _Reply, greedy: Runnable | None, callbacks: list[Any]) -> _Result:
         """Return what a reply earns, and its metrics. `correct` means that it made the right move."""
         end = reply
         while greedy is not None and end.leads_to is not None:

@@ -93,11 +93,18 @@ class EmailSearchTask:
         return not {hit.id for hit in mailbox.search([scenario.question], max_results=1)} & set(gold_ids)
 
     async def decide(
-        self, policy: Policy, scenario: Scenario, decisions: Collection[str], replies: int, *, continued: bool
+        self,
+        policy: Policy,
+        scenario: Scenario,
+        decisions: Collection[str],
+        replies: int,
+        probes: int,
+        *,
+        continued: bool,
     ) -> list[art.TrajectoryGroup]:
         mailbox, gold_ids = open_scenario(scenario, self.database)
         play = DecisionPlay(policy, scenario, mailbox, gold_ids, self.judge, self.settings, self.weights)
-        return await play.groups(decisions, replies, continued=continued)
+        return await play.groups(decisions, replies, probes, continued=continued)
 
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox, gold_ids = open_scenario(scenario, self.database)

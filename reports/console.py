@@ -116,7 +116,7 @@ def _learnt_from(row: Any) -> str:
 
 def _right_moves(row: Any) -> str:
     return ", ".join(
-        f"{name} {_number(figures.right, '.0%')} ({figures.with_spread} of {figures.groups} with spread)"
+        f"{name} {figures.right:.0%} ({figures.with_spread} of {figures.groups} with spread)"
         for name, figures in row.decisions.items()
     )
 

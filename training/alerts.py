@@ -52,22 +52,13 @@ EXAMPLES = 3
 """Trajectories that an alert shows."""
 
 
-def fair_sample(group: art.TrajectoryGroup, first_rollouts: int) -> list[art.Trajectory]:
-    """Return the trajectories of a group that figures may compare.
-
-    Of whole episodes they are the first ones, because whether the others were played depends on how these ended.
-    """
-    trajectories = group.trajectories
-    return trajectories if DECISION in trajectories[0].metadata else trajectories[:first_rollouts]
-
-
 def step_signals(groups: Sequence[art.TrajectoryGroup], first_rollouts: int) -> dict[str, float | None]:
     """Return the fields of `StepRecord` that only the alerts use, and the share of rollouts with each habit.
 
     What is compared with the step's mean reward and accuracy is, like them, about the `first_rollouts` of each group.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    first = [[trajectory.reward for trajectory in fair_sample(group, first_rollouts)] for group in groups]
+    first = [[trajectory.reward for trajectory in group.trajectories[:first_rollouts]] for group in groups]
     rewards = [reward for group in first for reward in group]
     by_verdict: dict[bool, list[float]] = {True: [], False: []}
     for trajectory in trajectories:

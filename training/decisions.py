@@ -1,13 +1,10 @@
-"""The decisions at which a run compares single replies, and their figures."""
+"""The decisions at which a run compares single replies."""
 
 from __future__ import annotations
 
-import statistics
-from collections import defaultdict
 from collections.abc import Sequence
 
 from training.errors import BadInput
-from training.history import AskedQuestion, DecisionFigures
 from training.settings import TrainerSettings
 from training.task import HasDecisions, Task
 
@@ -35,20 +32,3 @@ def compared_decisions(settings: TrainerSettings, own: Sequence[str], task: str)
                 f"decisions: task {task} has no decision {name!r}: {known}; decisions=[] compares whole episodes"
             )
     return tuple(name for name in own if name in wanted)
-
-
-def decision_figures(questions: Sequence[AskedQuestion], min_reward_std: float) -> dict[str, DecisionFigures]:
-    """Return the figures of each decision. Groups with a standard deviation above `min_reward_std` have spread."""
-    of_decision: defaultdict[str, list[AskedQuestion]] = defaultdict(list)
-    for question in questions:
-        if question.decision is not None:
-            of_decision[question.decision].append(question)
-    return {
-        decision: DecisionFigures(
-            groups=len(groups),
-            with_spread=sum(group.reward_std > min_reward_std for group in groups),
-            right=statistics.fmean(shares) if shares else None,
-        )
-        for decision, groups in of_decision.items()
-        for shares in [[group.right / group.rollouts for group in groups if group.right is not None]]
-    }

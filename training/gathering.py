@@ -18,7 +18,7 @@ import heapq
 import itertools
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from openai import OpenAIError
 
 from training.deadline import MovingDeadline
 from training.errors import BadInput
-from training.history import AskedQuestion
+from training.history import AskedQuestion, DecisionFigures
 from training.progress import Progress
 from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
@@ -285,7 +285,7 @@ class Gatherer:
         assert isinstance(self._task, HasDecisions)
         asked = _Asked(question, replaces, [], [], JudgeUse(), checkpoint_step=-1, played=1)
         decide = partial(self._task.decide, continued=self._settings.decision_reward == "continued")
-        replies = self._settings.rollouts_per_group
+        replies, probes = self._settings.rollouts_per_group, self._settings.first_rollouts
         try:
             async with under_way.deadline.limit(), self._slots.one(step):
                 asked.checkpoint_step, policy = self._newest
@@ -293,7 +293,7 @@ class Gatherer:
                 try:
                     with self._watch.call(f"question {number} in step {step}", turn=step):
                         asked.scored = await _attempted(
-                            lambda: decide(policy, question.scenario, self._decisions, replies)
+                            lambda: decide(policy, question.scenario, self._decisions, replies, probes)
                         )
                 finally:
                     self._sampling.remove(asked.checkpoint_step)
@@ -372,6 +372,29 @@ def _solved(outcome: art.Trajectory | BaseException) -> bool:
 def reward_spread(group: art.TrajectoryGroup) -> float:
     """Return the standard deviation of the rewards of a group."""
     return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
+
+
+def decision_figures(groups: Sequence[art.TrajectoryGroup], settings: TrainerSettings) -> dict[str, DecisionFigures]:
+    """Return the figures of each decision that groups of replies were compared at.
+
+    The share of right replies is that of the first `probe_rollouts` of each group: see `Trainer`.
+    """
+    of_decision: defaultdict[str, list[art.TrajectoryGroup]] = defaultdict(list)
+    for group in groups:
+        if (decision := group.trajectories[0].metadata.get(DECISION)) is not None:
+            of_decision[str(decision)].append(group)
+    return {
+        decision: DecisionFigures(
+            groups=len(compared),
+            with_spread=sum(reward_spread(group) > settings.min_reward_std for group in compared),
+            right=statistics.fmean(
+                bool(trajectory.metrics.get("correct"))
+                for group in compared
+                for trajectory in group.trajectories[: settings.first_rollouts]
+            ),
+        )
+        for decision, compared in of_decision.items()
+    }
 
 
 def tell_failures(

@@ -65,8 +65,8 @@ class DecisionFigures(BaseModel):
     groups: int
     with_spread: int
     """Groups that the update learns from."""
-    right: float | None
-    """Share of replies that were the right move."""
+    right: float
+    """Share of the first `probe_rollouts` replies of each group that were the right move."""
 
 
 class StepRecord(BaseModel):

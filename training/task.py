@@ -126,9 +126,11 @@ class HasDecisions(Protocol):
         ...
 
     async def decide(
-        self, policy: Policy, scenario: Any, decisions: Collection[str], replies: int, *, continued: bool
+        self, policy: Policy, scenario: Any, decisions: Collection[str], replies: int, probes: int, *, continued: bool
     ) -> list[art.TrajectoryGroup]:
         """Play one episode and return a group of `replies` trajectories for each of its states with one of `decisions`.
+
+        `probes` of them are sampled first, and the others only if one of these is not right.
 
         The trajectories of a group differ in their last `Choice` only. Everything before it is plain messages, so that an
         update trains the last reply and computes the rest once. Rewards compare replies in the same state, at once or,

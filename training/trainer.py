@@ -17,13 +17,13 @@ import art
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
-from training.alerts import fair_sample, find_alerts, step_signals
+from training.alerts import find_alerts, step_signals
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.decisions import compared_decisions, decision_figures, task_decisions
+from training.decisions import compared_decisions, task_decisions
 from training.errors import BadInput
 from training.files import is_disk_full
-from training.gathering import Gatherer, reward_spread
+from training.gathering import Gatherer, decision_figures, reward_spread
 from training.gpu_use import gpu_use
 from training.health import HealthMonitor
 from training.history import (
@@ -269,7 +269,8 @@ class Trainer:
         self.progress.rollouts(groups, split="train", step=step)
         finished = time.monotonic()
         sampled = sum(int(t.metrics.get("sampled_tokens", 0)) for t in trajectories)
-        first = [fair_sample(group, self.settings.first_rollouts) for group in groups]
+        # Whether the rest of a group was played depends on how these ended, so only these are a fair sample.
+        first = [group.trajectories[: self.settings.first_rollouts] for group in groups]
         right = [
             statistics.fmean(verdicts)
             for rollouts in first
@@ -286,7 +287,7 @@ class Trainer:
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
             questions=gathered.questions,
             groups_trained=len(trainable),
-            decisions=decision_figures(gathered.questions, self.settings.min_reward_std),
+            decisions=decision_figures(groups, self.settings),
             groups_replaced=sum(question.replaces for question in gathered.questions),
             rollouts_sampled=len(trajectories),
             rollouts_trained=sum(len(group.trajectories) for group in trainable),

@@ -40,10 +40,12 @@ def decide(
     decisions: tuple[str, ...] = EmailSearchTask.decisions,
     *,
     replies: int = 3,
+    probes: int | None = None,
     continued: bool = False,
 ) -> list[art.TrajectoryGroup]:
     task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings())
-    return asyncio.run(task.decide(scripted.policy, scenario, decisions, replies, continued=continued))
+    deciding = task.decide(scripted.policy, scenario, decisions, replies, probes or replies, continued=continued)
+    return asyncio.run(deciding)
 
 
 def test_each_state_has_the_decision_of_its_right_move_and_the_best_reply_leads_on(
@@ -148,3 +150,12 @@ def test_a_policy_that_finds_nothing_is_asked_for_one_query_more_than_there_are_
     scripted.replies = [NOTHING] * 30
     groups = decide(scripted, database, one_mail)
     assert [group.trajectories[0].metadata[DECISION] for group in groups] == ["query", "query"]
+
+
+def test_the_other_replies_are_sampled_only_if_a_probe_is_not_right(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, BOTH, *(read(1), NOTHING), *(read(2), read(1), BOTH), *([MALFORMED] * 5)]
+    groups = decide(scripted, database, two_mail_question, ("query", "open"), replies=5, probes=2)
+    assert [len(group.trajectories) for group in groups] == [2, 5, 5]
+    assert [request["n"] for request in scripted.requests] == [2, 2, 3, 2, 3]

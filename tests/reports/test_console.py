@@ -73,11 +73,11 @@ def test_a_step_that_compares_replies_names_its_decisions(monkeypatch: pytest.Mo
     step = row(2)
     step.decisions = {
         "query": SimpleNamespace(groups=4, with_spread=3, right=0.55),
-        "answer": SimpleNamespace(groups=2, with_spread=1, right=None),
+        "answer": SimpleNamespace(groups=2, with_spread=1, right=1.0),
     }
     TrainingConsole(10).step(step)
     assert lines[1:] == [
-        "  right moves  query 55% (3 of 4 with spread), answer - (1 of 2 with spread)",
+        "  right moves  query 55% (3 of 4 with spread), answer 100% (1 of 2 with spread)",
         "  learnt from  4 of 6 decisions with spread (2 asked in place of others), 16 of 36 replies, "
         "3.2 different call sequences per question, entropy 0.031",
     ]

@@ -136,7 +136,7 @@ def test_a_row_of_the_trainer_is_shown_whole() -> None:
 
 
 def test_decisions_have_a_chart_of_right_moves_each() -> None:
-    def row(step: int, right: float | None) -> dict:
+    def row(step: int, right: float) -> dict:
         asked = [AskedQuestion(index=3, decision="query", rollouts=8, right=5)]
         decisions = {"query": DecisionFigures(groups=9, with_spread=4, right=right)}
         record = StepRecord(
@@ -144,6 +144,6 @@ def test_decisions_have_a_chart_of_right_moves_each() -> None:
         )
         return record.model_dump()
 
-    text = training_html([row(1, 0.5), row(2, None), row(3, 0.75)])
+    text = training_html([row(1, 0.5), row(2, 0.6), row(3, 0.75)])
     assert "right moves at query" in columns(text)
     assert "query 0.75" in text and "3 query: 5 of 8" in text

@@ -70,7 +70,7 @@ def rows_of(steps: Iterator[list[art.TrajectoryGroup]]) -> list[StepRecord]:
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics["turns"] for t in trajectories),
             decisions={
-                str(group.trajectories[0].metadata[DECISION]): DecisionFigures(groups=1, with_spread=1, right=None)
+                str(group.trajectories[0].metadata[DECISION]): DecisionFigures(groups=1, with_spread=1, right=0.5)
                 for group in groups
                 if DECISION in group.trajectories[0].metadata
             },

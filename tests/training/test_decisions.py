@@ -31,15 +31,17 @@ class Deciding(ToyTask):
         self.known = known
         self.decided: list[tuple[int, int, tuple[str, ...], int, bool]] = []
         self.fails: Collection[int] = ()
+        self.probes: set[int] = set()
 
     def is_open(self, scenario: int) -> bool:
         return scenario in OPEN
 
     async def decide(
-        self, policy: Policy, scenario: int, decisions: Collection[str], replies: int, *, continued: bool
+        self, policy: Policy, scenario: int, decisions: Collection[str], replies: int, probes: int, *, continued: bool
     ) -> list[art.TrajectoryGroup]:
         step = int(policy.model.partition("@")[2])
         self.decided.append((step, scenario, tuple(decisions), replies, continued))
+        self.probes.add(probes)
         if self.die(policy, len(self.decided)):
             raise Killed
         if scenario in self.fails:
@@ -95,8 +97,8 @@ def test_a_task_with_decisions_learns_from_groups_of_replies_with_spread(tmp_pat
 def test_the_settings_name_the_decisions_and_the_share_of_whole_episodes(tmp_path: Path) -> None:
     task = Deciding()
     rules = deciding(decisions=("first",), decision_reward="continued", episode_share=0.5, rollouts_per_group=3)
-    finished, backend = run(tmp_path / "some", rules, task)
-    assert {call[2:] for call in task.decided} == {(("first",), 3, True)}
+    finished, backend = run(tmp_path / "some", rules.model_copy(update={"probe_rollouts": 2}), task)
+    assert {call[2:] for call in task.decided} == {(("first",), 3, True)} and task.probes == {2}
     for step, row in zip(backend.trained, finished.history[1:], strict=True):
         assert sorted(name for _, name in step) == ["episode", "episode", "first", "first"]
         assert len(row.questions) == 4 and row.decisions["first"].groups == 2
