@@ -144,8 +144,10 @@ class ChatFormat:
     def _canonical(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return a message as the template expects it. Calls that demonstrations spell out in Hermes form become calls."""
         plain = _plain(message)
-        if plain["role"] == "assistant" and "tool_calls" not in plain and not isinstance(self.calls, HermesCalls):
-            if (parts := HermesCalls().split(plain["content"], [])) is not None:
+        spelled_out = plain["role"] == "assistant" and "tool_calls" not in plain
+        if spelled_out and not isinstance(self.calls, HermesCalls):
+            parts = HermesCalls().split(plain["content"], [])
+            if parts is not None:
                 plain["content"] = parts[0].rstrip()
                 plain["tool_calls"] = [_plain_call(call) for call in parts[1]]
         return plain
