@@ -62,13 +62,13 @@ def gain(summary: dict[str, Any]) -> str | None:
     test = paired.get(f"trained_vs_{first}")
     if first is None or test is None or "trained" not in rows:
         return None
-    before, after = (rows[name]["accuracy"] for name in (first, "trained"))
-    if before is None or after is None:
+    if any(rows[name]["accuracy"] is None for name in (first, "trained")) or not test["n"]:
         return None
+    before, after = ((test["both"] + test[only]) / test["n"] for only in ("b_only", "a_only"))
     chance = "p < 0.0001" if test["p_value"] < 0.0001 else f"p = {test['p_value']:.4f}"
     return (
         f"GRPO added {(after - before) * 100:+.1f} points to the {first.replace('_', ' ')}: {percent(before)} to {percent(after)} "
-        f"({test['a_only']} questions gained, {test['b_only']} lost, {chance})"
+        f"of the {test['n']} questions asked of both ({test['a_only']} gained, {test['b_only']} lost, {chance})"
     )
 
 

@@ -45,11 +45,14 @@ def test_it_fits_a_narrow_terminal_and_omits_missing_figures() -> None:
 
 
 def test_the_gain_of_reinforcement_learning_is_said_in_points() -> None:
-    test = {"n": 200, "a_only": 40, "b_only": 4, "p_value": 1e-8}
+    test = {"n": 200, "a_only": 40, "b_only": 4, "both": 144, "p_value": 1e-8}
     rows = {"warm_start": {**ROW, "accuracy": 0.74}, "trained": {**ROW, "accuracy": 0.92}}
     said = gain({"policies": rows, "paired": {"trained_vs_warm_start": test}})
-    assert said == "GRPO added +18.0 points to the warm start: 74.0% to 92.0% (40 questions gained, 4 lost, p < 0.0001)"
-    rows["trained"]["accuracy"], test["p_value"] = 0.73, 0.5
+    expected = "GRPO added +18.0 points to the warm start: 74.0% to 92.0% of the 200 questions asked of both (40 gained, 4 lost, "
+    assert said == f"{expected}p < 0.0001)"
+    rows["trained"]["accuracy"] = 0.95  # on more questions than were asked of the warm start
+    assert gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) == said
+    test |= {"a_only": 2, "b_only": 4, "p_value": 0.5}
     assert "added -1.0 points" in (gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) or "")
     continued = {
         "policies": {"start": rows["warm_start"], "trained": rows["trained"]},
