@@ -72,6 +72,21 @@ def gain(summary: dict[str, Any]) -> str | None:
     )
 
 
+def accuracy_over_minutes(summary: dict[str, Any]) -> str | None:
+    """Return the accuracy of each policy after its minutes of training, as one line; None if there is one policy at most."""
+    points = sorted(
+        (row["training_seconds"] / 60, name, row["accuracy"])
+        for name, row in summary.get("policies", {}).items()
+        if row.get("training_seconds") is not None and row.get("accuracy") is not None
+    )
+    if len(points) < 2:
+        return None
+    shown = [
+        f"{name.replace('_', ' ')} {percent(accuracy)} after {minutes:.1f} min" for minutes, name, accuracy in points
+    ]
+    return f"accuracy over training time: {', '.join(shown)}"
+
+
 def pass_at(row: dict[str, Any]) -> str:
     """Format pass@k as "1: 60% 4: 85%"; the number of errors in red if too many samples ended in one."""
     if _lost_samples(row):

@@ -46,6 +46,10 @@ class CheckpointManifest(BaseModel):
     """Data artifact name -> id of the version that the adapter was trained on."""
     alerts: tuple[str, ...] = ()
     """Names of the alerts that the training raised up to the rollouts of this adapter: see `training.alerts`."""
+    seconds: float | None = None
+    """Training time up to this adapter in seconds, without installation and data; `None` if unknown."""
+    start_seconds: float | None = None
+    """The same of the policy before the first GRPO step."""
     created: datetime
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from reports.tables import closing_table, gain
+from reports.tables import accuracy_over_minutes, closing_table, gain
 
 ROW = {"accuracy": 0.853, "ci95": [0.79, 0.9], "answer_rate": 1.0, "source_recall": 0.5, "turns": 3.25, "seconds": 1.5}
 
@@ -80,3 +80,17 @@ def test_samples_that_mostly_failed_are_marked_in_red() -> None:
     text = capture.get()
     assert "trained *" in text and "\x1b[1;31m14 errors" in text and "more than 2%" in text
     assert "1: 60%" in text
+
+
+def test_accuracy_over_minutes_is_in_the_order_of_time() -> None:
+    rows = {
+        "trained": {"accuracy": 0.92, "training_seconds": 486.0},
+        "warm_start": {"accuracy": 0.73, "training_seconds": 252.0},
+        "base": {"accuracy": 0.0, "training_seconds": 0.0},
+        "production": {"accuracy": 0.9},
+    }
+    said = accuracy_over_minutes({"policies": rows})
+    expected = "base 0.0% after 0.0 min, warm start 73.0% after 4.2 min, trained 92.0% after 8.1 min"
+    assert said == f"accuracy over training time: {expected}"
+    del rows["warm_start"], rows["base"]
+    assert accuracy_over_minutes({"policies": rows}) is None
