@@ -86,10 +86,15 @@ def model_checksum(folder: Path) -> str:
     because what a model's own one writes is known to the weights.
     """
     files = weight_files(folder)
-    template = folder / CHAT_TEMPLATE
-    if template.is_file() and COMPACT_CALLS in template.read_text(encoding="utf-8"):
-        files = [template, *files]
+    if has_compact_calls(folder):
+        files = [folder / CHAT_TEMPLATE, *files]
     return combined_checksum({file.name: file_sha256(file) for file in files})
+
+
+def has_compact_calls(folder: Path) -> bool:
+    """Return whether the chat template in `folder` writes compact tool calls."""
+    template = folder / CHAT_TEMPLATE
+    return template.is_file() and COMPACT_CALLS in template.read_text(encoding="utf-8")
 
 
 def combined_checksum(sums: dict[str, str]) -> str:
