@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import standstill
+from tests import standstill
 
 ROOT = Path(__file__).parents[1]
 ROOMS = (

@@ -7,12 +7,15 @@ import json
 import os
 import shutil
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
+
+from tests.durations import Durations, read_seconds
+from tests.zenml_configuration import copy_original, make_original
 
 # The user's ZenML, with its runs and stacks, is not the tests' to write to. At exit, since ZenML writes to it until then.
 ZENML = tempfile.mkdtemp(prefix="zenml-tests-")
@@ -40,12 +43,10 @@ os.environ |= {
 settings.register_profile("any_machine", deadline=None)
 settings.load_profile("any_machine")
 
-MODELS = Path(__file__).parents[1] / "models"
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT / "models"
+ZENML_ORIGINAL = ROOT / ".pytest_cache" / f"zenml-{version('zenml')}"
 
-# Tests that download the real model, look for a free port or count pods run one after another.
-_ONE_AFTER_ANOTHER = ("test_end_to_end.py", "serving", "on_cluster", "test_base_model.py")
-# The longest tests run first, so that no worker is left with one at the end.
-_LONGEST = ("services", "test_bad_input.py", "test_injections.py", "test_question_writing.py")
 # Files and folders that start processes, pipelines or servers, or train: `make test-fast` leaves them out.
 _SERVICES = frozenset(
     [
@@ -91,9 +92,23 @@ _SERVICES = frozenset(
 )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process a ZenML configuration that is ready, and measure what the tests cost."""
+    if not hasattr(config, "workerinput"):
+        make_original(ZENML_ORIGINAL)
+    copy_original(ZENML_ORIGINAL, Path(ZENML))
+    config.pluginmanager.register(Durations())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All workers of a run must sort alike, so the controller reads the seconds for them."""
+    node.workerinput["seconds"] = read_seconds()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first.
+    """Mark the tests of services, lift the time limit of those that watch what they start, and put the slowest files first.
 
     Tests marked `nightly` run only if `-m` names the mark.
     """
@@ -108,28 +123,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if hasattr(getattr(item, "module", None), "Checkout") and "on_cluster" not in item.path.parts:
             # What it runs is watched for hanging by itself (`standstill`), which a slow machine does not trip.
             item.add_marker(pytest.mark.timeout(0))
-    if not hasattr(config, "workerinput"):
-        return
-
-    order = {name: place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(Path(_group(item.nodeid)).name, len(order)))
-
-
-def _group(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, whose fixtures are made once, or all that must not meet itself."""
-    path = nodeid.partition("::")[0]
-    return "services" if any(part in _ONE_AFTER_ANOTHER for part in path.split("/")) else path
-
-
-class _GroupScheduling(LoadScopeScheduling):
-    """Groups for workers. The marker `xdist_group` would do, but xdist 3.8 loses it with this pytest."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _GroupScheduling:
-    return _GroupScheduling(config, log)
+    if hasattr(config, "workerinput"):
+        # No worker is left with a long file at the end.
+        seconds = config.workerinput["seconds"]
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +140,7 @@ def real_model_path() -> Path:
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with room for a mail in byte tokens."""
-    from tiny_models import save_tiny_model
+    from tests.training.backends.torch.tiny_models import save_tiny_model
 
     folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
     for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from local_server import running
+from tests.local_server import running
 
 Reply = str | int | tuple[int, str] | dict[str, Any]
 """What the model writes, the whole message (with tool calls), or the HTTP status with which it refuses, also with its reason."""

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from local_server import running
-from scripted_policy import call_text
+from tests.agent.scripted_policy import call_text
+from tests.local_server import running
 
 ENTITY = "team"
 KEY = "k" * 40

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from checkout import SMALL_COMPANY, Checkout, settings
+
+from tests.checkout import SMALL_COMPANY, Checkout, settings
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from checkout import Checkout, settings
-from docker_daemon import require_bubblewrap
+
+from tests.checkout import Checkout, settings
+from tests.sandbox.docker_daemon import require_bubblewrap
 
 CODING = ("--set", "task=coding")
 

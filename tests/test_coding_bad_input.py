@@ -13,14 +13,14 @@ from subprocess import CompletedProcess
 import httpx
 import pyarrow as pa
 import pytest
-from checkout import Checkout, settings
-from docker_daemon import require_bubblewrap
-from local_server import running
-from r2e_rows import MODULE, SCHEMA, folder_of, row
-from served import served, served_images
 
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from tests.checkout import Checkout, settings
+from tests.local_server import running
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.served import served, served_images
+from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, folder_of, row
 
 CODING = ("--set", "task=coding")
 REPAIRED = MODULE.replace("number + 1", "number * 2").replace("number / 2", "number // 2")

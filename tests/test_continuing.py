@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from checkout import SMALL_COMPANY, Checkout, settings
+from tests.checkout import SMALL_COMPANY, Checkout, settings
 
 
 def manifests(checkout: Checkout) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from checkout import SMALL_COMPANY, Checkout, settings
-from ports import free_port
-from standstill import guarded
+
+from tests.checkout import SMALL_COMPANY, Checkout, settings
+from tests.ports import free_port
+from tests.standstill import guarded
 
 
 @pytest.fixture

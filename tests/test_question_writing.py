@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checkout import Checkout
-from question_model import OWNER, QuestionModel, good_reply, room_mails
-from standstill import guarded
 
 from environment.sources.parquet import parquet_questions
+from tests.agent.question_model import OWNER, QuestionModel, good_reply, room_mails
+from tests.checkout import Checkout
+from tests.standstill import guarded
 
 BATCHES_BEFORE_THE_KILL = 3
 

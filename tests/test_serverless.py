@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import SMALL_COMPANY, Checkout, settings
 from peft import LoraConfig, get_peft_model
-from serverless_service import ENTITY, KEY, ServerlessService
 from transformers import AutoModelForCausalLM
+
+from tests.checkout import SMALL_COMPANY, Checkout, settings
+from tests.serverless_service import ENTITY, KEY, ServerlessService
 
 WORDS = [
     *SMALL_COMPANY,

@@ -7,11 +7,11 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from local_server import running
-from scripted_policy import OWNER, ScriptedPolicy
 
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email, Scenario
+from tests.agent.scripted_policy import OWNER, ScriptedPolicy
+from tests.local_server import running
 
 
 @pytest.fixture

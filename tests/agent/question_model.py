@@ -7,9 +7,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from loopback_model import LoopbackModel, Reply
-
 from environment.models import Email
+from tests.loopback_model import LoopbackModel, Reply
 
 OWNER = "ann.lee@example.com"
 THINGS = ("Heron", "Falcon", "Osprey", "Kestrel", "Merlin", "Harrier", "Plover", "Curlew", "Dunlin", "Avocet")

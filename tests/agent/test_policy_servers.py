@@ -9,7 +9,6 @@ from typing import Any
 import psutil
 import pytest
 from langchain_core.messages import AIMessage
-from scripted_policy import OWNER, ScriptedPolicy
 
 from agent.graph import connect, sampled_choice
 from agent.judges.exact import ExactJudge
@@ -18,6 +17,7 @@ from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from tests.agent.scripted_policy import OWNER, ScriptedPolicy
 from training.task import CALL_SEQUENCE, Policy
 
 ANSWER = ("return_final_answer_tool", {"answer": "x", "source_ids": [1]})

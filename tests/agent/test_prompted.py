@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
 
 from agent.prompted import PromptedModel
 from agent.rollout import answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from tests.loopback_model import LoopbackModel, Reply
 from training.errors import BadInput
 
 

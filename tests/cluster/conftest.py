@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 import yaml
 from kubernetes.config import kube_config
-from kubernetes_api import ApiServer
 from zenml.client import Client
 from zenml.enums import StackComponentType
 
 from cluster.settings import StackSettings
 from cluster.stack import components_of, register_flavors
+from tests.cluster.kubernetes_api import ApiServer
 
 CONTEXT = "emulated"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from kubernetes.config import kube_config
-from kubernetes_api import ApiServer
 from zenml.enums import StackComponentType, StoreType
 
 from cluster import preflight
 from cluster.preflight import StackCheck
 from cluster.settings import StackSettings
 from cluster.stack import components_of
+from tests.cluster.kubernetes_api import ApiServer
 from training.errors import BadInput
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_mails import OWNER, STRANGER, mail
 
 from environment import email_db_build
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail
 from environment.models import Email
 from environment.words import TOKENIZER
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 LATE = datetime(2030, 1, 1)
 Build = Callable[[Iterable[Email]], MailDatabase]

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from sample_mails import OWNER, STRANGER, mail
 
 from environment import search_cli
 from environment.email_db import build_database
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 
 @pytest.fixture

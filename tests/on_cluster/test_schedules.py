@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import Checkout
-from cluster_runs import cluster_config, eventually
-from constant_model import ANSWER, save_constant_model
-from cron_job_proxy import has_cron_jobs, translated
 from kubernetes import client as k8s
 from kubernetes.config import new_client_from_config
-from live_stack import Stack
-from loopback_model import LoopbackModel
 from zenml.models import PipelineRunResponse
+
+from tests.checkout import Checkout
+from tests.loopback_model import LoopbackModel
+from tests.on_cluster.cluster_runs import cluster_config, eventually
+from tests.on_cluster.constant_model import ANSWER, save_constant_model
+from tests.on_cluster.cron_job_proxy import has_cron_jobs, translated
+from tests.on_cluster.live_stack import Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.schedule, pytest.mark.timeout(10800)]
 

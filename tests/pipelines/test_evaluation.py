@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
-from tiny_checkpoint import tiny_checkpoint
 from zenml import Model, save_artifact
 from zenml.client import Client
 
@@ -22,6 +20,8 @@ from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
 from steps.evaluation import journal
+from tests.loopback_model import LoopbackModel, Reply
+from tests.tiny_checkpoint import tiny_checkpoint
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from chromium import BROWSER, headless
 
 from reports.comparison import ComparedRun, comparison_html
 from reports.evaluation import evaluation_html
 from reports.training import training_html
+from tests.chromium import BROWSER, headless
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>"
 

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 from docker.errors import DockerException
-from docker_daemon import FakeDaemon, require_bubblewrap
 
 from sandbox.__main__ import main
 from sandbox.checks import Check, Suite, pytest_summary, run_checks, run_suite
@@ -21,6 +20,7 @@ from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Changes, Image
+from tests.sandbox.docker_daemon import FakeDaemon, require_bubblewrap
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n"}
 TESTS = """

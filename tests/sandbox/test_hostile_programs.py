@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_programs import BUGGY, PROGRAMS
 
 from sandbox.checks import Check, run_checks
 from sandbox.errors import NoIsolation, Starved, Unusable
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.workspace import Changes, Workspace
+from tests.sandbox.hostile_programs import BUGGY, PROGRAMS
 
 LIMITS = Limits(
     wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import websocket
-from chromium import headless
+
+from tests.chromium import headless
 
 
 class Tab:

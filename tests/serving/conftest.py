@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import ScriptedPolicy, scripted_app
-from service_client import KEYS, OWNER_KEY, URL
 
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from serving.app import ServiceApp
 from serving.recording import Record
+from tests.serving.scripted_service import ScriptedPolicy, scripted_app
+from tests.serving.service_client import KEYS, OWNER_KEY, URL
 from training.backends.base_model import resolve_base_model
 from training.backends.model_sources.wheels import CHATML_HERMES
 from training.checkpoint import Checkpoint

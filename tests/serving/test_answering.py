@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import GOOD, HOSTILE, ScriptedPolicy
-from service_client import asked, events, waited
 
 import serving.answering
 import serving.service
 from environment.email_db import MailDatabase
 from serving.app import ServiceApp
 from serving.recording import Record
+from tests.serving.scripted_service import GOOD, HOSTILE, ScriptedPolicy
+from tests.serving.service_client import asked, events, waited
 
 pytestmark = pytest.mark.usefixtures("calm")
 

@@ -11,7 +11,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from scripted_service import ScriptedPolicy, scripted_app, served
+
+from tests.serving.scripted_service import ScriptedPolicy, scripted_app, served
 
 KEY = "a key of this service"
 # A string that is no date, or an address without mail, is valid in a schema's eyes and rightly refused.

@@ -16,11 +16,11 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-import standstill
-from ports import free_port
 
 from benchmarks import service_load
 from environment.email_db import MailDatabase
+from tests import standstill
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 STORE = """

@@ -10,12 +10,12 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_service import ANN, GOOD, ScriptedPolicy
-from service_client import asked
 
 from serving import errors, middleware
 from serving.answer import Invocation
 from serving.log import JsonLines
+from tests.serving.scripted_service import ANN, GOOD, ScriptedPolicy
+from tests.serving.service_client import asked
 
 pytestmark = pytest.mark.usefixtures("calm")
 

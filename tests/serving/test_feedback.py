@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.testclient import TestClient
-from scripted_service import GOOD, ScriptedPolicy, scripted_app
-from service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer
 
 from environment.feedback import rating_files
 from serving.answer import Answer, Feedback, Question
 from serving.app import ServiceApp
 from serving.feedback import FeedbackQueue, TokenRefused
+from tests.serving.scripted_service import GOOD, ScriptedPolicy, scripted_app
+from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer
 
 pytestmark = pytest.mark.usefixtures("calm")
 

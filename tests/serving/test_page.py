@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Tab, browser
-from chromium import BROWSER
-from scripted_service import ScriptedPolicy, scripted_app, served
+
+from tests.chromium import BROWSER
+from tests.serving.browser import Tab, browser
+from tests.serving.scripted_service import ScriptedPolicy, scripted_app, served
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 KEY = "a key of this service"

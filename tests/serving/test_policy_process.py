@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from standstill import alive
 
 from serving import policy_process
 from serving.policy_process import PolicyProcess
+from tests.standstill import alive
 from training.errors import BadInput
 
 SERVER = """

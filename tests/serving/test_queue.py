@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import ANN, GOOD, ScriptedPolicy, scripted_app, served
-from service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer, waited
 
 from serving.app import ServiceApp
+from tests.serving.scripted_service import ANN, GOOD, ScriptedPolicy, scripted_app, served
+from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer, waited
 
 pytestmark = pytest.mark.usefixtures("calm")
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripted_service import ANN, BO, GOOD, ScriptedPolicy, scripted_app, served
 
 from benchmarks import service_attack, service_load
 from benchmarks.deployed_service import Reply, Service
 from environment.email_db import MailDatabase
+from tests.serving.scripted_service import ANN, BO, GOOD, ScriptedPolicy, scripted_app, served
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from scripted_service import GOOD, ScriptedPolicy, scripted_app, served
 
 from serving import http_protocol, middleware
+from tests.serving.scripted_service import GOOD, ScriptedPolicy, scripted_app, served
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from standstill import alive
 
 from serving import supervision
+from tests.standstill import alive
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

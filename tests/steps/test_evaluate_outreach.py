@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from outreach_model import OutreachModel
 
 from configs.schema import LearnLoopConfig
 from steps.learn_loop import evaluate_outreach as module
 from steps.learn_loop.world import world_of
 from tasks.outreach.node_scores import NodeScores
+from tests.tasks.outreach.outreach_model import OutreachModel
 
 
 def test_held_out_emails_are_sampled_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:

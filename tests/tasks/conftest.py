@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from local_server import running
-from scripted_policy import ScriptedPolicy
+
+from tests.agent.scripted_policy import ScriptedPolicy
+from tests.local_server import running
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import art
-from guessing_game import GuessingGame
 
 import training.trainer
+from tests.training.guessing_game import GuessingGame
 from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.network import PolicyNetwork
 from training.progress import Progress

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loopback_model import LoopbackModel, Reply
+from tests.loopback_model import LoopbackModel, Reply
 
 
 class JudgeModel(LoopbackModel):

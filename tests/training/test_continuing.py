@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_run
-from toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, settings
 
+from tests.training import toy_run
+from tests.training.toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, settings
 from training.errors import BadInput
 from training.plan import plan_run
 from training.trainer import Trainer, TrainingRun

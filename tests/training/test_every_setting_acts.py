@@ -9,8 +9,8 @@ from typing import Any
 
 import art
 import pytest
-from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
+from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 from training.settings import TrainerSettings
 from training.trainer import Trainer
 

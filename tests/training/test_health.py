@@ -15,8 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
-from toy_run import RecordedProgress, ToyTask, settings, train
 
+from tests.training.toy_run import RecordedProgress, ToyTask, settings, train
 from training import health
 from training.backends import GpuMemory
 from training.health import HealthMonitor, _cgroup_limits

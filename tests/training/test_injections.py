@@ -14,11 +14,11 @@ from typing import Any
 
 import art
 import pytest
-from injection import POINTS, SETTINGS, Varied, train, train_until_killed
-from judge_model import JudgeModel, by_id, one_short, prose
-from tiny_models import save_tiny_model
-from toy_run import RecordedProgress
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
+from tests.training.injection import POINTS, SETTINGS, Varied, train, train_until_killed
+from tests.training.judge_model import JudgeModel, by_id, one_short, prose
+from tests.training.toy_run import RecordedProgress
 from training.errors import BadInput
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
 from training.task import Policy
@@ -36,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def children() -> Any:
     """Processes that have imported everything before they are born."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["injection"])
+    context.set_forkserver_preload(["tests.training.injection"])
     return context
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from judge_model import JudgeModel
 from safetensors.torch import save_file
 
+from tests.training.judge_model import JudgeModel
 from training.backends.torch import TorchSettings
 from training.errors import BadInput
 from training.experiment import Experiment

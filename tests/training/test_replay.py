@@ -12,9 +12,9 @@ import pytest
 import torch
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
-from tiny_models import save_tiny_model
-from toy_run import CountingBackend, CountingModel, Killed, ToyTask, run_with, settings
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
+from tests.training.toy_run import CountingBackend, CountingModel, Killed, ToyTask, run_with, settings
 from training.backends.torch import TorchBackend
 from training.batch import describe_batch
 from training.replay import ReplayBuffer

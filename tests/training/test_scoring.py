@@ -13,8 +13,8 @@ from typing import Any
 
 import art
 import pytest
-from judge_model import JudgeModel, by_id, one_short, prose, scores
 
+from tests.training.judge_model import JudgeModel, by_id, one_short, prose, scores
 from training.errors import BadInput
 from training.ruler import JudgeUse, RulerJudge
 from training.scoring import Scorer, require_scoring, scoring_sources

@@ -7,9 +7,9 @@ import math
 from pathlib import Path
 
 import pytest
-from guessing_game import GuessingGame
-from tiny_models import save_tiny_model
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
+from tests.training.guessing_game import GuessingGame
 from training.backends.torch.settings import TorchEngineSettings
 from training.progress import Progress
 from training.session import run_training

@@ -13,10 +13,10 @@ from typing import Any
 
 import art
 import pytest
-from local_server import running
-from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 from tasks.outreach.loop import LearnLoop
+from tests.local_server import running
+from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.progress import ForwardedProgress, Progress

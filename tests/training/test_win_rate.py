@@ -10,11 +10,11 @@ from typing import Any
 
 import art
 import pytest
-import toy_run
-from judge_model import JudgeModel, scores
-from toy_run import Killed, RecordedProgress, ToyTask, train
-from toy_run import settings as toy_settings
 
+from tests.training import toy_run
+from tests.training.judge_model import JudgeModel, scores
+from tests.training.toy_run import Killed, RecordedProgress, ToyTask, train
+from tests.training.toy_run import settings as toy_settings
 from training.errors import BadInput
 from training.scoring import require_scoring
 from training.settings import TrainerSettings

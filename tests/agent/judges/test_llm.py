@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
 
 from agent.judges import JudgeError
 from agent.judges.llm import LLMJudge
+from tests.loopback_model import LoopbackModel, Reply
 from training.task import RolloutError
 
 

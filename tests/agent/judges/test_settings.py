@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
 
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from agent.judges.settings import JudgeSettings, open_judge
 from configs.schema import EvaluationConfig, TrainingConfig
+from tests.loopback_model import LoopbackModel, Reply
 from training.errors import BadInput
 
 

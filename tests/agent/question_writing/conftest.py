@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from question_model import QuestionModel, room_mails
 
 from agent.question_writing.settings import QuestionSettings
 from agent.question_writing.writing import WritingReport, write_questions
 from environment.email_db import MailDatabase, build_database
+from tests.agent.question_model import QuestionModel, room_mails
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from generated_company import NAME_FORM, Company, check_answerable, entity_of, text_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from environment.errors import BadMail
 from environment.sources.synthetic import mails_needed, synthetic_company
+from tests.environment.generated_company import NAME_FORM, Company, check_answerable, entity_of, text_of
 
 ROOT = Path(__file__).resolve().parents[3]
 

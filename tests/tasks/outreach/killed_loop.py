@@ -10,9 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from outreach_model import without_backend
-from toy_run import CountingBackend
-
 from tasks.outreach import loop as loop_module
 from tasks.outreach import webhook
 from tasks.outreach.events import EventStore
@@ -24,6 +21,8 @@ from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET, Outbox
+from tests.tasks.outreach.outreach_model import without_backend
+from tests.training.toy_run import CountingBackend
 from training import trainer
 from training.progress import NoProgress
 from training.scoring import Scorer
@@ -88,7 +87,7 @@ def run_loop(folder: Path, model_url: str, webhook_url: str) -> LearnLoop:
 def run_until_killed(folder: Path, model_url: str, webhook_url: str, secret: str, point: str) -> int | None:
     """Return the exit code of the process."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed_loop"])
+    context.set_forkserver_preload(["tests.tasks.outreach.killed_loop"])
     process = context.Process(target=_dying, args=(folder, model_url, webhook_url, secret, point))
     process.start()
     process.join()

@@ -8,10 +8,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from loopback_model import LoopbackModel
-from toy_run import CountingBackend, CountingModel
-
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE
+from tests.loopback_model import LoopbackModel
+from tests.training.toy_run import CountingBackend, CountingModel
 from training.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Policy, Task

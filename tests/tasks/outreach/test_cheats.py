@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_loop import RULES, loop_in
-from outreach_model import OutreachModel, called, without_backend
-from toy_run import RecordedProgress
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.prompts import load
 from tasks.outreach.tools import FINALIZE
+from tests.tasks.outreach.killed_loop import RULES, loop_in
+from tests.tasks.outreach.outreach_model import OutreachModel, called, without_backend
+from tests.training.toy_run import RecordedProgress
 from training.ruler import JudgeUse, Score
 
 JUDGED = RULES.model_copy(update={"blend_weights": {"verifiable": 0.2, "ruler": 0.4, "custom": 0.4}})

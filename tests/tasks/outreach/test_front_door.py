@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from checkout import Checkout, settings
 
 import run
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from tests.checkout import Checkout, settings
 
 
 @pytest.mark.parametrize(

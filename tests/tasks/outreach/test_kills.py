@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_loop import POINTS, loop_in, run_loop, run_until_killed
-from outreach_model import OutreachModel
-from webhook_receiver import SECRET_VALUE, Receiver
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.events import EventStore
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET
+from tests.tasks.outreach.killed_loop import POINTS, loop_in, run_loop, run_until_killed
+from tests.tasks.outreach.outreach_model import OutreachModel
+from tests.tasks.outreach.webhook_receiver import SECRET_VALUE, Receiver
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from webhook_receiver import SECRET_VALUE, Receiver
 
 from tasks.outreach.webhook import SECRET, Outbox, _PublicConnection, require_webhook
+from tests.tasks.outreach.webhook_receiver import SECRET_VALUE, Receiver
 from training.errors import BadInput
 
 

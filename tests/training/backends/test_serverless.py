@@ -8,9 +8,9 @@ from pathlib import Path
 
 import art
 import pytest
-from serverless_service import KEY, ServerlessService
-from toy_run import ToyTask, settings
 
+from tests.serverless_service import KEY, ServerlessService
+from tests.training.toy_run import ToyTask, settings
 from training.backends.serverless import remote_base_model
 from training.errors import BadInput
 from training.session import run_training

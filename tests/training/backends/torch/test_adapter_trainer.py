@@ -18,9 +18,9 @@ from art.types import TrainConfig
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import PeftModel
-from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
+from tests.training.backends.torch.tiny_models import random_adapter
 from training.backends.torch import TorchSettings, adapter_trainer
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs, unpack
 from training.backends.torch.network import PolicyNetwork

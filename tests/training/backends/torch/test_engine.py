@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
+from tests.training.backends.torch.tiny_models import random_adapter
 from training.backends.torch import TorchSettings
 from training.backends.torch.adapter_trainer import target_logprobs
 from training.backends.torch.attention import CachedAttention, KVPool, Span

@@ -13,9 +13,9 @@ import torch
 from art.preprocessing.tokenize import tokenize_trajectory
 from art.trajectories import History
 from peft import PeftModel
-from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends.torch import TorchBackend, TorchSettings
 from training.backends.torch.backend import tokenize_demonstrations
 from training.backends.torch.chat_format import ChatFormat
