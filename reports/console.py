@@ -139,17 +139,22 @@ def counter(description: str, total: int | None = None) -> Iterator[Counter]:
 
 def _learnt_from(row: Any) -> str:
     """Describe the data of a step's update and how much its rollouts differed."""
-    asked = f"{row.groups_trained} of {len(row.questions)} questions with spread"
+    asked = f"{row.groups_trained} of {len(row.questions)} {'decisions' if row.decisions else 'questions'} with spread"
     if row.groups_replaced:
         asked += f" ({row.groups_replaced} asked in place of others)"
-    parts = [asked, f"{row.rollouts_trained} of {row.rollouts_sampled} rollouts"]
-    if row.rollouts_replayed:
-        parts.append(f"{row.rollouts_replayed} replayed ones")
+    parts = [asked, f"{row.rollouts_trained} of {row.rollouts_sampled} {'replies' if row.decisions else 'rollouts'}"]
     if row.distinct_call_sequences is not None:
         parts.append(f"{row.distinct_call_sequences:.1f} different call sequences per question")
     if row.entropy is not None:
         parts.append(f"entropy {row.entropy:.3f}")
     return ", ".join(parts)
+
+
+def _right_moves(row: Any) -> str:
+    return ", ".join(
+        f"{name} {figures.right:.0%} ({figures.with_spread} of {figures.groups} with spread)"
+        for name, figures in row.decisions.items()
+    )
 
 
 def _number(value: float | None, form: str) -> str:
@@ -204,6 +209,8 @@ class TrainingConsole:
                 f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
                 f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s{_after(' ')}"
             )
+            if row.decisions:
+                say(f"  right moves  {_right_moves(row)}", quiet=True)
             say(f"  learnt from  {_learnt_from(row)}", quiet=True)
         if row.validation_seconds is not None:
             figures = (

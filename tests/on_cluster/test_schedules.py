@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client as k8s
 from kubernetes.config import new_client_from_config
 from zenml.models import PipelineRunResponse
 
 from tests.checkout import Checkout
+from tests.fakes.kubernetes import client as k8s
 from tests.fakes.language_model import LanguageModel
 from tests.on_cluster.cluster_runs import cluster_config, eventually
 from tests.on_cluster.constant_model import ANSWER, save_constant_model

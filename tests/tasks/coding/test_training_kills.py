@@ -11,12 +11,12 @@ from typing import Any
 
 import psutil
 import pytest
-from kubernetes import client as k8s
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.sandbox_client import SandboxClient
 from tests import children
+from tests.fakes.kubernetes import client as k8s
 from tests.ports import free_port
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.test_kubernetes import HOST, host_template, namespace  # noqa: F401 (a fixture)

@@ -73,7 +73,7 @@ class ChatFormat:
     ) -> list[int]:
         """Return the prompt ids for the next reply. Replies known from `remember` keep their sampled ids.
 
-        `conversation` distinguishes conversations with equal text but different sampled ids.
+        `conversation` distinguishes conversations with equal text but different sampled ids: see `_memory_keys`.
         """
         text = self.render(messages, tools, open_reply=True)
         for end in range(len(messages), 0, -1):
@@ -217,12 +217,15 @@ def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _memory_keys(text: str, messages: Sequence[Mapping[str, Any]], conversation: str | None) -> list[str]:
-    """From the most to the least specific: this conversation, these call ids, this text."""
+    """Return the key of this conversation, or without a name those of its call ids and of its text.
+
+    A named conversation knows its own replies only. Under a new name, earlier replies are tokenized as text, as they are by
+    ART when they are not trained on.
+    """
     calls = [call.get("id") for message in messages for call in message.get("tool_calls") or []]
     marks = [f"call:{calls}"] if calls and all(calls) else []
-    if conversation:
-        marks.insert(0, f"conversation:{conversation}")
-    return [hashlib.sha256(f"{mark}\n{text}".encode()).hexdigest() for mark in [*marks, ""]]
+    marks = [f"conversation:{conversation}"] if conversation else [*marks, ""]
+    return [hashlib.sha256(f"{mark}\n{text}".encode()).hexdigest() for mark in marks]
 
 
 def _bytes_to_unicode() -> dict[int, str]:
