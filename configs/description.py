@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from configs.loading import bounds, require_known
+from configs.explanation import bounds
+from configs.loading import require_known
 from configs.schema import SECTIONS, Config, ConfigError
 
 _WIDTH = 100

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
+from configs.explanation import explain
 from configs.schema import SECTIONS, Config, ConfigError
 
 _WITH_PARTS = {
@@ -33,7 +33,7 @@ def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | 
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        raise ConfigError(explain(error, Config)) from None
 
 
 def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
@@ -125,28 +125,3 @@ def _require_in_section(key: str, section: str, where: str) -> None:
     near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"`run.py --help {section}` lists them"
     raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
-
-
-def bounds(field: FieldInfo) -> str:
-    """Return the limits of a number, such as `>= 1 and <= 1024`."""
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    limits = [
-        f"{sign} {getattr(rule, name)}"
-        for rule in field.metadata
-        for name, sign in signs.items()
-        if getattr(rule, name, None) is not None
-    ]
-    return " and ".join(limits)
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = str(first["loc"][0]) if first["loc"] else ""
-    if not key:
-        return str(first["msg"]).removeprefix("Value error, ")
-    reason = first["msg"][0].lower() + first["msg"][1:]
-    limits = bounds(Config.model_fields[key]) if len(first["loc"]) == 1 and key in Config.model_fields else ""
-    if first["type"] == "extra_forbidden":
-        return f"{'.'.join(map(str, first['loc']))}: unknown key; {_LISTED}"
-    key = ".".join(map(str, first["loc"]))
-    return f"{key}={first['input']!r}: {reason}" + (f" (allowed: {limits})" if limits else "")

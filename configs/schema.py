@@ -15,6 +15,7 @@ from agent.question_writing.settings import QuestionSettings
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings, DemonstrationSettings
 from cluster.settings import StackSettings
+from configs.explanation import explain
 from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
 from training.errors import BadInput
@@ -150,7 +151,16 @@ class EvaluationConfig(JudgeSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    eval_limit: int | None = Field(default=200, ge=1, description="test questions to ask each policy; null: all")
+    eval_limit: int | None = Field(default=200, ge=1, description="test questions to ask the trained policy; null: all")
+    start_limit: int | None = Field(
+        default=150,
+        ge=1,
+        description="of these, questions to ask the policy before GRPO, whose comparison is paired; null: as many. 150 show a "
+        "gain of 15 points at p < 0.001 if at most 7% of the questions are lost again",
+    )
+    base_limit: int | None = Field(
+        default=20, ge=1, description="of these, questions to ask the untouched base; null: as many"
+    )
     eval_samples: int = Field(
         default=0,
         ge=0,
@@ -295,8 +305,14 @@ Section = TypeVar("Section", bound=BaseModel)
 
 
 def section(config: Config, kind: type[Section]) -> Section:
-    """Return the section of one pipeline: the fields of `kind`."""
-    return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+    """Return the section of one pipeline: the fields of `kind`.
+
+    Raises ConfigError for a value that another pipeline allows and this one does not, such as `max_turns=1`.
+    """
+    try:
+        return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
+    except ValidationError as error:
+        raise ConfigError(explain(error, kind)) from None
 
 
 def with_prompt(config: Config) -> Config:

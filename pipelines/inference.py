@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from zenml import pipeline
 from zenml.config import DeploymentSettings
 from zenml.config.deployment_settings import CORSConfig
 
+from pipelines.service_pipeline import service_pipeline
 from serving.answer import Answer
 from steps.inference.run_single_inference import run_single_inference
 from steps.inference.service_lifecycle import load_service, unload_service
@@ -25,7 +25,7 @@ START_SECONDS = 600
 DEPLOYMENT = DeploymentSettings(
     app_title="E-mail search agent",
     app_description="Answers questions about a mailbox and cites the mails that prove the answer.",
-    deployment_app_runner_flavor="serving.runner.ServiceRunnerFlavor",
+    deployment_app_runner_flavor="serving.runner_flavor.ServiceRunnerFlavor",
     cors=CORSConfig(allow_origins=[]),
 )
 
@@ -41,7 +41,7 @@ def deployer_settings(port: int, address: str = "127.0.0.1") -> dict[str, Any]:
     }
 
 
-@pipeline(
+@service_pipeline(
     on_init=load_service,
     on_cleanup=unload_service,
     settings={"deployment": DEPLOYMENT, "deployer": deployer_settings(PORT)},

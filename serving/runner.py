@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from zenml.client import Client
-from zenml.deployers.server.app import BaseDeploymentAppRunner, BaseDeploymentAppRunnerFlavor
+from zenml.deployers.server.app import BaseDeploymentAppRunnerFlavor
 from zenml.deployers.server.fastapi.app import FastAPIDeploymentAppRunner
 from zenml.enums import DeploymentStatus
 from zenml.models import DeploymentUpdate
@@ -20,6 +20,7 @@ from zenml.steps.step_context import get_or_create_run_context
 from serving import supervision
 from serving.access import Keys, Origins
 from serving.key_file import read_keys
+from serving.runner_flavor import ServiceRunnerFlavor
 from serving.settings import LEAST_KEY_CHARS, ServingSettings
 from training.errors import BadInput
 from training.loopback import is_loopback
@@ -132,27 +133,6 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started:
             self._say_ready()
-
-
-class ServiceRunnerFlavor(BaseDeploymentAppRunnerFlavor):
-    """Names `ServiceRunner` to ZenML."""
-
-    @property
-    def name(self) -> str:
-        return "email-agent"
-
-    @property
-    def implementation_class(self) -> type[BaseDeploymentAppRunner]:
-        return ServiceRunner
-
-    @property
-    def requirements(self) -> list[str]:
-        return [*super().requirements, "fastapi"]
-
-
-# ZenML's local deployer runs its module as a program, whose classes are then others than the imported ones.
-_checked = getattr(sys.modules["__main__"], BaseDeploymentAppRunnerFlavor.__name__, BaseDeploymentAppRunnerFlavor)
-_checked.register(ServiceRunnerFlavor)
 
 
 def with_keys(serving: ServingSettings) -> ServingSettings:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,7 +14,10 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
+
+from tests.checkout import ONLY_FOR_TESTS
+from tests.durations import Durations, read_seconds
+from tests.zenml_configuration import copy_original, make_original
 
 # The user's ZenML, with its runs and stacks, is not the tests' to write to. At exit, since ZenML writes to it until then.
 ZENML = tempfile.mkdtemp(prefix="zenml-tests-")
@@ -26,74 +31,40 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, cores[number::workers] or cores)
 
 # Read when art, litellm, weave and zenml are imported, so they must be set before the first test module is.
-os.environ |= {
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    "WANDB_ERROR_REPORTING": "false",
-    "WANDB_MODE": "disabled",
-    "ZENML_CONFIG_PATH": ZENML,
-    "ZENML_ANALYTICS_OPT_IN": "false",
-    "ZENML_CUSTOM_SOURCE_ROOT": str(Path(__file__).parents[1]),  # otherwise the main module's, and a worker has none
-    "HF_HUB_OFFLINE": "1",
-}
+os.environ |= ONLY_FOR_TESTS | {"ZENML_CONFIG_PATH": ZENML}
 
 # Machines may be busy, so the time that an example takes says nothing about the code.
 settings.register_profile("any_machine", deadline=None)
 settings.load_profile("any_machine")
 
 MODELS = Path(__file__).parents[1] / "models"
+_LEFT_OUT = re.compile(r"^pytestmark = .*\bmark\.(service|slow|cluster)\b", re.MULTILINE)
 
-# Tests that download the real model, look for a free port or count pods run one after another.
-_ONE_AFTER_ANOTHER = ("test_end_to_end.py", "serving", "on_cluster", "test_base_model.py")
-# The longest tests run first, so that no worker is left with one at the end.
-_LONGEST = ("services", "test_bad_input.py", "test_injections.py", "test_question_writing.py")
-# Files and folders that start processes, pipelines or servers, or train: `make test-fast` leaves them out.
-_SERVICES = frozenset(
-    [
-        "test_bad_input.py",
-        "test_cluster_commands.py",
-        "test_continuing.py",
-        "test_end_to_end.py",
-        "test_question_writing.py",
-    ]
-    + [
-        "test_serverless.py",
-        "test_standstill.py",
-        "on_cluster",
-        "pipelines",
-        "commands",
-        "serving",
-        "cluster",
-        "backends",
-    ]
-    + [
-        "test_browser.py",
-        "test_injections.py",
-        "test_every_setting_acts.py",
-        "test_materializers.py",
-        "test_gpu_check.py",
-    ]
-    + [
-        "test_published_run.py",
-        "test_published_model.py",
-        "test_model_registry.py",
-        "test_gathering.py",
-        "test_gathering_interrupted.py",
-    ]
-    + ["test_turn_credit.py", "test_second_task.py", "test_health.py"]
-    + [
-        "test_coding.py",
-        "test_coding_bad_input.py",
-        "test_containers.py",
-        "test_r2e_gym.py",
-        "test_training_kills.py",
-        "test_kills.py",
-    ]
-)
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process a ZenML configuration that is ready, and measure what the tests cost."""
+    if not hasattr(config, "workerinput"):
+        make_original()
+    copy_original(Path(ZENML))
+    config.pluginmanager.register(Durations())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import the files that `make test-fast` leaves out as a whole: their imports take half of its time."""
+    if "not service" in config.option.markexpr and collection_path.name.startswith("test_"):
+        return bool(_LEFT_OUT.search(collection_path.read_text())) or None
+    return None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All workers of a run must sort alike, so the controller reads the seconds for them."""
+    node.workerinput["seconds"] = read_seconds()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of services, lift the time limit of those that watch what they start, and put the longest files first.
+    """Lift the time limit of those that watch what they start, and put the slowest files first.
 
     Tests marked `nightly` run only if `-m` names the mark.
     """
@@ -101,35 +72,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         nightly = [item for item in items if item.get_closest_marker("nightly")]
         items[:] = [item for item in items if item not in nightly]
         config.hook.pytest_deselected(items=nightly)
-    tests = Path(__file__).parent
     for item in items:
-        if not _SERVICES.isdisjoint(item.path.relative_to(tests).parts):
-            item.add_marker(pytest.mark.service)
         if hasattr(getattr(item, "module", None), "Checkout") and "on_cluster" not in item.path.parts:
             # What it runs is watched for hanging by itself (`standstill`), which a slow machine does not trip.
             item.add_marker(pytest.mark.timeout(0))
-    if not hasattr(config, "workerinput"):
-        return
-
-    order = {name: place for place, name in enumerate(_LONGEST)}
-    items.sort(key=lambda item: order.get(Path(_group(item.nodeid)).name, len(order)))
-
-
-def _group(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, whose fixtures are made once, or all that must not meet itself."""
-    path = nodeid.partition("::")[0]
-    return "services" if any(part in _ONE_AFTER_ANOTHER for part in path.split("/")) else path
+    if hasattr(config, "workerinput"):
+        # No worker is left with a long file at the end.
+        seconds = config.workerinput["seconds"]
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0.0))
 
 
-class _GroupScheduling(LoadScopeScheduling):
-    """Groups for workers. The marker `xdist_group` would do, but xdist 3.8 loses it with this pytest."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _GroupScheduling:
-    return _GroupScheduling(config, log)
+def pytest_collection_finish() -> None:
+    """Take what was imported out of the search for garbage, which a training makes after each update."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -143,7 +99,7 @@ def real_model_path() -> Path:
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with room for a mail in byte tokens."""
-    from tiny_models import save_tiny_model
+    from tests.training.backends.torch.tiny_models import save_tiny_model
 
     folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama")
     for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):

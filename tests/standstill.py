@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import psutil
 
@@ -18,6 +19,13 @@ MOST_CPU_SECONDS = 3600.0
 _LOOK_SECONDS = 2.0
 _IDLE_SHARE = 0.01
 """Share of a processor that threads use while they wait: no more than this is no progress."""
+
+
+class Watched(Protocol):
+    """A process, of `subprocess` or of the fork server."""
+
+    args: Any
+    pid: int
 
 
 def run(
@@ -32,7 +40,7 @@ def run(
 
 @contextmanager
 def guarded(
-    process: subprocess.Popen[str], *, idle_seconds: float = IDLE_SECONDS, most_cpu_seconds: float = MOST_CPU_SECONDS
+    process: Watched, *, idle_seconds: float = IDLE_SECONDS, most_cpu_seconds: float = MOST_CPU_SECONDS
 ) -> Iterator[None]:
     """Kill `process` and its children when they hang while the context is open, and raise `AssertionError` at its end."""
     left = threading.Event()

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from checkout import Checkout
+
+from tests.checkout import Checkout
 
 FLOOR = 0.78
 """Above the warm starts of the default profile (docs/results.md, three seeds), and below the 95% intervals of its trained

@@ -13,6 +13,8 @@ import run
 from cluster.preflight import StackCheck
 from commands import stack as command
 
+pytestmark = pytest.mark.service
+
 CONFIG = str(Path(__file__).parents[1] / "configs" / "stack_k8s.yaml")
 STACK = ["--pipeline", "stack", "--config", CONFIG, "--set", "stack_name=commanded"]
 FINE = StackCheck("storage", True, "s3://bucket can be written and read from here")

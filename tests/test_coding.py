@@ -8,8 +8,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from checkout import Checkout, settings
-from docker_daemon import require_bubblewrap
+
+from tests.checkout import Checkout, settings
+from tests.front_door import FrontDoor
+from tests.sandbox.docker_daemon import require_bubblewrap
+
+pytestmark = pytest.mark.service
 
 CODING = ("--set", "task=coding")
 
@@ -17,6 +21,11 @@ CODING = ("--set", "task=coding")
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     return Checkout.create(tmp_path / "project")
+
+
+@pytest.fixture
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
+    return FrontDoor(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +47,9 @@ def checkout(tmp_path: Path) -> Checkout:
         (settings(base_examples=1, base_grammar="true"), "base_examples and base_grammar: no effect on task=coding"),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_spent(checkout: Checkout, words: list[str], message: str) -> None:
-    done = checkout.run("--pipeline", "train", *CODING, *words)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
-    assert not (checkout.folder / "outputs").exists()
+def test_bad_input_is_one_line_and_nothing_is_spent(door: FrontDoor, words: list[str], message: str) -> None:
+    assert message in door.refuses("--pipeline", "train", *CODING, *words)
+    assert not (door.folder / "outputs").exists()
 
 
 @pytest.mark.parametrize(
@@ -52,12 +60,9 @@ def test_bad_input_is_one_line_and_nothing_is_spent(checkout: Checkout, words: l
         (["eval", "--checkpoint", "folder"], "--checkpoint: for task=email-search only"),
     ],
 )
-def test_pipelines_and_options_of_the_other_task_are_refused(
-    checkout: Checkout, words: list[str], message: str
-) -> None:
-    done = checkout.run("--pipeline", *words, *CODING)
-    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
-    assert not (checkout.folder / "outputs").exists()
+def test_pipelines_and_options_of_the_other_task_are_refused(door: FrontDoor, words: list[str], message: str) -> None:
+    assert message in door.refuses("--pipeline", *words, *CODING)
+    assert not (door.folder / "outputs").exists()
 
 
 def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_other_task(

@@ -6,21 +6,22 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import httpx
 import pyarrow as pa
 import pytest
-from checkout import Checkout, settings
-from docker_daemon import require_bubblewrap
-from local_server import running
-from r2e_rows import MODULE, SCHEMA, folder_of, row
-from served import served, served_images
 
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from tests.checkout import Checkout, settings
+from tests.fakes.server import Answer, FakeServer, Request
+from tests.front_door import FrontDoor
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.served import served, served_images
+from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, folder_of, row
+
+pytestmark = pytest.mark.service
 
 CODING = ("--set", "task=coding")
 REPAIRED = MODULE.replace("number + 1", "number * 2").replace("number / 2", "number // 2")
@@ -42,6 +43,11 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 @pytest.fixture
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
+    return FrontDoor(tmp_path / "door", monkeypatch)
+
+
+@pytest.fixture
 def tiny(tiny_base: Path) -> list[str]:
     """Settings of a training that would take seconds."""
     return settings(
@@ -60,25 +66,18 @@ def tiny(tiny_base: Path) -> list[str]:
     )
 
 
-def refused(checkout: Checkout, done: CompletedProcess[str], message: str) -> None:
-    """One line and exit 2; no run was begun."""
-    assert done.returncode == 2 and message in done.stderr, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (checkout.folder / "outputs" / "runs").exists()
-
-
-def test_a_sandbox_without_capacity(checkout: Checkout) -> None:
+def test_a_sandbox_without_capacity(door: FrontDoor) -> None:
     require_bubblewrap()
     service = SandboxSettings(capacity=1, spare=0)
     runner = LocalRunner()
     with served(service, runner) as url:
         words = ["--pipeline", "train", *CODING, *settings(sandbox_url=url)]
         too_few = f"sandbox_url={url}: 1 workspaces are too few for max_concurrent=24; start the service with --set"
-        refused(checkout, checkout.run(*words), too_few)
+        assert too_few in door.refuses(*words)
         snapshot = httpx.post(f"{url}/snapshots", json={"files": {"a.py": ""}}).json()
         assert httpx.post(f"{url}/workspaces", json=snapshot).status_code == 201
         full = "no capacity, 1 of 1 workspaces are in use and 0 requests are waiting"
-        refused(checkout, checkout.run(*words, "--dry-run"), full)
+        assert full in door.refuses(*words, "--dry-run")
 
 
 @pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["bubblewrap is missing", "bubblewrap fails"])
@@ -93,66 +92,51 @@ def test_a_machine_without_isolation(words: list[str], checkout: Checkout, tmp_p
         (programs / "bwrap").chmod(0o755)
         message = "this machine does not let a workspace be confined (bwrap: no namespaces here)"
     without = Checkout(checkout.folder, checkout.environment | {"PATH": str(programs)})
-    refused(checkout, without.run("--pipeline", "train", *CODING, *words), message)
+    done = without.run("--pipeline", "train", *CODING, *words)
+    assert done.returncode == 2 and message in done.stderr, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1 and not (checkout.folder / "outputs" / "runs").exists()
 
 
-def test_a_repository_that_is_too_large(checkout: Checkout, tiny: list[str]) -> None:
+def test_a_repository_that_is_too_large(door: FrontDoor, tiny: list[str]) -> None:
     require_bubblewrap()
     service = SandboxSettings(capacity=2, spare=0).model_copy(update={"repository_bytes": 10})
     with served(service, LocalRunner()) as url:
-        done = checkout.run("--pipeline", "train", *CODING, *tiny, *settings(sandbox_url=url))
-    refused(checkout, done, "the sandbox refuses a repository: the repository has")
+        said = door.refuses("--pipeline", "train", *CODING, *tiny, *settings(sandbox_url=url))
+    assert "the sandbox refuses a repository: the repository has" in said
 
 
-class BusySandbox(ThreadingHTTPServer):
+class BusySandbox(FakeServer):
     """A service that is in good health, and too busy for every request."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Busy)
-        self.asked = 0
+    headers = {"Retry-After": "0.1"}
+    asked = 0
+
+    def respond(self, request: Request) -> Answer:
+        if request.method == "GET":
+            return {"capacity": 9, "in_use": 0, "waiting": 0, "isolation": "none", "images": False}
+        self.asked += 1
+        return 503, {"detail": "busy"}
 
 
-class _Busy(BaseHTTPRequestHandler):
-    server: BusySandbox
-
-    def do_GET(self) -> None:
-        self._send(200, {"capacity": 9, "in_use": 0, "waiting": 0, "isolation": "none", "images": False})
-
-    def do_POST(self) -> None:
-        self.server.asked += 1
-        self._send(503, {"detail": "busy"})
-
-    def _send(self, status: int, content: dict[str, object]) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Retry-After", "0.1")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
-
-
-def test_a_sandbox_that_stays_busy_is_waited_for_as_configured(checkout: Checkout, tiny: list[str]) -> None:
-    with running(BusySandbox()) as server:
-        words = settings(sandbox_url=f"http://127.0.0.1:{server.server_port}", sandbox_patience=0.5)
-        done = checkout.run("--pipeline", "train", *CODING, *tiny, *words)
-    refused(checkout, done, "HTTP 503: busy); see what the service printed, raise sandbox_patience")
+def test_a_sandbox_that_stays_busy_is_waited_for_as_configured(door: FrontDoor, tiny: list[str]) -> None:
+    with BusySandbox() as server:
+        words = settings(sandbox_url=server.url, sandbox_patience=0.5)
+        said = door.refuses("--pipeline", "train", *CODING, *tiny, *words)
+    assert "HTTP 503: busy); see what the service printed, raise sandbox_patience" in said
     assert 2 <= server.asked <= 30
 
 
-def test_a_dataset_without_the_columns(checkout: Checkout, tiny: list[str], tmp_path: Path) -> None:
+def test_a_dataset_without_the_columns(door: FrontDoor, tiny: list[str], tmp_path: Path) -> None:
     partly = pa.schema([field for field in SCHEMA if field.name != "docker_image"])
     rows = [{name: value for name, value in row(1).items() if name in partly.names}]
     source = folder_of(tmp_path / "data", rows, partly)
-    done = checkout.run("--pipeline", "train", *CODING, *tiny, *settings(bugs=source))
-    refused(checkout, done, f"bugs={source}: the dataset lacks the column docker_image")
+    said = door.refuses("--pipeline", "train", *CODING, *tiny, *settings(bugs=source))
+    assert f"bugs={source}: the dataset lacks the column docker_image" in said
 
 
-def test_a_reward_function_that_is_not_there(checkout: Checkout) -> None:
-    done = checkout.run("--pipeline", "train", *CODING, *settings(coding_reward="nowhere:reward"))
-    refused(checkout, done, "nowhere cannot be imported")
+def test_a_reward_function_that_is_not_there(door: FrontDoor) -> None:
+    words = settings(coding_reward="nowhere:reward")
+    assert "nowhere cannot be imported" in door.refuses("--pipeline", "train", *CODING, *words)
 
 
 @pytest.fixture
@@ -174,10 +158,9 @@ def images(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("images", [REPAIRED], indirect=True, ids=["repaired"])
-def test_a_bug_whose_tests_pass_before_the_repair(checkout: Checkout, tiny: list[str], bugs: str, images: str) -> None:
-    done = checkout.run("--pipeline", "train", *CODING, *tiny, *settings(bugs=bugs, sandbox_url=images))
-    refused(checkout, done, "its tests pass before the repair")
-    assert "exclude the unusable ones (excluded_bugs)" in done.stderr
+def test_a_bug_whose_tests_pass_before_the_repair(door: FrontDoor, tiny: list[str], bugs: str, images: str) -> None:
+    said = door.refuses("--pipeline", "train", *CODING, *tiny, *settings(bugs=bugs, sandbox_url=images))
+    assert "its tests pass before the repair" in said and "exclude the unusable ones (excluded_bugs)" in said
 
 
 @pytest.mark.parametrize("images", [MODULE], indirect=True, ids=["with its bug"])

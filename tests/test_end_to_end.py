@@ -8,13 +8,17 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from checkout import SMALL_COMPANY, Checkout, settings
-from ports import free_port
-from standstill import guarded
+
+from tests.checkout import SMALL_COMPANY, Checkout, settings
+from tests.ports import free_port
+from tests.standstill import guarded
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
@@ -45,7 +49,8 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
         ),
         *settings(eval_limit=4, max_tokens=64),
     ]
-    done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json")
+    # By itself once, as a user starts it: in the order of its own imports.
+    done = checkout.run_alone("--pipeline", "all", *words, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "warm start on 8 demonstrations" in done.stdout and re.search(r"step +1/1 +reward", done.stdout)
@@ -100,7 +105,13 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
         os.spawnve(os.P_WAIT, zenml[0], zenml, checkout.environment)
 
 
-def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checkout, tiny_base: Path) -> None:
+def manifests(checkout: Checkout) -> dict[str, Any]:
+    """Of the trained checkpoints, by the run's name."""
+    found = [json.loads(file.read_text()) for file in (checkout.folder / "zenml").rglob("manifest.json")]
+    return {manifest["name"]: manifest for manifest in found if not manifest["name"].endswith("-warm-start")}
+
+
+def test_a_killed_training_goes_on_and_others_continue_from_its_adapter(checkout: Checkout, tiny_base: Path) -> None:
     prompts = checkout.folder / "own_prompts.py"
     prompts.write_text("def brief():\n    return 'Search first.'\n")
     words = [
@@ -151,8 +162,9 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     assert line.endswith("--set experiment=first-2 instead of --resume")
 
     prompts.unlink()
-    for number, rows in ((signal.SIGTERM, 5), (signal.SIGINT, 7)):
-        stopped_run = checkout.start("--pipeline", "train", "--resume", "first")
+    # The shell's own way to ignore SIGINT needs a process that starts by itself.
+    for number, rows, start in ((signal.SIGTERM, 5, checkout.start), (signal.SIGINT, 7, checkout.start_alone)):
+        stopped_run = start("--pipeline", "train", "--resume", "first")
         try:
             with guarded(stopped_run):
                 while history_file.read_bytes().count(b"\n") < rows:
@@ -189,3 +201,31 @@ def test_a_killed_training_goes_on_after_its_last_finished_step(checkout: Checko
     assert len(list((checkout.folder / "outputs" / "reports").glob("compare-*.html"))) == 1
     unknown = checkout.run("--pipeline", "compare", "second")
     assert unknown.returncode == 2 and "there is no run 'second'; there are first (r" in unknown.stderr
+
+    # New runs, under other settings, that begin with the adapter of this one: by its name, and by the checkpoint's folder.
+    [before] = manifests(checkout).values()
+    words += settings(max_steps=1, max_turns=1)
+    continued = checkout.run(*words, "--from", "first", *settings(experiment="second", temperature=0.9))
+    assert continued.returncode == 0 and "warm start on" not in continued.stdout, continued.stdout + continued.stderr
+    after = manifests(checkout)
+    [second] = [manifest for name, manifest in after.items() if name != before["name"]]
+    assert second["config"]["continue_from"] and second["config"]["temperature"] == 0.9
+    run_folder = next((checkout.folder / "outputs" / "runs").glob(f"{second['name']}-*"))
+    [history] = run_folder.rglob("training_history.jsonl")
+    rows = [json.loads(line) for line in history.read_text().splitlines()]
+    assert [row["phase"] for row in rows] == ["continued", "grpo"]
+
+    [folder] = [
+        file.parent
+        for file in (checkout.folder / "zenml").rglob("manifest.json")
+        if json.loads(file.read_text())["name"] == second["name"]
+    ]
+    from_folder = checkout.run(*words, "--from", str(folder), *settings(experiment="third"))
+    assert from_folder.returncode == 0, from_folder.stdout + from_folder.stderr
+    [third] = [manifest for name, manifest in manifests(checkout).items() if name not in after]
+    assert third["config"]["continue_from"] and third["config"]["temperature"] == before["config"]["temperature"]
+
+
+def test_tests_that_are_watched_for_hanging_have_no_time_limit(request: pytest.FixtureRequest) -> None:
+    limit = request.node.get_closest_marker("timeout")
+    assert limit is not None and limit.args == (0,)

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from subprocess import CompletedProcess
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checkout import Checkout
-from question_model import OWNER, QuestionModel, good_reply, room_mails
-from standstill import guarded
 
 from environment.sources.parquet import parquet_questions
+from tests.checkout import Checkout, settings
+from tests.fakes.question_model import OWNER, QuestionModel, good_reply, room_mails
+from tests.front_door import FrontDoor
+from tests.standstill import guarded
+
+pytestmark = pytest.mark.service
 
 BATCHES_BEFORE_THE_KILL = 3
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout with forty mails in `mail/`, and no key."""
-    made = Checkout.create(tmp_path_factory.mktemp("questions") / "project")
+def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty mails."""
     rows = [
         {
             "message_id": mail.message_id,
@@ -44,20 +47,32 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     table = pa.Table.from_pylist(rows)
     for name in ("cc", "bcc"):
         table = table.set_column(table.schema.get_field_index(name), name, pa.array([[]] * len(rows), addresses))
-    (made.folder / "mail").mkdir()
-    pq.write_table(table, made.folder / "mail" / "train.parquet")
+    folder = tmp_path_factory.mktemp("questions") / "mail"
+    folder.mkdir()
+    pq.write_table(table, folder / "train.parquet")
+    return folder
+
+
+@pytest.fixture
+def checkout(mail: Path, tmp_path: Path) -> Checkout:
+    """A checkout with the mails in `mail/`, and no key."""
+    made = Checkout.create(tmp_path / "project")
+    shutil.copytree(mail, made.folder / "mail")
     made.environment.pop("OPENAI_API_KEY", None)
     return made
 
 
 @pytest.fixture
+def door(mail: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    shutil.copytree(mail, tmp_path / "mail")
+    return FrontDoor(tmp_path, monkeypatch)
+
+
+@pytest.fixture
 def model() -> Iterator[QuestionModel]:
-    with QuestionModel.serving() as server:
+    with QuestionModel() as server:
         yield server
-
-
-def settings(**values: object) -> list[str]:
-    return [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
 
 
 def words_for(model: QuestionModel) -> list[str]:
@@ -128,21 +143,12 @@ def replies(checkout: Checkout) -> list[str]:
         (settings(emails="synthetic"), "brings its own questions"),
     ],
 )
-def test_obstacles_are_one_line_errors(checkout: Checkout, words: list[str], named: str) -> None:
-    assert_one_line(
-        checkout, checkout.run("--pipeline", "scenarios", "--config", "configs/scenarios.yaml", *words), named
-    )
+def test_obstacles_are_one_line_errors(door: FrontDoor, words: list[str], named: str) -> None:
+    assert named in door.refuses("--pipeline", "scenarios", "--config", "configs/scenarios.yaml", *words)
+    assert not (door.folder / "outputs" / "questions").exists()
 
 
-def test_a_model_that_writes_nothing_usable_is_one_line(checkout: Checkout, model: QuestionModel) -> None:
+def test_a_model_that_writes_nothing_usable_is_one_line(door: FrontDoor, model: QuestionModel) -> None:
     model.reply = lambda case: "I cannot do that."
-    done = checkout.run(*words_for(model), *settings(question_attempts=1))
-    assert_one_line(checkout, done, "no usable question")
-
-
-def assert_one_line(checkout: Checkout, done: CompletedProcess[str], named: str) -> None:
-    assert done.returncode == 2, done.stdout + done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ") and named in lines[0], done.stderr
-    assert "Traceback" not in done.stdout and "written to" not in done.stdout
-    assert not list((checkout.folder / "outputs" / "questions").glob(".*"))
+    assert "no usable question" in door.refuses(*words_for(model), *settings(question_attempts=1))
+    assert not list((door.folder / "outputs" / "questions").glob("*"))

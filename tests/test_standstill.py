@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import standstill
+
+from tests import standstill
+
+pytestmark = pytest.mark.service
 
 
 def test_a_process_that_does_nothing_is_killed_with_its_children(tmp_path: Path) -> None:

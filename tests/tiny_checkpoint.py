@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from peft import LoraConfig, get_peft_model
-from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends.base_model import resolve_base_model
 from training.checkpoint import Checkpoint
 

@@ -31,6 +31,20 @@ class Pace(BaseModel):
     tokens_per_rollout: float
     """Sampled tokens."""
     source: str
+    flops: float | None = None
+    """Speed of the machine (`training.backends.torch.speed`); `None` where unknown."""
+
+    def at(self, flops: float) -> Pace:
+        """Return the pace of a machine with this speed; the same pace if that of its own machine is unknown."""
+        if self.flops is None:
+            return self
+        times = self.flops / flops
+        scaled = {
+            name: value * times
+            for name in ("seconds_per_rollout", "seconds_per_validation_rollout", "seconds_per_demonstration")
+            if (value := getattr(self, name)) is not None
+        }
+        return self.model_copy(update={**scaled, "flops": flops})
 
 
 class Plan(BaseModel):

@@ -7,17 +7,15 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from local_server import running
-from scripted_policy import OWNER, ScriptedPolicy
 
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email, Scenario
+from tests.fakes.policy import OWNER, ScriptedPolicy
 
 
 @pytest.fixture
 def scripted() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    with running(server):
+    with ScriptedPolicy() as server:
         yield server
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import art
 import pytest
 from openai.types.chat.chat_completion import Choice
-from scripted_policy import ScriptedPolicy, call_text
 
 from agent.judges.exact import ExactJudge
 from agent.reward_weights import RewardWeights
@@ -16,6 +15,8 @@ from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from tests.fakes.language_model import call_text
+from tests.fakes.policy import ScriptedPolicy
 from training.task import DECISION
 
 FIRST = ("search_inbox_tool", {"keywords": ["Heron"]})

@@ -9,7 +9,6 @@ from typing import Any
 import psutil
 import pytest
 from langchain_core.messages import AIMessage
-from scripted_policy import OWNER, ScriptedPolicy
 
 from agent.graph import connect, sampled_choice
 from agent.judges.exact import ExactJudge
@@ -18,6 +17,7 @@ from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from tests.fakes.policy import OWNER, ScriptedPolicy
 from training.task import CALL_SEQUENCE, Policy
 
 ANSWER = ("return_final_answer_tool", {"answer": "x", "source_ids": [1]})
@@ -29,10 +29,8 @@ def sockets_to(port: int) -> int:
     )
 
 
-def test_fifty_policies_of_one_server_share_its_connections(
-    scripted: ScriptedPolicy, database: MailDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scripted.RequestHandlerClass, "protocol_version", "HTTP/1.1")  # keeps connections open
+def test_fifty_policies_of_one_server_share_its_connections(scripted: ScriptedPolicy, database: MailDatabase) -> None:
+    scripted.protocol = "HTTP/1.1"  # keeps connections open
     scripted.replies = [ANSWER] * 50
     policies = [
         scripted.policy.model_copy(update={"model": f"agent@{step}", "temperature": step / 50, "max_tokens": 10 + step})

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
 
 from agent.prompted import PromptedModel
 from agent.rollout import answer_question
 from agent.settings import AgentSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from tests.fakes.language_model import LanguageModel, Reply
 from training.errors import BadInput
 
 
@@ -22,7 +22,7 @@ def call(name: str, arguments: str) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
 
 
-class Prompted(LoopbackModel):
+class Prompted(LanguageModel):
     """Searches, then answers; or says what `says` has."""
 
     says: Reply | None = None
@@ -37,7 +37,7 @@ class Prompted(LoopbackModel):
 
 @pytest.fixture
 def model() -> Iterator[Prompted]:
-    with Prompted.serving() as server:
+    with Prompted() as server:
         yield server
 
 

@@ -7,7 +7,6 @@ from datetime import datetime
 
 import pytest
 from openai.types.chat.chat_completion import Choice
-from scripted_policy import OWNER, ScriptedPolicy, call_text
 
 import agent.evaluation
 from agent.demonstrations import demonstration
@@ -21,6 +20,8 @@ from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
+from tests.fakes.language_model import call_text
+from tests.fakes.policy import OWNER, ScriptedPolicy
 from training.standstill import PolicyServerProgress
 
 SEARCH = ("search_inbox_tool", {"keywords": ["Heron"]})

@@ -6,7 +6,6 @@ import asyncio
 from datetime import datetime
 
 import pytest
-from scripted_policy import OWNER, ScriptedPolicy
 
 from agent.evaluation import Evaluation
 from agent.judges import Verdict
@@ -18,6 +17,7 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from reports.tables import closing_table
 from steps.training.labels import require_labels
+from tests.fakes.policy import OWNER, ScriptedPolicy
 from training.errors import BadInput
 from training.settings import TrainerSettings
 

@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks import backend_exactness
 
+pytestmark = pytest.mark.service
+
 
 @pytest.fixture(autouse=True)
 def unpatched_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

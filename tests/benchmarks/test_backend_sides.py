@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import save_tiny_model
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from benchmarks.backend import _conversation
 from benchmarks.backend_sides.gguf_file import write_gguf
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn, Work, least_rollout_work
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends.torch import TorchSettings
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture(scope="module")

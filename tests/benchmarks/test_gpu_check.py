@@ -7,27 +7,33 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
+pytestmark = pytest.mark.service
 ROOT = Path(__file__).parents[2]
 WITHOUT_THE_REST = """
 import runpy, sys
 for absent in ("pydantic", "zenml", "langchain_core", "litellm", "gguf", "rich"):
     sys.modules[absent] = None
-sys.argv = ["gpu_check", *sys.argv[1:]]
-runpy.run_module("benchmarks.gpu_check", run_name="__main__")
+
+def code(*words):
+    sys.argv = ["gpu_check", *words]
+    try:
+        runpy.run_module("benchmarks.gpu_check", run_name="__main__")
+    except SystemExit as end:
+        return end.code
+
+codes = [code("--device", "cpu"), code("--shape", "tiny", "--device", "cpu")]
+sys.exit(0 if codes == [2, 0] else f"exit codes {codes}")
 """
 
 
-def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_REST, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
-def test_it_runs_without_the_projects_other_packages() -> None:
-    done = check("--shape", "tiny", "--device", "cpu")
+@pytest.mark.service
+def test_it_runs_without_the_projects_other_packages_and_refuses_full_shapes_on_a_cpu() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_THE_REST], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert [line for line in done.stderr.splitlines() if line.startswith("error: on a CPU the full shapes take hours")]
     (line,) = done.stdout.splitlines()
     figures = json.loads(line)
     assert figures["failed"] == [] and figures["tiny"]["passed"]
@@ -35,12 +41,6 @@ def test_it_runs_without_the_projects_other_packages() -> None:
     step = figures["tiny"]["grpo_step"]
     assert step["unique_tokens"] < step["tokens"] and step["margin_after"] > step["margin_before"]
     assert figures["tiny"]["rollouts"]["sampled_tokens"] == 64
-
-
-def test_full_shapes_on_a_cpu_are_refused() -> None:
-    refused = check("--device", "cpu")
-    assert refused.returncode == 2 and refused.stdout == ""
-    assert refused.stderr.strip().splitlines()[-1].startswith("error: on a CPU")
 
 
 def test_carried_loss_is_arts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -10,12 +9,12 @@ from uuid import UUID
 import pytest
 import yaml
 from kubernetes.config import kube_config
-from kubernetes_api import ApiServer
 from zenml.client import Client
 from zenml.enums import StackComponentType
 
 from cluster.settings import StackSettings
 from cluster.stack import components_of, register_flavors
+from tests.fakes.kubernetes import ApiServer
 
 CONTEXT = "emulated"
 
@@ -24,9 +23,7 @@ CONTEXT = "emulated"
 def api_server() -> Iterator[ApiServer]:
     """An emulated cluster with nothing in it."""
     with ApiServer() as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         yield server
-        server.shutdown()
 
 
 @pytest.fixture

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes_api import require_valid
 from zenml.client import Client
 from zenml.deployers.exceptions import DeploymentProvisionError
 from zenml.integrations.kubernetes.deployers import KubernetesDeployer
 
 from configs.loading import load_config
 from pipelines.inference import DEPLOYMENT, inference_pipeline
+from tests.fakes.kubernetes import require_valid
+
+pytestmark = pytest.mark.service
 
 PORT = DEPLOYMENT.uvicorn_port
 FILE = Path(__file__).parents[2] / "configs" / "deployment_k8s.yaml"

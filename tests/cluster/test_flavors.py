@@ -12,7 +12,6 @@ from uuid import uuid4
 
 import pytest
 from kubernetes.client import BatchV1Api, CoreV1Api
-from kubernetes_api import ApiServer
 from urllib3 import Retry
 from zenml.client import Client
 from zenml.enums import ExecutionStatus, StackComponentType
@@ -22,6 +21,9 @@ from zenml.orchestrators.dag_runner import NodeStatus
 from zenml.step_operators import BaseStepOperator
 
 from cluster import flavors
+from tests.fakes.kubernetes import ApiServer
+
+pytestmark = pytest.mark.service
 
 JOBS = "/apis/batch/v1/namespaces/zenml/jobs"
 JOB = f"{JOBS}/train"

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 import yaml
-from kubernetes_api import ApiServer, require_valid
 from zenml import save_artifact
 from zenml.client import Client
 from zenml.enums import StackComponentType
@@ -19,6 +18,9 @@ from cluster.flavors import FLAVOR
 from configs.loading import load_config
 from configs.schema import TrainingConfig, section
 from pipelines.training import training_pipeline
+from tests.fakes.kubernetes import ApiServer, require_valid
+
+pytestmark = pytest.mark.service
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 IMAGE = "registry.example.com/agent:1"

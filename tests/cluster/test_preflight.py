@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,14 +10,17 @@ from typing import Any
 
 import pytest
 from kubernetes.config import kube_config
-from kubernetes_api import ApiServer
 from zenml.enums import StackComponentType, StoreType
 
 from cluster import preflight
 from cluster.preflight import StackCheck
 from cluster.settings import StackSettings
 from cluster.stack import components_of
+from tests.fakes.kubernetes import ApiServer
+from tests.fakes.server import Answer, FakeServer, Request
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 
 def settings(**values: Any) -> StackSettings:
@@ -149,16 +150,11 @@ def test_a_registry_may_want_credentials_but_must_be_one(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # could not reach a registry on this machine
     monkeypatch.setattr(preflight.urllib.request, "_opener", None)
 
-    class Registry(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/v2/" else 500)
-            self.end_headers()
+    class Registry(FakeServer):
+        def respond(self, request: Request) -> Answer:
+            return status if request.path == "/v2/" else 500
 
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Registry) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
+    with Registry() as server:
         check = preflight._registry(settings(container_registry=f"127.0.0.1:{server.server_port}/mail"))
     assert check.ok is ok, check
     gone = preflight._registry(settings(container_registry=f"127.0.0.1:{server.server_port}"))

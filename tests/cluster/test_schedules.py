@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes_api import ApiServer, require_valid
 from kubernetes_validate import ValidationError
 from urllib3 import Retry
 from zenml.client import Client
@@ -14,7 +13,10 @@ from zenml.client import Client
 from cluster import schedules
 from commands.schedules import delete_schedule, list_schedules, schedule_retraining, set_schedule
 from configs.loading import load_config
+from tests.fakes.kubernetes import ApiServer, require_valid
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,6 +15,8 @@ from configs.loading import load_config
 from configs.schema import ConfigError
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 KINDS = {
     StackComponentType.ORCHESTRATOR,
     StackComponentType.STEP_OPERATOR,

@@ -10,6 +10,8 @@ from commands.coding import run_key
 from configs.schema import CodingConfig, TrainingConfig
 from tasks.coding.rewards import reward_sources
 
+pytestmark = pytest.mark.service
+
 
 def test_another_rubric_or_reward_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)

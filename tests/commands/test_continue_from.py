@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tiny_checkpoint import tiny_checkpoint
 from zenml import save_artifact
 
 from commands import continue_from
@@ -16,7 +15,10 @@ from configs.schema import Config
 from materializers.checkpoint import CheckpointMaterializer
 from run import parse_arguments
 from steps.artifact_names import CHECKPOINT
+from tests.tiny_checkpoint import tiny_checkpoint
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture(autouse=True)

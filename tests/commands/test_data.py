@@ -8,6 +8,8 @@ from commands import data as command
 from configs.schema import DataConfig
 from environment.errors import BadMail
 
+pytestmark = pytest.mark.service
+
 
 def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []

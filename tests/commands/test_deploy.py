@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from zenml.config import DeploymentSettings
-from zenml.deployers.exceptions import DeployerError
 from zenml.deployers.local.local_deployer import LocalDeployerSettings
 
 from commands import deploy
@@ -22,50 +17,7 @@ from serving.runner import with_keys
 from serving.settings import AccessKey, ServingSettings
 from training.errors import BadInput
 
-
-def fake_client(pid: int) -> Any:
-    return lambda: SimpleNamespace(get_deployment=lambda name: SimpleNamespace(deployment_metadata={"pid": pid}))
-
-
-def test_dead_service_loses_its_process_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    service = subprocess.Popen([sys.executable, "-c", ""])
-    monkeypatch.setattr(deploy, "Client", fake_client(service.pid))
-    with deploy._dead_service_noticed("name"):
-        limit = time.monotonic() + 300
-        while psutil.pid_exists(service.pid) and time.monotonic() < limit:
-            time.sleep(0.05)
-    assert not psutil.pid_exists(service.pid)
-    service.wait()
-
-
-def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    other = psutil.Process().ppid()
-    monkeypatch.setattr(deploy, "Client", fake_client(other))
-    with deploy._dead_service_noticed("name"):
-        time.sleep(1.5)
-    assert psutil.pid_exists(other)
-
-
-def test_last_error_is_the_cause_and_not_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = [
-        "INFO: starting",
-        "training.errors.BadInput: the adapter does not fit",
-        "zenml.exceptions.HookExecutionException: Failed to execute init hook",
-        "INFO: bye",
-    ]
-    deployer = SimpleNamespace(get_deployment_logs=lambda name, tail: iter(log))
-    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
-    failed = DeployerError("it took\ntoo long")
-    assert deploy._last_error("name", failed) == "training.errors.BadInput: the adapter does not fit"
-
-
-def test_without_a_log_the_deployers_error_is_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_log(name: str, tail: int) -> None:
-        raise DeployerError("there is none")
-
-    deployer = SimpleNamespace(get_deployment_logs=no_log)
-    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
-    assert deploy._last_error("name", DeployerError("it took\ntoo long")) == "it took too long"
+pytestmark = pytest.mark.service
 
 
 def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

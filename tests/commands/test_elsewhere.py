@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from checkout import settings
 
 import run
 from commands import evaluate, stack
@@ -16,7 +15,10 @@ from commands.evaluate import require_evaluation
 from commands.train import require_training
 from configs.loading import load_config
 from configs.schema import Config
+from tests.checkout import settings
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 FILE = Path(__file__).parents[2] / "configs" / "training_k8s.yaml"
 SYNTHETIC = ["emails=synthetic", "train_questions=null"]

@@ -9,6 +9,8 @@ import pytest
 from commands import evaluate
 from steps.artifact_names import CHECKPOINT
 
+pytestmark = pytest.mark.service
+
 
 def test_production_is_compared_with_every_version_but_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     class Version:

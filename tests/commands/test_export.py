@@ -9,7 +9,6 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from tiny_checkpoint import tiny_checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from zenml import Model, pipeline, step
 
@@ -20,8 +19,11 @@ from configs.schema import EvaluationConfig
 from materializers.checkpoint import CheckpointMaterializer
 from steps import exported_model
 from steps.artifact_names import CHECKPOINT, METRICS
+from tests.tiny_checkpoint import tiny_checkpoint
 from training.checkpoint import ADAPTER_WEIGHTS, Checkpoint
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 IDS = torch.tensor([[5, 17, 44, 101, 9]])
 ROW = {

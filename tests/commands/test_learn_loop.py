@@ -19,6 +19,8 @@ from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
 from training.experiment import Experiment
 
+pytestmark = pytest.mark.service
+
 
 def written(folder: Path, scenarios: list[Scenario]) -> None:
     (folder / "graph.jsonl").write_text(synthetic_graph(0).to_lines())

@@ -14,6 +14,8 @@ from cluster.flavors import PENDING
 from commands import pipeline_run
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 class Remote:
     """A pipeline whose run ends as told, on an orchestrator that is elsewhere."""

@@ -18,6 +18,8 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.scoring import scoring_sources
 
+pytestmark = pytest.mark.service
+
 DATA = DataRun(database=UUID(int=1), scenarios=UUID(int=2))
 PREPARED = DataConfig(synthetic_train_inboxes=2)
 

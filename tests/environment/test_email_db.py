@@ -7,11 +7,11 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from sample_mails import OWNER, mail
 
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail, QueryTimeout
 from environment.models import Email
+from tests.environment.sample_mails import OWNER, mail
 
 LATE = datetime(2030, 1, 1)
 Build = Callable[[Iterable[Email]], MailDatabase]

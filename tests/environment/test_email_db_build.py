@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_mails import OWNER, STRANGER, mail
 
 from environment import email_db_build
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail
 from environment.models import Email
 from environment.words import TOKENIZER
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 LATE = datetime(2030, 1, 1)
 Build = Callable[[Iterable[Email]], MailDatabase]
@@ -208,6 +208,7 @@ def test_an_error_in_the_indexer_ends_the_build_and_the_indexer(
     assert set(threading.enumerate()) <= threads and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.service
 def test_a_write_that_the_system_refuses_is_one_clear_line(tmp_path: Path) -> None:
     """A real error of the file system in the middle of a build, provoked with a limit on the size of files."""
     script = """
@@ -240,6 +241,7 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
         build_database([mail(1)], tmp_path / "file" / "mails.sqlite")
 
 
+@pytest.mark.service
 def test_a_killed_build_leaves_no_file_that_looks_finished(tmp_path: Path) -> None:
     script = """
         import itertools, sys

@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from sample_mails import OWNER, STRANGER, mail
-
 from environment.email_db import MailDatabase
 from environment.email_statistics import DatabaseStatistics, Quantiles, database_statistics
 from environment.models import Email
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 Build = Callable[[Iterable[Email]], MailDatabase]
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase
 from environment.errors import BadMail
 from environment.feedback import with_reviewed
 from environment.models import Email, Scenario
 from environment.scenarios import ScenarioReport
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, ToolResult
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 CALLS = 10_000
 NOW = datetime(2001, 1, 20)

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase
 from environment.errors import BadMail
 from environment.models import Email, Scenario
 from environment.scenarios import check_scenarios, load_scenarios
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 load = partial(load_scenarios, max_messages=1, held_out_fraction=0.2, seed=42)
 

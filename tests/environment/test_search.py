@@ -9,11 +9,11 @@ from datetime import datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase, build_database, parse_query_date
 from environment.errors import BadMail
 from environment.models import Email
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 LATE = datetime(2030, 1, 1)
 Build = Callable[[Iterable[Email]], MailDatabase]

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from sample_mails import OWNER, STRANGER, mail
 
 from environment import search_cli
 from environment.email_db import build_database
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 
 @pytest.fixture
@@ -81,6 +81,7 @@ def test_bad_input_is_one_line(
     assert err.startswith("error: ") and problem in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.service
 def test_the_front_door_needs_no_library_of_the_agents(path: Path) -> None:
     code = (
         "import sys; from environment import search_cli; search_cli.main(sys.argv[1:]);"

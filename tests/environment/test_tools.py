@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sample_mails import OWNER, STRANGER, mail
 
 from environment.email_db import MailDatabase
 from environment.models import Email, FinalAnswer
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 NAMES = [SEARCH, READ, FINAL_ANSWER]
 FOREIGN = 3

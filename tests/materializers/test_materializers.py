@@ -22,6 +22,8 @@ from materializers.local_files import DamagedArtifact
 from materializers.mail_database import DATABASE_FILE, MailDatabaseMaterializer
 from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Checkpoint
 
+pytestmark = pytest.mark.service
+
 REMOTE = "s3://bucket/artifact"
 
 

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
-from checkout import ROOT, Checkout
-from host_pods import IMAGE, pod_settings
 
 from cluster.flavors import FLAVOR
+from tests.checkout import ROOT, Checkout
+from tests.on_cluster.host_pods import IMAGE, pod_settings
 
 Found = TypeVar("Found")
 

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 import boto3
 import pytest
-from checkout import Checkout
-from kubernetes import client as k8s
-from kubernetes import config as kubeconfig
-from live_stack import Cluster, Stack
-from servers import KEY, PASSWORD, s3_server, zenml_server
 from zenml.client import Client
 from zenml.config.global_config import GlobalConfiguration
 from zenml.zen_stores.rest_zen_store import RestZenStoreConfiguration
 
 from cluster.settings import StackSettings
 from cluster.stack import components_of, register
+from tests.checkout import Checkout
+from tests.fakes.kubernetes import client as k8s
+from tests.fakes.kubernetes import config as kubeconfig
+from tests.on_cluster.live_stack import Cluster, Stack
+from tests.on_cluster.servers import KEY, PASSWORD, s3_server, zenml_server
 
 BUCKET = "artifacts"
 ACCOUNT = "email-agent"

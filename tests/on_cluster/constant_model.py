@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import torch
-from tiny_models import save_tiny_model
 from tokenizers import AddedToken
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.training.backends.torch.tiny_models import save_tiny_model
 
 ANSWER = "the constant answer"
 _MARGIN = 20.0

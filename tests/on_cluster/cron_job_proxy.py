@@ -13,7 +13,8 @@ from pathlib import Path
 
 import urllib3
 import yaml
-from kubernetes import client as k8s
+
+from tests.fakes.kubernetes import client as k8s
 
 CRON_JOBS = ("/apis/batch/v1/", "/apis/batch/v1beta1/")
 VERSIONS = (b'"batch/v1"', b'"batch/v1beta1"')

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kubernetes import client as k8s
 from zenml.client import Client
+
+from tests.fakes.kubernetes import client as k8s
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from ports import free_port
+from tests.ports import free_port
 
 START_SECONDS = 600
 PASSWORD = "of-the-test"

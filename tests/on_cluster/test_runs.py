@@ -13,16 +13,16 @@ from urllib.request import Request, urlopen
 
 import pytest
 import yaml
-from checkout import ROOT, Checkout
-from cluster_runs import cluster_config, eventually
-from host_pods import IMAGE, pod_settings
-from live_stack import Stack
 from zenml.integrations import kubernetes
 from zenml.models import StepRunResponse
 
 from cluster.flavors import PENDING
 from pipelines.inference import DEPLOYMENT, inference_pipeline
 from steps.artifact_names import MODEL_NAME
+from tests.checkout import ROOT, Checkout
+from tests.on_cluster.cluster_runs import cluster_config, eventually
+from tests.on_cluster.host_pods import IMAGE, pod_settings
+from tests.on_cluster.live_stack import Stack
 from training.history import HISTORY_FILE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkout import Checkout
-from cluster_runs import cluster_config, eventually
-from constant_model import ANSWER, save_constant_model
-from cron_job_proxy import has_cron_jobs, translated
-from kubernetes import client as k8s
 from kubernetes.config import new_client_from_config
-from live_stack import Stack
-from loopback_model import LoopbackModel
 from zenml.models import PipelineRunResponse
+
+from tests.checkout import Checkout
+from tests.fakes.kubernetes import client as k8s
+from tests.fakes.language_model import LanguageModel
+from tests.on_cluster.cluster_runs import cluster_config, eventually
+from tests.on_cluster.constant_model import ANSWER, save_constant_model
+from tests.on_cluster.cron_job_proxy import has_cron_jobs, translated
+from tests.on_cluster.live_stack import Stack
 
 pytestmark = [pytest.mark.cluster, pytest.mark.schedule, pytest.mark.timeout(10800)]
 
@@ -51,7 +52,7 @@ TINY = {
 }
 
 
-class Judge(LoopbackModel):
+class Judge(LanguageModel):
     """Accepts the constant answer."""
 
     seconds = 40.0
@@ -131,7 +132,7 @@ def life(stack: Stack, project: Checkout, tmp_path_factory: pytest.TempPathFacto
     base = save_constant_model(folder / "base")
     given = Path(os.environ["KUBECONFIG"])
     translation = nullcontext(given) if has_cron_jobs(stack.cluster.api) else translated(given, folder)
-    with Judge.serving() as judge, translation as kubeconfig:
+    with Judge() as judge, translation as kubeconfig:
         schedule = Schedule(stack, project, kubeconfig)
         settings = TINY | {"judge": "llm", "judge_model": "openai/judge", "judge_api_base": judge.url}
         orchestrator = {"starting_deadline_seconds": int(START_WITHIN.total_seconds())}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from raw_mails import raw_mail
 from zenml.client import Client
 
 from configs.schema import DataConfig
@@ -17,6 +16,9 @@ from environment.errors import BadMail
 from pipelines.data_preparation import data_preparation_pipeline
 from steps.data import create_database
 from steps.data.sources import source_version
+from tests.environment.raw_mails import raw_mail
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
-from tiny_checkpoint import tiny_checkpoint
 from zenml import Model, save_artifact
 from zenml.client import Client
 
@@ -22,6 +20,10 @@ from steps.artifact_names import CHECKPOINT
 from steps.data import create_database
 from steps.data.sources import source_version
 from steps.evaluation import journal
+from tests.fakes.language_model import LanguageModel, Reply
+from tests.tiny_checkpoint import tiny_checkpoint
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def save_checkpoint(folder: Path, seed: int, step: int = 1, **trained_with: Any)
     return save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
 
 
-class Answering(LoopbackModel):
+class Answering(LanguageModel):
     """As a policy it returns one answer; as a judge it says the same of all answers."""
 
     verdict = '{"reasoning": "no", "accept": false}'
@@ -64,7 +66,7 @@ class Answering(LoopbackModel):
 
 @pytest.fixture
 def model() -> Iterator[Answering]:
-    with Answering.serving() as server:
+    with Answering() as server:
         yield server
 
 

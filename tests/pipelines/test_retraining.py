@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_models import save_tiny_model
 from zenml import Model
 from zenml.client import Client
 from zenml.models import PipelineRunResponse
@@ -15,6 +14,9 @@ from pipelines.retraining import retraining_pipeline
 from steps.artifact_names import MODEL_NAME
 from steps.data import create_database
 from steps.training import train_agent
+from tests.training.backends.torch.tiny_models import save_tiny_model
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import re
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import BROWSER, headless
 
 from reports.comparison import ComparedRun, comparison_html
 from reports.evaluation import evaluation_html
 from reports.training import training_html
+from tests.browser import Tab, browser
+from tests.chromium import BROWSER
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>bold</b>"
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium")
+pytestmark = [pytest.mark.service, pytest.mark.skipif(BROWSER is None, reason="needs chromium")]
 
 
-def shown(page: str, folder: Path, script: str = "") -> str:
-    """The document after its scripts and `script` have run, as HTML. What a script throws is in the title."""
-    watched = "<script>addEventListener('error', (event) => { document.title = 'failed: ' + event.message; });</script>"
-    file = folder / "page.html"
-    file.write_text(
-        page.replace("<body>", f"<body>{watched}", 1).replace("</body>", f"<script>{script}</script></body>"),
-        encoding="utf-8",
-    )
-    options = (f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=2000", "--dump-dom")
-    command = headless(*options, file.as_uri())
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with browser(tmp_path_factory.mktemp("browser")) as opened:
+        yield opened
+
+
+def shown(tab: Tab, page: str, folder: Path, script: str = "") -> str:
+    """The document after its scripts and `script` have run, as HTML. None of them has failed."""
+    file = folder / f"{len(list(folder.iterdir()))}.html"
+    file.write_text(page, encoding="utf-8")
+    tab.open(file.as_uri(), 1100, 800)
+    tab.wait(f"document.readyState === 'complete' && location.href === '{file.as_uri()}'")
+    tab.run(f"{{ {script} }}")
+    assert tab.errors == []
+    return tab.run("document.documentElement.outerHTML")
 
 
 def visible(page: str) -> str:
@@ -62,7 +67,7 @@ def rollout(step: int, split: str, number: int, answer: str | None = "5 pm") -> 
     }
 
 
-def test_the_training_page(tmp_path: Path) -> None:
+def test_the_training_page(tab: Tab, tmp_path: Path) -> None:
     history = [
         {
             "step": step,
@@ -78,7 +83,7 @@ def test_the_training_page(tmp_path: Path) -> None:
     rollouts = [rollout(0, "val", 0), rollout(3, "val", 1), rollout(2, "train", 0, None), rollout(2, "train", 1)]
     page = training_html(history, "Run", subtitle=HOSTILE, rollouts=rollouts, best_step=3)
     click = "for (const cell of document.querySelectorAll('article:first-of-type .run')) cell.click();"
-    after = visible(shown(page, tmp_path, click))
+    after = visible(shown(tab, page, tmp_path, click))
     assert "<title>Run</title>" in after, "no script has failed, and none that the data holds has run"
     assert "<img" not in after and "<b>bold</b>" not in after
     for name in (
@@ -99,7 +104,7 @@ def test_the_training_page(tmp_path: Path) -> None:
     assert "verifiable 1.000, ruler 0.250" in after and "read it &lt;/script&gt;" in after
 
 
-def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> None:
+def test_the_evaluation_page_compares_policies_and_filters(tab: Tab, tmp_path: Path) -> None:
     def prediction(policy: str, correct: bool) -> dict:
         recorded = {
             "policy": policy,
@@ -123,27 +128,27 @@ def test_the_evaluation_page_compares_policies_and_filters(tmp_path: Path) -> No
     predictions = [prediction("base", False), prediction("warm_start", False), prediction("trained", True)]
     page = evaluation_html(summary, predictions)
     cells = "const cells = document.querySelectorAll('.run'); cells[1].click(); cells[2].click(); cells[0].click();"
-    after = visible(shown(page, tmp_path, cells))
+    after = visible(shown(tab, page, tmp_path, cells))
     opened = re.findall(r'class="transcript".*?<dd>(.*?)</dd>', after, re.DOTALL)
     assert opened == ["base", "trained"], "the two opened last, in the order of the policies"
     assert "<img" not in after
     search = "const form = document.getElementById('filters'); form.elements.text.value = 'absent';"
     nothing = search + "form.dispatchEvent(new Event('input'));"
-    assert "0 of 1 questions" in visible(shown(page, tmp_path, nothing))
+    assert "0 of 1 questions" in visible(shown(tab, page, tmp_path, nothing))
 
     differ = "const form = document.getElementById('filters'); form.elements.result.value = 'differ';"
     differ += "form.dispatchEvent(new Event('input'));"
     assert ">warm start and trained differ</option>" in after and "1 of 1 questions" in visible(
-        shown(page, tmp_path, differ)
+        shown(tab, page, tmp_path, differ)
     )
     agreed = evaluation_html(
         summary, [prediction("base", False), prediction("warm_start", True), prediction("trained", True)]
     )
-    assert "0 of 1 questions" in visible(shown(agreed, tmp_path, differ))
+    assert "0 of 1 questions" in visible(shown(tab, agreed, tmp_path, differ))
 
 
-def test_the_comparison_page(tmp_path: Path) -> None:
+def test_the_comparison_page(tab: Tab, tmp_path: Path) -> None:
     rows = [{"step": step, "phase": "grpo", "reward": step} for step in (1, 2)]
     page = comparison_html([ComparedRun(HOSTILE, {}, rows), ComparedRun("b", {"run": "r"}, rows)])
-    after = shown(page, tmp_path)
+    after = shown(tab, page, tmp_path)
     assert after.count("<figure") == 1 and after.count("<path") == 2 and "<img" not in after

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
-from docker_daemon import FakeDaemon
 
 from sandbox.app import create_app
 from sandbox.containers import ContainerRunner
@@ -17,6 +16,7 @@ from sandbox.docker_engine import DockerEngine
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Runner
+from tests.sandbox.docker_daemon import FakeDaemon
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Workspace
 
+pytestmark = pytest.mark.service
+
 FILES = {"target.py": "def double(number):\n    return number + 1\n", "notes/read me.txt": "ä"}
 CHECKS = [
     {"code": "import target\ntarget.double(4)", "expected": "8"},

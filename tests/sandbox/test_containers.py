@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 from docker.errors import DockerException
-from docker_daemon import FakeDaemon, require_bubblewrap
 
 from sandbox.__main__ import main
 from sandbox.checks import Check, Suite, pytest_summary, run_checks, run_suite
@@ -21,6 +20,9 @@ from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Changes, Image
+from tests.sandbox.docker_daemon import FakeDaemon, require_bubblewrap
+
+pytestmark = pytest.mark.service
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n"}
 TESTS = """
@@ -138,7 +140,10 @@ def test_only_containers_of_an_earlier_service_are_removed(daemon: FakeDaemon) -
     assert DockerEngine("here-8200", daemon).reap() == 1
 
 
-def test_a_container_outlives_neither_its_lifetime_nor_its_service(daemon: FakeDaemon) -> None:
+def test_a_container_outlives_neither_its_lifetime_nor_its_service(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.containers.GRACE", 5.0)
     hurried = SETTINGS.model_copy(
         update={"lifetime_seconds": 1.0, "test_seconds": 1.0, "limits": Limits(wall_seconds=1)}
     )
@@ -146,7 +151,7 @@ def test_a_container_outlives_neither_its_lifetime_nor_its_service(daemon: FakeD
     workspace = runner.open(FILES)
     [container] = daemon.kept
     assert container.process is not None
-    assert container.process.wait(600) == 0  # 22 s: lifetime, the longest call and some grace
+    assert container.process.wait(600) == 0  # 7 s: lifetime, the longest call and some grace
     with pytest.raises(WorkspaceLost):
         workspace.exec("1")
     runner.open(FILES)

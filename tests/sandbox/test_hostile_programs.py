@@ -13,16 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hostile_programs import BUGGY, PROGRAMS
 
 from sandbox.checks import Check, run_checks
 from sandbox.errors import NoIsolation, Starved, Unusable
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.workspace import Changes, Workspace
+from tests.sandbox.hostile_programs import BUGGY, PROGRAMS
+
+pytestmark = pytest.mark.service
 
 LIMITS = Limits(
-    wall_seconds=1.5, cpu_seconds=1.0, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
+    wall_seconds=1.0, cpu_seconds=0.5, memory_bytes=128 << 20, processes=8, disk_bytes=16 << 20, output_bytes=2000
 )
 FILES = {
     "target.py": BUGGY,
@@ -150,7 +152,7 @@ def test_code_that_sleeps_until_the_limit_is_a_wrong_repair(runner: LocalRunner)
         except Starved:  # on a busy machine, on the way to the sleep
             assert time.monotonic() < until
     assert [verdict.passed for verdict in verdicts] == [False, False]
-    assert verdicts[0].found == "no value: wall time limit of 1.5 s"
+    assert verdicts[0].found == "no value: wall time limit of 1 s"
 
 
 @pytest.mark.parametrize(

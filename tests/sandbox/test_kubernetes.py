@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kubernetes import client as k8s
-from kubernetes import config as kubeconfig
 
 from sandbox.checks import Check, run_checks
 from sandbox.containers import ContainerRunner
@@ -21,6 +19,8 @@ from sandbox.kubernetes_engine import KubernetesEngine, PodTemplate
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Changes, Image
+from tests.fakes.kubernetes import client as k8s
+from tests.fakes.kubernetes import config as kubeconfig
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n"}
 HOST = "docker.io/library/host:1"

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from docker_daemon import require_bubblewrap
-from test_hostile_programs import PATIENT, descendants, ended
 
 from sandbox.errors import NoIsolation
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.spares import Spares
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.test_hostile_programs import PATIENT, descendants, ended
+
+pytestmark = pytest.mark.service
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n"}
 SPARE = 3

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import ScriptedPolicy, scripted_app
-from service_client import KEYS, OWNER_KEY, URL
 
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from serving.app import ServiceApp
 from serving.recording import Record
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import scripted_app
+from tests.serving.service_client import KEYS, OWNER_KEY, URL
 from training.backends.base_model import resolve_base_model
 from training.backends.model_sources.wheels import CHATML_HERMES
 from training.checkpoint import Checkpoint
@@ -98,11 +99,9 @@ def inbox(tiny_store: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def policy() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    yield server
-    server.shutdown()
-    server.server_close()
+def policy() -> Iterator[MailPolicy]:
+    with MailPolicy() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +110,7 @@ def records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def app(policy: ScriptedPolicy, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> ServiceApp:
+def app(policy: MailPolicy, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> ServiceApp:
     return scripted_app(policy, tmp_path_factory.mktemp("service"), records=records, max_waiting=1, max_wait=300)
 
 
@@ -122,7 +121,7 @@ def client(app: ServiceApp) -> Iterator[TestClient]:
 
 
 @pytest.fixture(scope="module")
-def closed(policy: ScriptedPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+def closed(policy: MailPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A service with keys."""
     app = scripted_app(policy, tmp_path_factory.mktemp("closed"), key=OWNER_KEY, keys=KEYS)
     with TestClient(app.asgi, base_url=URL) as http:
@@ -130,7 +129,7 @@ def closed(policy: ScriptedPolicy, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def calm(policy: ScriptedPolicy) -> Iterator[None]:
+def calm(policy: MailPolicy) -> Iterator[None]:
     """Undo what a test did to the policy."""
     policy.calm()
     yield

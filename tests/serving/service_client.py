@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 from fastapi.testclient import TestClient
-from scripted_service import ANN, GOOD
+
+from tests.serving.scripted_service import ANN, GOOD
 
 URL = "http://127.0.0.1"
 OWNER_KEY = "the owner's key of this service"

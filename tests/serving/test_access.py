@@ -6,11 +6,11 @@ import json
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import ANN, BO, GOOD
-from service_client import ANNS_KEY, OWNER_KEY, URL, bearer
 
 from serving.access import Origins
 from serving.settings import ServingSettings
+from tests.serving.scripted_service import ANN, BO, GOOD
+from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, bearer
 
 pytestmark = pytest.mark.usefixtures("calm")
 

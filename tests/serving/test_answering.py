@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import GOOD, HOSTILE, ScriptedPolicy
-from service_client import asked, events, waited
 
 import serving.answering
 import serving.service
 from environment.email_db import MailDatabase
 from serving.app import ServiceApp
 from serving.recording import Record
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import GOOD, HOSTILE
+from tests.serving.service_client import asked, events, waited
 
 pytestmark = pytest.mark.usefixtures("calm")
 
 
-def test_answer_with_its_proof(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_answer_with_its_proof(client: TestClient, policy: MailPolicy) -> None:
     response = asked(client)
     assert response.status_code == 200
     reply = response.json()
@@ -43,7 +44,7 @@ def test_the_run_is_recorded_behind_the_answer(client: TestClient, app: ServiceA
     assert app.answering.service.take_recorded(records[-1].request_id).answer == "room 4B"
 
 
-def test_an_answer_that_the_mail_does_not_have_is_not_proven(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_an_answer_that_the_mail_does_not_have_is_not_proven(client: TestClient, policy: MailPolicy) -> None:
     policy.answer = "room 12"
     reply = asked(client).json()
     assert (reply["success"], reply["proven"], reply["sources"][0]["found"]) == (True, False, False)
@@ -51,7 +52,7 @@ def test_an_answer_that_the_mail_does_not_have_is_not_proven(client: TestClient,
 
 @pytest.mark.parametrize("change", [{"reads": False}, {"cites": False}])
 def test_success_needs_a_cited_mail_that_was_read(
-    client: TestClient, policy: ScriptedPolicy, change: dict[str, bool]
+    client: TestClient, policy: MailPolicy, change: dict[str, bool]
 ) -> None:
     policy.__dict__.update(change)
     reply = asked(client).json()
@@ -59,7 +60,7 @@ def test_success_needs_a_cited_mail_that_was_read(
     assert reply["metadata"]["episode"]["outcome"] == "unproven"
 
 
-def test_giving_up_is_an_honest_answer(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_giving_up_is_an_honest_answer(client: TestClient, policy: MailPolicy) -> None:
     policy.silent = True
     reply = asked(client).json()
     assert (reply["answer"], reply["source_ids"], reply["success"]) == (None, [], False)
@@ -96,13 +97,13 @@ def test_a_question_is_parsed_and_its_inbox_looked_up_once(
     assert (parsed, looked_up) == ([GOOD["query_date"]], [GOOD["inbox_address"]])
 
 
-def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: ScriptedPolicy) -> None:
+def test_warm_up_samples_one_token(client: TestClient, app: ServiceApp, policy: MailPolicy) -> None:
     policy.silent = True
     app.answering.service.warm_up()
     assert [request["max_completion_tokens"] for request in policy.requests] == [1]
 
 
-def test_events_describe_the_episode_in_order(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_events_describe_the_episode_in_order(client: TestClient, policy: MailPolicy) -> None:
     policy.answer = 'room 4B – "näher" 😀'
     recorded = events(client)
     kinds = [kind for kind, _ in recorded if kind != "token"]
@@ -114,7 +115,7 @@ def test_events_describe_the_episode_in_order(client: TestClient, policy: Script
     assert recorded[-1][1]["answer"] == policy.answer and recorded[-1][1]["sources"][0]["read"]
 
 
-def test_a_failure_ends_the_stream_with_an_error(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_a_failure_ends_the_stream_with_an_error(client: TestClient, policy: MailPolicy) -> None:
     policy.status = 400
     kind, data = events(client)[-1]
     assert kind == "error" and data["status"] == 500 and "secret" not in data["error"]

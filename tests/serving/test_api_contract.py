@@ -11,7 +11,11 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from scripted_service import ScriptedPolicy, scripted_app, served
+
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import scripted_app, served
+
+pytestmark = pytest.mark.service
 
 KEY = "a key of this service"
 # A string that is no date, or an address without mail, is valid in a schema's eyes and rightly refused.
@@ -24,12 +28,9 @@ OPERATIONS = [
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    policy = ScriptedPolicy()
+def api(policy: MailPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with served(scripted_app(policy, tmp_path_factory.mktemp("contract"), key=KEY)) as url:
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
-    policy.shutdown()
-    policy.server_close()
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
@@ -49,7 +50,7 @@ def test_every_operation_does_what_is_documented(api: Any, path: str, method: st
 
 
 def test_every_operation_and_status_is_documented(tmp_path: Path) -> None:
-    paths = scripted_app(ScriptedPolicy(), tmp_path).fastapi.openapi()["paths"]
+    paths = scripted_app(MailPolicy(), tmp_path).fastapi.openapi()["paths"]
     assert {(path, method.upper()) for path, methods in paths.items() for method in methods} == set(OPERATIONS)
     asking = {"200", "400", "401", "403", "404", "408", "413", "415", "421", "422", "429", "500", "503", "504"}
     assert set(paths["/invoke"]["post"]["responses"]) == asking

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import ANN
-from service_client import asked
+
+from tests.serving.scripted_service import ANN
+from tests.serving.service_client import asked
 
 pytestmark = pytest.mark.usefixtures("calm")
 

@@ -1,10 +1,9 @@
-"""Real deployments on ZenML's local stack, in a configuration of their own. The model is tiny and random: it never answers."""
+"""Real deployments on ZenML's local stack, by a user's commands in a fresh clone. The model is tiny and random: it never answers."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,13 +15,14 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
-import standstill
-from ports import free_port
 
 from benchmarks import service_load
 from environment.email_db import MailDatabase
+from tests import standstill
+from tests.checkout import fresh_clone, user_environment
+from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+PIPELINE = "pipelines.inference.inference_pipeline"
 STORE = """
 import sys
 from pathlib import Path
@@ -65,42 +65,44 @@ except (BadInput, BadMail) as error:
     sys.exit(2)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.service, pytest.mark.slow]
 
 
 @dataclass
 class Place:
-    """A ZenML configuration with a stored checkpoint, and the mailbox to ask."""
+    """A fresh clone and a ZenML configuration with a stored checkpoint, and the mailbox to ask."""
 
+    folder: Path
     environment: dict[str, str]
     inbox: str
     other: str
     base: Path
 
-    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        variables = self.environment | environment
-        return standstill.run(list(command), cwd=ROOT, env=variables)
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return standstill.run(list(command), cwd=self.folder, env=self.environment)
 
     def zenml(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run(str(Path(sys.executable).with_name("zenml")), *arguments)
 
     def python(self, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        # Code without a file has no folder that could be the source root, unlike run.py.
-        return self.run(sys.executable, "-c", code, *arguments, ZENML_CUSTOM_SOURCE_ROOT=str(ROOT))
+        # From a file next to run.py, whose folder is then ZenML's source root.
+        (self.folder / "code.py").write_text(code)
+        return self.run(sys.executable, "code.py", *arguments)
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory, tiny_store: Path, inbox: str) -> Iterator[Place]:
-    environment = os.environ | {"ZENML_CONFIG_PATH": str(tmp_path_factory.mktemp("zenml"))}
+    folder = fresh_clone(tmp_path_factory.mktemp("clone") / "mit Leerzeichen und Umläuten")
+    environment = user_environment(tmp_path_factory.mktemp("zenml"))
     other = MailDatabase(tiny_store / "mails.sqlite").inboxes()[1]
-    place = Place(environment, inbox, other, tiny_store / "base")
+    place = Place(folder, environment, inbox, other, tiny_store / "base")
     missing = place.python(DEPLOY, "agent", "{}")
     assert missing.returncode == 2, missing.stderr
     assert missing.stdout.splitlines()[-1].startswith("there is no trained checkpoint yet")
     stored = place.python(STORE, str(tiny_store))
     assert stored.returncode == 0, stored.stderr
     yield place
-    for name in ("by-command", "by-code", "killed"):
+    for name in ("by-code", "killed"):
         place.zenml("deployment", "delete", name, "--yes")
 
 
@@ -139,16 +141,14 @@ def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> 
     by_run.write_text(
         json.dumps(same | {"feedback_folder": str(tmp_path), "settings": {"deployer": deployers["by-code"]}})
     )
-    pipeline = "pipelines.inference.inference_pipeline"
-    by_command = place.zenml("pipeline", "deploy", pipeline, "--name", "by-command", "--config", str(by_zenml))
+    as_command = ("pipeline", "deploy", PIPELINE, "--name", "by-command", "--config", str(by_zenml))
+    by_command = place.zenml(*as_command)
     assert by_command.returncode == 0, by_command.stdout + by_command.stderr
     by_code = place.run(sys.executable, "run.py", "--pipeline", "deploy", "--name", "by-code", "--config", str(by_run))
     assert by_code.returncode == 0, by_code.stdout + by_code.stderr
 
-    listed = json.loads(place.zenml("deployment", "list", "--output", "json").stdout)
-    urls = {service["name"]: service["url"] for service in listed["items"]}
+    urls = {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
     assert f"{urls['by-code']}/invoke" in by_code.stdout
-    assert urls == {name: f"http://127.0.0.1:{port}" for name, port in ports.items()}
 
     good = {"question": "Where is it?", "inbox_address": place.inbox, "query_date": "2035-01-01"}
     other = good | {"inbox_address": place.other}
@@ -181,10 +181,23 @@ def test_both_commands_deploy_the_same_service(place: Place, tmp_path: Path) -> 
         documented = json.load(response)
     assert "Invocation" in json.dumps(documented["paths"]["/invoke"]["post"]["requestBody"])
     assert "query_date" in documented["components"]["schemas"]["Question"]["properties"]
+
+    def load() -> object:
+        return ask(urls["by-command"], KEY, **good)[1]["metadata"]["model"]["load_id"]
+
+    before = load()
+    updated = place.zenml(*as_command, "--update")
+    assert updated.returncode == 0 and load() != before, updated.stdout + updated.stderr
     assert place.zenml("deployment", "deprovision", "by-command", "--yes").returncode == 0
     with pytest.raises(OSError):
         urlopen(f"{urls['by-command']}/health", timeout=60)
+    provisioned = place.zenml("deployment", "provision", "by-command")
+    assert provisioned.returncode == 0 and load(), provisioned.stdout + provisioned.stderr
+    assert place.zenml("deployment", "delete", "by-command", "--yes").returncode == 0
+    with pytest.raises(OSError):
+        urlopen(f"{urls['by-command']}/health", timeout=60)
     assert ask(urls["by-code"], KEY, **good)[0] == 200
+    assert place.zenml("deployment", "describe", "by-command").returncode != 0
 
 
 def test_the_benchmarks_deploy_and_ask_a_checkpoint(place: Place) -> None:

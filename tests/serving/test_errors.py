@@ -10,18 +10,19 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_service import ANN, GOOD, ScriptedPolicy
-from service_client import asked
 
 from serving import errors, middleware
 from serving.answer import Invocation
 from serving.log import JsonLines
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import ANN, GOOD
+from tests.serving.service_client import asked
 
 pytestmark = pytest.mark.usefixtures("calm")
 
 
 def test_a_failure_has_its_cause_in_the_log(
-    client: TestClient, policy: ScriptedPolicy, caplog: pytest.LogCaptureFixture
+    client: TestClient, policy: MailPolicy, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy.status = 400
     logging.getLogger("serving").addHandler(caplog.handler)
@@ -44,7 +45,7 @@ def test_a_failure_has_its_cause_in_the_log(
         assert private not in logged
 
 
-def test_a_question_beyond_the_context_is_refused_with_its_tokens(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_a_question_beyond_the_context_is_refused_with_its_tokens(client: TestClient, policy: MailPolicy) -> None:
     policy.status = 400
     policy.error = "The prompt has 12208 tokens and max_tokens is 96: together 12304, but this model can hold 8192. Shorten the prompt."
     response = asked(client)
@@ -52,13 +53,13 @@ def test_a_question_beyond_the_context_is_refused_with_its_tokens(client: TestCl
     assert "12,208 tokens" in response.json()["error"] and "8,192" in response.json()["error"]
 
 
-def test_the_time_limit_is_the_requests(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_the_time_limit_is_the_requests(client: TestClient, policy: MailPolicy) -> None:
     policy.seconds = 30
     response = asked(client, timeout=1)
     assert response.status_code == 504 and "1 seconds" in response.json()["error"]
 
 
-def test_a_failing_model_server_is_unavailable(client: TestClient, policy: ScriptedPolicy) -> None:
+def test_a_failing_model_server_is_unavailable(client: TestClient, policy: MailPolicy) -> None:
     policy.up = False
     response = asked(client)
     assert response.status_code == 503 and int(response.headers["retry-after"]) > 0

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import yaml
 from fastapi.testclient import TestClient
-from scripted_service import GOOD, ScriptedPolicy, scripted_app
-from service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer
 
 from environment.feedback import rating_files
 from serving.answer import Answer, Feedback, Question
 from serving.app import ServiceApp
 from serving.feedback import FeedbackQueue, TokenRefused
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import GOOD, scripted_app
+from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer
 
 pytestmark = pytest.mark.usefixtures("calm")
 
@@ -67,7 +68,7 @@ def test_tokens_survive_a_restart_and_are_signed_with_a_random_key(tmp_path: Pat
     assert [file.name for file in rating_files(folder)] == ["id.yaml"]
 
 
-def test_a_service_whose_feedback_folder_cannot_be_made_still_answers(tmp_path: Path, policy: ScriptedPolicy) -> None:
+def test_a_service_whose_feedback_folder_cannot_be_made_still_answers(tmp_path: Path, policy: MailPolicy) -> None:
     (tmp_path / "feedback").write_text("a file")
     with TestClient(scripted_app(policy, tmp_path).asgi, base_url=URL) as http:
         token = asked(http).json()["feedback_token"]

@@ -18,14 +18,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
-from scripted_service import served
 
 from serving import learn_loop_runs
 from serving.access import Keys, Origins
 from serving.learn_loop_app import learn_loop_app
 from serving.learn_loop_runs import LIFELINE, LearnLoopRuns
 from tasks.outreach.events import EventStore
+from tests.serving.scripted_service import served
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 KEY = "a key of this service"
 LOOP = """

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Tab, browser
-from chromium import BROWSER
-from scripted_service import ScriptedPolicy, scripted_app, served
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+from tests.browser import Tab, browser
+from tests.chromium import BROWSER
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import scripted_app, served
+
+pytestmark = [pytest.mark.service, pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")]
 KEY = "a key of this service"
 DONE = "document.querySelector('article:first-of-type :is(.rating, .problem)')"
 
@@ -22,14 +24,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 
 
 @pytest.fixture(scope="module")
-def policy() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    yield server
-    server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def page(policy: ScriptedPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+def page(policy: MailPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     app = scripted_app(policy, tmp_path_factory.mktemp("page"), key=KEY)
     with served(app) as url:
         yield url, app.settings.feedback_folder
@@ -45,7 +40,7 @@ def open_page(tab: Tab, url: str, key: str, width: int = 1100, height: int = 800
 
 @pytest.mark.parametrize(("width", "height"), [(1100, 800), (360, 740)])
 def test_from_opening_the_page_to_a_proven_answer(
-    tab: Tab, policy: ScriptedPolicy, page: tuple[str, Path], width: int, height: int
+    tab: Tab, policy: MailPolicy, page: tuple[str, Path], width: int, height: int
 ) -> None:
     policy.calm()
     url, feedback = page
@@ -92,7 +87,7 @@ def test_from_opening_the_page_to_a_proven_answer(
     assert tab.errors == []
 
 
-def test_an_answer_that_is_not_in_the_mail_says_so(tab: Tab, policy: ScriptedPolicy, page: tuple[str, Path]) -> None:
+def test_an_answer_that_is_not_in_the_mail_says_so(tab: Tab, policy: MailPolicy, page: tuple[str, Path]) -> None:
     policy.calm()
     open_page(tab, page[0], KEY)
     tab.wait("document.querySelector('#examples li')")
@@ -109,9 +104,7 @@ def test_an_answer_that_is_not_in_the_mail_says_so(tab: Tab, policy: ScriptedPol
         assert badge in tab.run("document.querySelector('article').innerText")
 
 
-def test_the_page_reports_stopped_and_failed_questions(
-    tab: Tab, policy: ScriptedPolicy, page: tuple[str, Path]
-) -> None:
+def test_the_page_reports_stopped_and_failed_questions(tab: Tab, policy: MailPolicy, page: tuple[str, Path]) -> None:
     policy.calm()
     policy.go_on.clear()
     open_page(tab, page[0], KEY)

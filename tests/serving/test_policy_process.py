@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from standstill import alive
 
 from serving import policy_process
 from serving.policy_process import PolicyProcess
+from tests.standstill import alive
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 SERVER = """
 import json, sys, threading

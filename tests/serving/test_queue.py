@@ -13,15 +13,16 @@ from urllib.parse import urlsplit
 
 import pytest
 from fastapi.testclient import TestClient
-from scripted_service import ANN, GOOD, ScriptedPolicy, scripted_app, served
-from service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer, waited
 
 from serving.app import ServiceApp
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import ANN, GOOD, scripted_app, served
+from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, asked, bearer, waited
 
-pytestmark = pytest.mark.usefixtures("calm")
+pytestmark = [pytest.mark.service, pytest.mark.usefixtures("calm")]
 
 
-def test_the_queue_is_bounded(client: TestClient, app: ServiceApp, policy: ScriptedPolicy) -> None:
+def test_the_queue_is_bounded(client: TestClient, app: ServiceApp, policy: MailPolicy) -> None:
     policy.go_on.clear()
     with ThreadPoolExecutor(8) as pool:
         accepted = [pool.submit(asked, client) for _ in range(3)]  # two are answered at the same time, one waits
@@ -37,9 +38,7 @@ def test_the_queue_is_bounded(client: TestClient, app: ServiceApp, policy: Scrip
 
 @pytest.mark.parametrize("ahead", [b"", b"GET /health HT"])
 @pytest.mark.parametrize("path", ["/invoke", "/stream"])
-def test_who_hangs_up_is_not_computed_to_the_end(
-    policy: ScriptedPolicy, tmp_path: Path, path: str, ahead: bytes
-) -> None:
+def test_who_hangs_up_is_not_computed_to_the_end(policy: MailPolicy, tmp_path: Path, path: str, ahead: bytes) -> None:
     app = scripted_app(policy, tmp_path)
     policy.go_on.clear()
     policy.aborted = 0
@@ -54,7 +53,7 @@ def test_who_hangs_up_is_not_computed_to_the_end(
 
 
 @pytest.mark.parametrize("path", ["/invoke", "/stream"])
-def test_who_hangs_up_gives_the_place_in_the_queue_back(policy: ScriptedPolicy, tmp_path: Path, path: str) -> None:
+def test_who_hangs_up_gives_the_place_in_the_queue_back(policy: MailPolicy, tmp_path: Path, path: str) -> None:
     app = scripted_app(policy, tmp_path)
     policy.go_on.clear()
     body = json.dumps({"parameters": GOOD}).encode()
@@ -95,7 +94,7 @@ def test_a_submission_is_one_question_or_a_batch(client: TestClient, body: dict[
     assert client.post("/submit", json=body).status_code == 422
 
 
-def test_submitted_answers_expire_and_are_bounded(policy: ScriptedPolicy, tmp_path: Path) -> None:
+def test_submitted_answers_expire_and_are_bounded(policy: MailPolicy, tmp_path: Path) -> None:
     app = scripted_app(policy, tmp_path, result_seconds=1, max_results=4)
     policy.go_on.clear()  # what is not answered does not expire
     with TestClient(app.asgi, base_url=URL) as http:

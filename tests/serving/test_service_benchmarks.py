@@ -8,29 +8,25 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripted_service import ANN, BO, GOOD, ScriptedPolicy, scripted_app, served
 
 from benchmarks import service_attack, service_load
 from benchmarks.deployed_service import Reply, Service
 from environment.email_db import MailDatabase
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import ANN, BO, GOOD, scripted_app, served
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture(scope="module")
-def policy() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    yield server
-    server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def running(policy: ScriptedPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, MailDatabase]]:
+def running(policy: MailPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, MailDatabase]]:
     folder = tmp_path_factory.mktemp("service")
     with served(scripted_app(policy, folder, max_waiting=1, max_wait=300)) as url:
         yield Service(url), MailDatabase(folder / "mails.sqlite")
 
 
 def test_the_load_counts_answers_and_refusals(
-    running: tuple[Service, MailDatabase], policy: ScriptedPolicy, monkeypatch: pytest.MonkeyPatch
+    running: tuple[Service, MailDatabase], policy: MailPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_load, "HEALTH_LIMIT_SECONDS", 300.0)  # callers and service share this process
     policy.calm()
@@ -42,7 +38,7 @@ def test_the_load_counts_answers_and_refusals(
     assert figures["p50_seconds_with_refusals"] >= figures["p50_seconds"] > 0 and figures["health_requests"] > 0
 
 
-def test_the_load_objects_to_failed_answers(running: tuple[Service, MailDatabase], policy: ScriptedPolicy) -> None:
+def test_the_load_objects_to_failed_answers(running: tuple[Service, MailDatabase], policy: MailPolicy) -> None:
     policy.calm()
     policy.status = 400
     figures = service_load.load(running[0], callers=1, minutes=0.01, seed=0)
@@ -63,7 +59,7 @@ def attacked(running: tuple[Service, MailDatabase], **changes: int) -> dict[str,
     return service_attack.attack(*running, argparse.Namespace(**options))
 
 
-def test_the_attack_finds_nothing(running: tuple[Service, MailDatabase], policy: ScriptedPolicy) -> None:
+def test_the_attack_finds_nothing(running: tuple[Service, MailDatabase], policy: MailPolicy) -> None:
     policy.calm()
     figures = attacked(running)
     assert figures["ok"], figures
@@ -72,7 +68,7 @@ def test_the_attack_finds_nothing(running: tuple[Service, MailDatabase], policy:
     assert {kind["health"] for kind in figures["held_connections"].values()} == {200}
 
 
-def test_the_attack_objects_to_failed_answers(running: tuple[Service, MailDatabase], policy: ScriptedPolicy) -> None:
+def test_the_attack_objects_to_failed_answers(running: tuple[Service, MailDatabase], policy: MailPolicy) -> None:
     policy.calm()
     policy.status = 400
     figures = attacked(running, requests=0, questions=3)

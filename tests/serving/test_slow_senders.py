@@ -13,20 +13,21 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from scripted_service import GOOD, ScriptedPolicy, scripted_app, served
 
 from serving import http_protocol, middleware
+from tests.fakes.policy import MailPolicy
+from tests.serving.scripted_service import GOOD, scripted_app, served
 
 
 @pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+def address(policy: MailPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 2.0)
     monkeypatch.setattr(middleware, "BODY_SECONDS", 2.0)
-    policy = ScriptedPolicy()
     with served(scripted_app(policy, tmp_path)) as url:
         yield "127.0.0.1", urlsplit(url).port or 0
-    policy.shutdown()
 
+
+pytestmark = [pytest.mark.service, pytest.mark.usefixtures("calm")]
 
 HEAD = b"POST /invoke HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
 
@@ -62,10 +63,9 @@ def test_a_used_connection_that_sends_half_a_head_is_closed(address: tuple[str, 
             pass
 
 
-def test_who_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_read_is_cut_off(policy: MailPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "UNREAD_SECONDS", 1.0)
     monkeypatch.setattr(middleware, "READ_SECONDS", 0.5)
-    policy = ScriptedPolicy()
     with served(scripted_app(policy, tmp_path)) as url, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", urlsplit(url).port or 0))
@@ -81,7 +81,6 @@ def test_who_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.Monkey
         while held_by_the_service():
             assert time.monotonic() < deadline
             time.sleep(0.1)
-    policy.shutdown()
 
 
 def test_a_request_that_was_sent_along_with_another_one_is_answered(
@@ -104,10 +103,11 @@ def health(address: tuple[str, int], source: str = "127.0.0.1") -> bytes:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHo", HEAD + b"\r\n{"])
-def test_one_client_cannot_use_up_all_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_one_client_cannot_use_up_all_connections(
+    policy: MailPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
     monkeypatch.setattr(http_protocol, "CONNECTIONS", 20)
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 60.0)
-    policy = ScriptedPolicy()
     with served(scripted_app(policy, tmp_path)) as url, contextlib.ExitStack() as opened:
         address = "127.0.0.1", urlsplit(url).port or 0
         other = opened.enter_context(socket.create_connection(address, timeout=300, source_address=("127.0.0.2", 0)))
@@ -119,14 +119,12 @@ def test_one_client_cannot_use_up_all_connections(tmp_path: Path, monkeypatch: p
         assert other.recv(4096).startswith(b"HTTP/1.1 200"), "a client with one connection keeps it"
         held = [c for c in psutil.Process().net_connections("tcp") if c.laddr == address and c.status == "ESTABLISHED"]
         assert len(held) <= 21
-    policy.shutdown()
 
 
 def test_questions_that_are_being_answered_keep_their_connections(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: MailPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_protocol, "CONNECTIONS", 4)
-    policy = ScriptedPolicy()
     policy.go_on.clear()
     body = json.dumps({"parameters": GOOD}).encode()
     head = b"POST /invoke HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
@@ -143,7 +141,6 @@ def test_questions_that_are_being_answered_keep_their_connections(
         policy.go_on.set()
         for connection in asking:
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
-    policy.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from standstill import alive
 
 from serving import supervision
+from tests.standstill import alive
+
+pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from outreach_model import OutreachModel
 
 from configs.schema import LearnLoopConfig
 from steps.learn_loop import evaluate_outreach as module
 from steps.learn_loop.world import world_of
 from tasks.outreach.node_scores import NodeScores
+from tests.fakes.outreach_model import OutreachModel
 
 
 def test_held_out_emails_are_sampled_as_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ def test_held_out_emails_are_sampled_as_in_training(monkeypatch: pytest.MonkeyPa
     scores = NodeScores.fresh(graph, config.node_decay)
     checkpoint = SimpleNamespace(path=Path("adapter"), manifest=SimpleNamespace(config={}))
     monkeypatch.setattr(module, "base_model_files", lambda *_, **__: SimpleNamespace(path=Path("base")))
-    with OutreachModel.serving() as model:
+    with OutreachModel() as model:
         server = SimpleNamespace(base_url=model.url)
         monkeypatch.setattr(module, "open_policy_server", lambda *_: nullcontext(server))
         module.evaluate_outreach.entrypoint(

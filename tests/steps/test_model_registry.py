@@ -12,6 +12,8 @@ from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 
 class Store:
     """Model versions (newest first) and artifact versions, as far as the registry asks for them."""

@@ -17,6 +17,8 @@ from steps.training.published_run import RUNS_FOLDER, PublishedRun, published_ex
 from training.experiment import Experiment
 from training.history import HISTORY_FILE
 
+pytestmark = pytest.mark.service
+
 MODEL = Path("art/models/task")
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny_checkpoint import tiny_checkpoint
 
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
@@ -17,6 +16,7 @@ from agent.settings import DemonstrationSettings
 from configs.schema import TrainingConfig
 from steps.training import train_agent as module
 from steps.training.outputs import alerts_about, nothing_learnt
+from tests.tiny_checkpoint import tiny_checkpoint
 from training.errors import BadInput
 from training.history import StepRecord
 from training.trainer import TrainingRun
@@ -101,5 +101,5 @@ def test_a_checkpoint_has_the_alerts_of_the_rollouts_that_it_sampled(ahead: int,
         SimpleNamespace(step=step, alerts=[SimpleNamespace(name=named[step])] if step in named else [])
         for step in range(9)
     ]
-    run = TrainingRun.model_construct(history=history, checkpoint_of=4)
+    run = TrainingRun.model_construct(history=history, checkpoint_of=4)  # type: ignore[call-arg]
     assert alerts_about(run, ahead) == found

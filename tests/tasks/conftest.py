@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from local_server import running
-from scripted_policy import ScriptedPolicy
+
+from tests.fakes.policy import ScriptedPolicy
 
 
 @pytest.fixture
@@ -21,7 +21,6 @@ def dead_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def slow_policy() -> Iterator[ScriptedPolicy]:
-    server = ScriptedPolicy()
-    server.seconds_per_reply = 2.0
-    with running(server):
+    with ScriptedPolicy() as server:
+        server.seconds_per_reply = 2.0
         yield server

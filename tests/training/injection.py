@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import art
-from guessing_game import GuessingGame
 
 import training.trainer
+from tests.training.guessing_game import GuessingGame
 from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.network import PolicyNetwork
 from training.progress import Progress
@@ -99,14 +99,19 @@ class Varied(GuessingGame):
 
 
 def train(
-    folder: Path, base: Path, settings: TrainerSettings = SETTINGS, progress: Progress | None = None, task: Any = None
+    folder: Path,
+    base: Path | str,
+    settings: TrainerSettings = SETTINGS,
+    progress: Progress | None = None,
+    task: Any = None,
+    max_tokens: int = MAX_TOKENS,
 ) -> TrainingRun:
     return asyncio.run(
         run_training(
             task or Varied(),
             base_model=str(base),
             settings=settings,
-            max_tokens=MAX_TOKENS,
+            max_tokens=max_tokens,
             run_folder=folder,
             progress=progress,
         )

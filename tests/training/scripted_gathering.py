@@ -11,9 +11,9 @@ from typing import Any
 from unittest.mock import patch
 
 import art
-from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 import training.trainer
+from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 from training.ruler import JudgeUse
 from training.settings import TrainerSettings
 from training.task import Policy

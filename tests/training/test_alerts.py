@@ -10,10 +10,10 @@ from typing import Any
 
 import art
 import pytest
-from alert_rollouts import HABITS, SEARCH_HABITS, SHARE, Rollout, record
 
 from agent.reward import Rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
+from tests.training.alert_rollouts import HABITS, SEARCH_HABITS, SHARE, Rollout, record
 from training.alerts import find_alerts, step_signals
 from training.history import DecisionFigures, StepRecord
 from training.task import CALL_SEQUENCE, DECISION, SUSPECT

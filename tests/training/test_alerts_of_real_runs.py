@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import art
 import pytest
-from alert_rollouts import HABITS, SHARE, Rollout, record
 
+from tests.training.alert_rollouts import HABITS, SHARE, Rollout, record
 from training.alerts import find_alerts
 from training.history import Alert, StepRecord
 from training.task import SUSPECT

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
-import toy_run
-from toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, settings
 
+from tests.training import toy_run
+from tests.training.toy_run import Killed, RecordedProgress, ToyTask, settings
 from training.errors import BadInput
 from training.plan import plan_run
-from training.trainer import Trainer, TrainingRun
+from training.trainer import TrainingRun
 
 WEIGHTS = b"an adapter's weights"
 
@@ -33,10 +32,7 @@ def adapter(tmp_path: Path) -> Path:
 def train(
     folder: Path, adapter: Path, task: ToyTask, recorded: RecordedProgress | None = None, **changes: Any
 ) -> TrainingRun:
-    model = CountingModel(folder)
-    rules = settings(continue_from="r1", **changes)
-    trainer = Trainer(task, model, CountingBackend(model), rules, max_tokens=8, progress=recorded, start=adapter)
-    return asyncio.run(trainer.run())
+    return toy_run.train(folder, settings(continue_from="r1", **changes), task, recorded, adapter)
 
 
 def test_the_first_rollouts_are_those_of_the_start_and_nothing_is_demonstrated(tmp_path: Path, adapter: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import art
 import pytest
-from toy_run import CountingBackend, Killed, RecordedProgress, ToyTask, run_with, settings
 
+from tests.training.toy_run import CountingBackend, Killed, RecordedProgress, ToyTask, run_with, settings
 from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.history import HISTORY_FILE, DecisionFigures, read_history

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import art
 import pytest
-from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
+from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, run_with, settings
 from training.settings import TrainerSettings
-from training.trainer import Trainer
 
-REVERSED, DOUBLED = (f"test_every_setting_acts:{name}_reward" for name in ("reversed", "doubled"))
+REVERSED, DOUBLED = (f"{__name__}:{name}_reward" for name in ("reversed", "doubled"))
 ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "max_steps": ({}, 5),
     "epochs": ({"groups_per_step": 20}, 1),
@@ -136,9 +136,8 @@ class Habitual(ToyTask):
 
 
 def trace(folder: Path, rules: TrainerSettings) -> Any:
-    model, task, recorded = CountingModel(folder), Habitual(), RecordedProgress()
-    backend = Tracing(model)
-    run = asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=recorded).run())
+    task, recorded = Habitual(), RecordedProgress()
+    run, backend = run_with(Tracing, folder, rules, task, recorded)
     alerts = [[alert.name for alert in row.alerts] for row in run.history]
     return (
         backend.updates,
@@ -152,15 +151,30 @@ def trace(folder: Path, rules: TrainerSettings) -> Any:
     )
 
 
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """What a run with these settings does, which is the same each time. Most settings are compared with the same run."""
+    known: dict[str, Any] = {}
+
+    def find(**values: Any) -> Any:
+        rules = settings(**values)
+        key = rules.model_dump_json()
+        if key not in known:
+            known[key] = trace(tmp_path_factory.mktemp("run"), rules)
+            assert trace(tmp_path_factory.mktemp("again"), rules) == known[key]
+        return known[key]
+
+    return find
+
+
 @pytest.mark.parametrize("setting", ACTS)
-def test_another_value_makes_another_run(setting: str, tmp_path: Path) -> None:
+def test_another_value_makes_another_run(setting: str, traced: Callable[..., Any], tmp_path: Path) -> None:
     given, other = ACTS[setting]
     base = {"max_steps": 4, "learning_rate": 1e-4, **given}
     changed = {**base, setting: other}
     if setting == "scoring":
         base.pop("reward_function")
-    assert trace(tmp_path / "one", settings(**base)) == trace(tmp_path / "again", settings(**base))
-    assert trace(tmp_path / "one more", settings(**base)) != trace(tmp_path / "other", settings(**changed))
+    assert trace(tmp_path, settings(**changed)) != traced(**base)
 
 
 def test_no_setting_is_forgotten() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import art
 import pytest
-from scripted_gathering import (
+
+from tests.training.scripted_gathering import (
     WAITS,
     Scripted,
     ahead,
@@ -20,8 +21,7 @@ from scripted_gathering import (
     questions,
     run,
 )
-from toy_run import RecordedProgress
-
+from tests.training.toy_run import RecordedProgress
 from training.gathering import Slots
 from training.ruler import JudgeUse
 from training.task import Policy

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gathering import (
+
+from tests.training.scripted_gathering import (
     Scripted,
     ahead,
     comes,
@@ -17,8 +18,7 @@ from scripted_gathering import (
     run,
     version,
 )
-from toy_run import Killed, RecordedProgress
-
+from tests.training.toy_run import Killed, RecordedProgress
 from training.errors import BadInput
 from training.history import HISTORY_FILE, read_history
 from training.task import Policy, RolloutError

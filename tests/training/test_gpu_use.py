@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toy_run import ToyTask, settings, train
 
+from tests.training.toy_run import ToyTask, settings, train
 from training import gpu_use
 from training.plan import Pace, plan_run
 from training.settings import TrainerSettings

@@ -8,15 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from toy_run import RecordedProgress, ToyTask, settings, train
 
+from tests.fakes.server import Answer, FakeServer, Request
+from tests.training.toy_run import RecordedProgress, ToyTask, settings, train
 from training import health
 from training.backends import GpuMemory
 from training.health import HealthMonitor, _cgroup_limits
@@ -96,6 +96,7 @@ def test_memory_of_the_run_of_its_group_and_of_the_machine(monitored: Monitored)
         assert [cause for cause, _ in health._processes(HealthLimits())] == causes
 
 
+@pytest.mark.service
 def test_memory_of_children_counts(monitored: Monitored) -> None:
     limit = int((health.psutil.Process().memory_info().rss + 150_000_000) / 0.9)
     monitored.set("_cgroup_limits", lambda: [limit])
@@ -131,6 +132,7 @@ def test_limits_of_control_groups(lines: str, files: dict[str, str], limits: lis
     assert list(_cgroup_limits(tmp_path / "absent", tmp_path / "fs")) == []
 
 
+@pytest.mark.service
 def test_a_child_that_has_died_unnoticed_and_too_many_of_them(monitored: Monitored) -> None:
     dead, alive = subprocess.Popen(["true"]), subprocess.Popen(["sleep", "3600"])
     try:
@@ -160,42 +162,26 @@ def test_a_folder_that_remains_half_written(monitored: Monitored, tmp_path: Path
     assert ".old.partial is half-written for 2.0 hours" in recorded
 
 
-class Server:
+class Server(FakeServer):
     """Answers /health as it is told to."""
 
-    def __init__(self) -> None:
-        server = self
+    status = 200
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(server.status if self.path == "/health" else 404)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.status = 200
-        self._http = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
-        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
+    def respond(self, request: Request) -> Answer:
+        return self.status if request.path == "/health" else 404
 
 
 def test_a_server_that_fails_or_is_gone(monitored: Monitored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    server = Server()
-    monitored.url = server.url
-    assert monitored.looks() == []
-    server.status = 500
-    assert f"the policy's server at {server.url} does not answer" in monitored.looks()[0]
-    server.close()
+    with Server() as server:
+        monitored.url = f"{server.url}/v1"
+        assert monitored.looks() == []
+        server.status = 500
+        assert f"the policy's server at {monitored.url} does not answer" in monitored.looks()[0]
     gone = Monitored(tmp_path, monkeypatch)
     gone.url = "https://elsewhere.invalid/v1"  # other people's servers are not asked
     assert gone.looks() == []
-    gone.url = server.url
+    gone.url = monitored.url
     assert len(gone.looks()) == 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import shutil
 import signal
@@ -14,14 +13,17 @@ from typing import Any
 
 import art
 import pytest
-from injection import POINTS, SETTINGS, Varied, train, train_until_killed
-from judge_model import JudgeModel, by_id, one_short, prose
-from tiny_models import save_tiny_model
-from toy_run import RecordedProgress
 
+from tests import children
+from tests.fakes.judge import JudgeModel, by_id, one_short, prose
+from tests.training.backends.torch.tiny_models import save_tiny_model
+from tests.training.injection import POINTS, SETTINGS, Varied, train, train_until_killed
+from tests.training.toy_run import RecordedProgress
 from training.errors import BadInput
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
 from training.task import Policy
+
+pytestmark = pytest.mark.service
 
 FINISHED_BEFORE = {"warm start": 0, "rollout": 2, "update": 2, "checkpoint": 2}
 """Rows that are on disk when the run is killed: the warm start's and that of step 1."""
@@ -30,14 +32,6 @@ FINISHED_BEFORE = {"warm start": 0, "rollout": 2, "update": 2, "checkpoint": 2}
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("base"), "llama")
-
-
-@pytest.fixture(scope="session")
-def children() -> Any:
-    """Processes that have imported everything before they are born."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["injection"])
-    return context
 
 
 def model_dir(folder: Path, task: str = "guessing-game") -> Path:
@@ -59,11 +53,8 @@ def require_whole(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_at_any_point_loses_no_finished_step(point: str, children: Any, base: Path, tmp_path: Path) -> None:
-    killed = children.Process(target=train_until_killed, args=(tmp_path, base, point))
-    killed.start()
-    killed.join(120)
-    assert killed.exitcode == -signal.SIGKILL
+def test_a_kill_at_any_point_loses_no_finished_step(point: str, base: Path, tmp_path: Path) -> None:
+    assert children.exit_code(train_until_killed, tmp_path, base, point) == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == FINISHED_BEFORE.get(point, 2)
 
@@ -212,13 +203,12 @@ def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(base: Path, tmp_p
 
 @pytest.fixture
 def judge() -> Iterator[JudgeModel]:
-    with JudgeModel.serving() as server:
+    with JudgeModel() as server:
         yield server
 
 
 def judged(judge: JudgeModel, **changes: Any) -> Any:
-    values = {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": judge.url}
-    return SETTINGS.model_copy(update={**values, "ruler_attempts": 3, "ruler_backoff": 0.05, **changes})
+    return SETTINGS.model_copy(update={**judge.rules, "ruler_attempts": 3, "ruler_backoff": 0.05, **changes})
 
 
 @pytest.mark.parametrize("bad", [one_short, prose], ids=["7 of 8 scores", "prose"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import art
-from toy_run import ToyTask, settings, train
 
+from tests.training.toy_run import ToyTask, settings, train
 from training.task import VERDICT_COST, Policy
 
 

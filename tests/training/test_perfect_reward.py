@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import art
 import pytest
-from test_alerts import Rollout, raised, record, rows_of
 
+from tests.training.test_alerts import Rollout, raised, record, rows_of
 from training.history import StepRecord
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from judge_model import JudgeModel
 from safetensors.torch import save_file
 
+from tests.fakes.judge import JudgeModel
 from training.backends.torch import TorchSettings
 from training.errors import BadInput
 from training.experiment import Experiment
@@ -194,7 +194,7 @@ def judged(**changes: Any) -> TrainerSettings:
 
 
 def test_the_judge_is_asked_for_a_word(base: Path, tmp_path: Path) -> None:
-    with JudgeModel.serving() as judge:
+    with JudgeModel() as judge:
         judge.reply = lambda ids, asked: "ready"
         assert failures(judged(ruler_api_base=judge.url), base, tmp_path) == {}
         assert "ready" in json.dumps(judge.requests[0]["messages"]) and len(judge.requests) == 1

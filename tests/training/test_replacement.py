@@ -10,9 +10,9 @@ from typing import Any
 
 import art
 import pytest
-from test_gathering import Scripted, comes, run
-from toy_run import RecordedProgress, ToyTask, settings, train
 
+from tests.training.test_gathering import Scripted, comes, run
+from tests.training.toy_run import RecordedProgress, ToyTask, settings, train
 from training.settings import TrainerSettings
 from training.task import Policy
 

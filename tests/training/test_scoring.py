@@ -13,8 +13,8 @@ from typing import Any
 
 import art
 import pytest
-from judge_model import JudgeModel, by_id, one_short, prose, scores
 
+from tests.fakes.judge import JudgeModel, by_id, one_short, prose, scores
 from training.errors import BadInput
 from training.ruler import JudgeUse, RulerJudge
 from training.scoring import Scorer, require_scoring, scoring_sources
@@ -36,7 +36,7 @@ def group(rollouts: int = 8, question: str = "who?") -> art.TrajectoryGroup:
 
 @pytest.fixture
 def model() -> Iterator[JudgeModel]:
-    with JudgeModel.serving() as server:
+    with JudgeModel() as server:
         yield server
 
 
@@ -47,9 +47,8 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(model: JudgeModel | None = None, **changes: Any) -> TrainerSettings:
-    address = model.url if model else None
-    values = {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": address, "ruler_backoff": 0.0}
-    return TrainerSettings(**{**values, **changes})
+    rules = model.rules if model else {"scoring": "ruler", "ruler_model": "openai/own"}
+    return TrainerSettings(**{**rules, **changes})
 
 
 def score(rules: TrainerSettings, folder: Path, *groups: art.TrajectoryGroup) -> list[tuple[Any, JudgeUse]]:

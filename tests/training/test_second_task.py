@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from pathlib import Path
 
 import pytest
-from guessing_game import GuessingGame
-from tiny_models import save_tiny_model
 
+from tests.training import injection
+from tests.training.backends.torch.tiny_models import save_tiny_model
+from tests.training.guessing_game import GuessingGame
 from training.backends.torch.settings import TorchEngineSettings
 from training.progress import Progress
-from training.session import run_training
 from training.settings import TrainerSettings
 from training.trainer import TrainingRun
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,7 @@ def train(folder: Path, base: Path, progress: Progress | None = None, **settings
     plain |= {"scale_rewards": "group", "top_p": 1.0, "torch": TorchEngineSettings(lora_plus_ratio=1.0)}
     size = {"groups_per_step": 4, "rollouts_per_group": 6, "learning_rate": 1e-3, "max_context": 1024}
     rules = TrainerSettings(**{**plain, **size, **settings})
-    game = GuessingGame()
-    return asyncio.run(
-        run_training(game, base_model=str(base), settings=rules, max_tokens=80, run_folder=folder, progress=progress)
-    )
+    return injection.train(folder, base, rules, progress, GuessingGame(), max_tokens=80)
 
 
 def test_the_untouched_model_cannot_play(base: Path, tmp_path: Path) -> None:

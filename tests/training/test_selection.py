@@ -7,8 +7,8 @@ from pathlib import Path
 
 import art
 import pytest
-from toy_run import Killed, RecordedProgress, ToyTask, settings, train
 
+from tests.training.toy_run import Killed, RecordedProgress, ToyTask, settings, train
 from training.history import HISTORY_FILE, read_history
 from training.selection import select_questions
 from training.task import Policy

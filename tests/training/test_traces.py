@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import gzip
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import art
 import pytest
-from local_server import running
-from toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
 
 from tasks.outreach.loop import LearnLoop
+from tests.fakes.server import Answer, FakeServer, Request
+from tests.training import toy_run
+from tests.training.toy_run import RecordedProgress, ToyTask, settings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.progress import ForwardedProgress, Progress
 from training.traces import _Traced, traced
-from training.trainer import Trainer
 from training.wandb_log import _WandbLog
 
 EXPERIMENT = Experiment(
@@ -35,66 +31,44 @@ EXPERIMENT = Experiment(
 )
 
 
-class TraceServer(ThreadingHTTPServer):
+class TraceServer(FakeServer):
     """Keeps finished calls and feedback."""
 
-    daemon_threads = True
+    protocol = "HTTP/1.1"
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__()
         self.calls: list[dict[str, Any]] = []
         self.feedback: list[dict[str, Any]] = []
         self.refuses = False
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: TraceServer
-
-    def do_GET(self) -> None:
-        self._reply({"min_required_weave_python_version": "0.0.1", "trace_server_version": "1.0"})
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers["Content-Length"]))
-        body = gzip.decompress(raw) if self.headers.get("Content-Encoding") == "gzip" else raw
-        if self.server.refuses:
-            self._reply({"errors": [{"message": "permission denied"}]}, 403)
-        elif self.path == "/graphql":
+    def respond(self, request: Request) -> Answer:
+        if request.method == "GET":
+            return {"min_required_weave_python_version": "0.0.1", "trace_server_version": "1.0"}
+        if self.refuses:
+            return 403, {"errors": [{"message": "permission denied"}]}
+        if request.path == "/graphql":
             viewer = {"id": "v", "entity": "team", "username": "someone", "defaultEntity": {"name": "team"}}
-            self._reply({"data": {"viewer": viewer, "project": {"name": "mail"}}})
-        elif self.path.endswith("/calls/complete"):
-            self.server.calls += json.loads(body)["batch"]
-            self._reply({"res": []})
-        elif self.path.startswith("/feedback/batch"):
-            batch = json.loads(body)["batch"]
-            self.server.feedback += batch
+            return {"data": {"viewer": viewer, "project": {"name": "mail"}}}
+        if request.path.endswith("/calls/complete"):
+            self.calls += request.json()["batch"]
+            return {"res": []}
+        if request.path.startswith("/feedback/batch"):
+            batch = request.json()["batch"]
+            self.feedback += batch
             known = {"created_at": "2026-11-23T00:00:00Z", "wb_user_id": "u", "payload": {}}
-            self._reply({"res": [{"id": entry["id"], **known} for entry in batch]})
-        else:  # objects and files, such as the source of an op
-            self._reply({"digest": "d" * 43})
-
-    def _reply(self, body: dict[str, Any], status: int = 200) -> None:
-        content = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
+            return {"res": [{"id": entry["id"], **known} for entry in batch]}
+        return {"digest": "d" * 43}  # objects and files, such as the source of an op
 
 
 @pytest.fixture
 def weave_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[TraceServer]:
-    server = TraceServer()
-    address = f"http://127.0.0.1:{server.server_address[1]}"
-    for name, value in {
-        **{"WANDB_BASE_URL": address, "WF_TRACE_SERVER_URL": address, "WANDB_API_KEY": "k" * 40},
-        **{"WEAVE_PROJECT": "team/mail", "WEAVE_DISABLED": "false"},
-    }.items():
-        monkeypatch.setenv(name, value)
-    with running(server):
+    with TraceServer() as server:
+        for name, value in {
+            **{"WANDB_BASE_URL": server.url, "WF_TRACE_SERVER_URL": server.url, "WANDB_API_KEY": "k" * 40},
+            **{"WEAVE_PROJECT": "team/mail", "WEAVE_DISABLED": "false"},
+        }.items():
+            monkeypatch.setenv(name, value)
         yield server
 
 
@@ -113,9 +87,8 @@ class Talking(ToyTask):
 
 
 def train(folder: Path, progress: Progress) -> None:
-    model = CountingModel(folder)
     rules = settings(max_steps=1, groups_per_step=1, validate_every=1, validation_questions=2)
-    asyncio.run(Trainer(Talking(), model, CountingBackend(model), rules, max_tokens=8, progress=progress).run())
+    toy_run.train(folder, rules, Talking(), progress)
 
 
 def test_every_rollout_is_a_trace_with_its_turns_and_scores(weave_server: TraceServer, tmp_path: Path) -> None:

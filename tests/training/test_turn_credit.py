@@ -11,14 +11,16 @@ import pytest
 import torch
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
-from tiny_models import save_tiny_model
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends import open_backend, require_backend, require_effect
 from training.backends.torch import TorchBackend, TorchSettings
 from training.backends.torch.adapter_trainer import unpack
 from training.errors import BadInput
 from training.settings import TrainerSettings
 from training.turn_credit import credited_tokens, turn_advantages
+
+pytestmark = pytest.mark.service
 
 
 def reply(first: int, count: int) -> Choice:

@@ -13,11 +13,13 @@ import torch
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from safetensors.torch import load_file
-from tiny_models import save_tiny_model
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends import open_backend, update_arguments
 from training.settings import TrainerSettings
 from training.updates import grpo_learning_rate
+
+pytestmark = pytest.mark.service
 
 TORCH = {"threads": 1, "lora_plus_ratio": 1.0, "max_grad_norm": 1.0}
 BASE = {

@@ -13,8 +13,17 @@ import art
 import pytest
 from art.local import LocalBackend
 from art.serverless.backend import ServerlessBackend
-from toy_run import CountingBackend, CountingModel, Killed, RecordedProgress, ToyTask, run_with, settings, train
 
+from tests.training.toy_run import (
+    CountingBackend,
+    CountingModel,
+    Killed,
+    RecordedProgress,
+    ToyTask,
+    run_with,
+    settings,
+    train,
+)
 from training.backends import require_backend, update_arguments
 from training.errors import BadInput
 from training.task import Policy

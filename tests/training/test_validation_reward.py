@@ -8,8 +8,8 @@ from typing import Any
 
 import art
 import pytest
-from toy_run import ToyTask, settings, train
 
+from tests.training.toy_run import ToyTask, settings, train
 from training.errors import BadInput
 from training.scoring import Scorer
 from training.task import Policy

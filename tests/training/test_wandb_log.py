@@ -13,6 +13,8 @@ from training.history import StepRecord
 from training.progress import Progress
 from training.wandb_log import logs_to_wandb, with_wandb
 
+pytestmark = pytest.mark.service
+
 
 class RecordedProgress(Progress):
     def __init__(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import art
 import pytest
-import toy_run
-from judge_model import JudgeModel, scores
-from toy_run import Killed, RecordedProgress, ToyTask, train
-from toy_run import settings as toy_settings
 
+from tests.fakes.judge import JudgeModel, scores
+from tests.training import toy_run
+from tests.training.toy_run import Killed, RecordedProgress, ToyTask, train
+from tests.training.toy_run import settings as toy_settings
 from training.errors import BadInput
 from training.scoring import require_scoring
 from training.settings import TrainerSettings
@@ -51,16 +51,14 @@ def by_worth(ids: list[str], asked: str) -> str:
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgeModel]:
     monkeypatch.setitem(toy_run.SKILL, 0, 0.4)
-    with JudgeModel.serving() as server:
+    with JudgeModel() as server:
         server.reply = by_worth
         yield server
 
 
 def settings(judge: JudgeModel, **changes: Any) -> TrainerSettings:
-    judged = {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": judge.url, "ruler_backoff": 0.0}
-    return toy_settings(
-        **{**judged, "demonstrations": 0, "validation_metric": "win_rate", "validate_every": 1, **changes}
-    )
+    unlabelled = {"demonstrations": 0, "validation_metric": "win_rate", "validate_every": 1}
+    return toy_settings(**{**judge.rules, **unlabelled, **changes})
 
 
 def rates(run: Any) -> list[float | None]:

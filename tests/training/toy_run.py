@@ -160,14 +160,22 @@ def settings(**changes: Any) -> TrainerSettings:
     )
 
 
-def train(folder: Path, rules: TrainerSettings, task: ToyTask, progress: RecordedProgress | None = None) -> TrainingRun:
-    return run_with(CountingBackend, folder, rules, task, progress)[0]
+def train(
+    folder: Path, rules: TrainerSettings, task: Any, progress: Progress | None = None, start: Path | None = None
+) -> TrainingRun:
+    return run_with(CountingBackend, folder, rules, task, progress, start)[0]
 
 
 def run_with(
-    kind: type[Backend], folder: Path, rules: TrainerSettings, task: Any, progress: RecordedProgress | None = None
+    kind: type[Backend],
+    folder: Path,
+    rules: TrainerSettings,
+    task: Any,
+    progress: Progress | None = None,
+    start: Path | None = None,
 ) -> tuple[TrainingRun, Backend]:
-    """A run and the backend of this kind that it was trained by."""
+    """A run, from the adapter in `start` if there is one, and the backend of this kind that it was trained by."""
     model = CountingModel(folder)
     backend = kind(model)
-    return asyncio.run(Trainer(task, model, backend, rules, max_tokens=8, progress=progress).run()), backend
+    trainer = Trainer(task, model, backend, rules, max_tokens=8, progress=progress, start=start)
+    return asyncio.run(trainer.run()), backend

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
 
 from agent.judges import JudgeError
 from agent.judges.llm import LLMJudge
+from tests.fakes.language_model import LanguageModel, Reply
 from training.task import RolloutError
 
 
-class FakeModel(LoopbackModel):
+class FakeModel(LanguageModel):
     """Answers with the next of `replies`."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class FakeModel(LoopbackModel):
 
 @pytest.fixture
 def model() -> Iterator[FakeModel]:
-    with FakeModel.serving() as server:
+    with FakeModel() as server:
         yield server
 
 

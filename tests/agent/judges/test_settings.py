@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from loopback_model import LoopbackModel, Reply
 
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from agent.judges.settings import JudgeSettings, open_judge
 from configs.schema import EvaluationConfig, TrainingConfig
+from tests.fakes.language_model import LanguageModel, Reply
 from training.errors import BadInput
 
 
@@ -29,7 +29,7 @@ def test_a_judge_that_cannot_be_asked_is_one_clear_line(
         assert "\n" not in str(caught.value)
 
 
-class Door(LoopbackModel):
+class Door(LanguageModel):
     """Lets in one key."""
 
     def answer(self, request: dict[str, Any]) -> Reply:
@@ -40,7 +40,7 @@ class Door(LoopbackModel):
 def test_a_judge_that_refuses_the_key_or_is_not_there_is_one_clear_line(
     kind: type[JudgeSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Door.serving() as door:
+    with Door() as door:
         settings = kind(judge="llm", judge_api_base=door.url)
         monkeypatch.setenv("OPENAI_API_KEY", "the key")
         settings.require_judge()
@@ -53,7 +53,7 @@ def test_a_judge_that_refuses_the_key_or_is_not_there_is_one_clear_line(
 
 
 def test_a_budget_for_a_judge_without_a_price_is_refused() -> None:
-    with Door.serving() as door:
+    with Door() as door:
         door.answer = lambda request: "ready"  # type: ignore[method-assign]
         TrainingConfig(judge="llm", judge_api_base=door.url, stop_cost=5).require_judge()
         unpriced = TrainingConfig(judge="llm", judge_model="openai/own", judge_api_base=door.url, stop_cost=5)

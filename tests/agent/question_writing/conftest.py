@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from question_model import QuestionModel, room_mails
 
 from agent.question_writing.settings import QuestionSettings
 from agent.question_writing.writing import WritingReport, write_questions
 from environment.email_db import MailDatabase, build_database
+from tests.fakes.question_model import QuestionModel, room_mails
 
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[QuestionModel]:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with QuestionModel.serving() as server:
+    with QuestionModel() as server:
         yield server
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from filelock import FileLock
-from question_model import OWNER, QuestionModel, good_reply, room_mails, written
 
 from agent.question_writing.batches import batches_of, chosen_inboxes
 from agent.question_writing.writing import WritingReport, _without_thread
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail
+from tests.fakes.question_model import OWNER, QuestionModel, good_reply, room_mails, written
 from training.errors import BadInput
 
 Write = Callable[..., WritingReport]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from generated_company import Company
 
 from environment.sources.synthetic import synthetic_company
+from tests.environment.generated_company import Company
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,13 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from raw_mails import raw_mail
 
 from environment.email_db import build_database
 from environment.errors import BadMail
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
 from environment.sources.detection import files_of, mail_source
+from tests.environment.raw_mails import raw_mail
 
 FILES = {
     "allen-p/_sent_mail/1.": raw_mail(1),

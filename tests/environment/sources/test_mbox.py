@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from raw_mails import raw_mail
 
 from environment.models import DroppedMail, Email
 from environment.sources import mbox, rfc822
 from environment.sources.mbox import MboxFile, split_mbox
+from tests.environment.raw_mails import raw_mail
 
 SEPARATOR = b"From bob@example.com Mon May 14 16:39:00 2001\n"
 

@@ -5,12 +5,12 @@ from datetime import datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_mails import raw_mail
 
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
 from environment.sources.html_text import html_to_text
 from environment.sources.rfc822 import parse_mail
+from tests.environment.raw_mails import raw_mail
 
 ENRON = b"""Message-ID: <18782981.1075855378110.JavaMail.evans@thyme>
 Date: Mon, 14 May 2001 16:39:00 -0700 (PDT)

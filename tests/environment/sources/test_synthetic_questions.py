@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from generated_company import Company, check_answerable, entity_of, spec_of, states, text_of
 
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic_names import text
 from environment.words import content_words
+from tests.environment.generated_company import Company, check_answerable, entity_of, spec_of, states, text_of
 
 
 def test_every_question_is_answerable(company: Company) -> None:

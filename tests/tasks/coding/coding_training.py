@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import art
-import injection
 
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask
+from tests.training import injection
 from training.task import Policy
 from training.trainer import TrainingRun
 

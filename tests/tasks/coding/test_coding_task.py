@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docker_daemon import require_bubblewrap
-from scripted_policy import ScriptedPolicy
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import built_in_scenarios
@@ -21,8 +19,12 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask, _openai_client
+from tests.fakes.policy import ScriptedPolicy
+from tests.sandbox.docker_daemon import require_bubblewrap
 from training.errors import BadInput
 from training.task import Policy
+
+pytestmark = pytest.mark.service
 
 SCENARIOS = built_in_scenarios(train=30, test=20, seed=1)
 

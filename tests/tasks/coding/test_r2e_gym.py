@@ -9,10 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from docker_daemon import require_bubblewrap
-from r2e_rows import MODULE, SCHEMA, TESTS, folder_of, row
-from served import served_images
-from test_coding_task import played
 
 from tasks.coding.checking import require_checked
 from tasks.coding.r2e_gym import is_test, repository_bugs
@@ -20,7 +16,13 @@ from tasks.coding.sandbox_client import SandboxClient, require_sandbox
 from tasks.coding.scenarios import RepositoryBug
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import load_scenarios, require_demonstrable
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.served import served_images
+from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, TESTS, folder_of, row
+from tests.tasks.coding.test_coding_task import played
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture(autouse=True)

@@ -10,17 +10,19 @@ import time
 from pathlib import Path
 
 import pytest
-from docker_daemon import require_bubblewrap
-from hostile_programs import PROGRAMS
-from ports import free_port
-from test_hostile_programs import descendants
 
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.repl import Reply, ScriptedActor, play
 from tasks.coding.sandbox_client import SandboxClient, require_sandbox
 from tasks.coding.settings import CodingSettings
+from tests.ports import free_port
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.hostile_programs import PROGRAMS
+from tests.sandbox.test_hostile_programs import descendants
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[3]
 [SCENARIO] = built_in_scenarios(train=1, test=0, seed=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import subprocess
 import sys
@@ -12,19 +11,22 @@ from typing import Any
 
 import psutil
 import pytest
-from coding_training import POINTS, VariedCoding, train, train_until_killed
-from docker_daemon import require_bubblewrap
-from kubernetes import client as k8s
-from ports import free_port
-from test_kubernetes import HOST, host_template, namespace  # noqa: F401 (a fixture)
-from test_sandbox_lost import wait_for
-from tiny_models import save_tiny_model
-from toy_run import RecordedProgress
 
 from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.sandbox_client import SandboxClient
+from tests import children
+from tests.fakes.kubernetes import client as k8s
+from tests.ports import free_port
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.test_kubernetes import HOST, host_template, namespace  # noqa: F401 (a fixture)
+from tests.tasks.coding.coding_training import POINTS, VariedCoding, train, train_until_killed
+from tests.tasks.coding.test_sandbox_lost import wait_for
+from tests.training.backends.torch.tiny_models import save_tiny_model
+from tests.training.toy_run import RecordedProgress
 from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, is_intact, read_history
+
+pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[3]
 STEPS = 3
@@ -77,12 +79,7 @@ def require_whole(folder: Path, whole: list[StepRecord]) -> None:
 def test_a_killed_training_goes_on_after_its_last_finished_step(
     point: str, base: Path, url: str, whole: list[StepRecord], tmp_path: Path
 ) -> None:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["coding_training"])
-    killed = context.Process(target=train_until_killed, args=(tmp_path, base, url, point))
-    killed.start()
-    killed.join()
-    assert killed.exitcode == -signal.SIGKILL
+    assert children.exit_code(train_until_killed, tmp_path, base, url, point) == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == (0 if point == "warm start" else 2)
     recorded = RecordedProgress()

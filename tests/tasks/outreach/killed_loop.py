@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from outreach_model import without_backend
-from toy_run import CountingBackend
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach import webhook
@@ -24,6 +20,8 @@ from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET, Outbox
+from tests.fakes.outreach_model import without_backend
+from tests.training.toy_run import CountingBackend
 from training import trainer
 from training.progress import NoProgress
 from training.scoring import Scorer
@@ -85,17 +83,8 @@ def run_loop(folder: Path, model_url: str, webhook_url: str) -> LearnLoop:
     return loop
 
 
-def run_until_killed(folder: Path, model_url: str, webhook_url: str, secret: str, point: str) -> int | None:
-    """Return the exit code of the process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["killed_loop"])
-    process = context.Process(target=_dying, args=(folder, model_url, webhook_url, secret, point))
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-def _dying(folder: Path, model_url: str, webhook_url: str, secret: str, point: str) -> None:
+def run_until_killed(folder: Path, model_url: str, webhook_url: str, secret: str, point: str) -> None:
+    """In a child process: the kill patches this process's classes."""
     os.environ[SECRET] = secret
     owner, name, before = POINTS[point]
     setattr(owner, name, _killing(getattr(owner, name), folder, before))

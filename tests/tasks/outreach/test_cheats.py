@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_loop import RULES, loop_in
-from outreach_model import OutreachModel, called, without_backend
-from toy_run import RecordedProgress
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.prompts import load
 from tasks.outreach.tools import FINALIZE
+from tests.fakes.outreach_model import OutreachModel, called, without_backend
+from tests.tasks.outreach.killed_loop import RULES, loop_in
+from tests.training.toy_run import RecordedProgress
 from training.ruler import JudgeUse, Score
 
 JUDGED = RULES.model_copy(update={"blend_weights": {"verifiable": 0.2, "ruler": 0.4, "custom": 0.4}})
@@ -62,7 +62,7 @@ def test_a_cheat_raises_an_alert_even_if_the_judge_is_fooled(
     monkeypatch.setenv("OPENAI_API_KEY", "never used")
     monkeypatch.setattr("training.scoring.RulerJudge", FooledJudge)
     console = RecordedProgress()
-    with CheatingModel.serving() as model:
+    with CheatingModel() as model:
         model.more, model.cited = more, cited
         monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
         loop = loop_in(tmp_path, None)

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from good_email import good
 
 from tasks.outreach.events import EventStore, RecordedFeedback, UnknownMessage
 from tasks.outreach.feedback import MEAN_REPLY_RATE
 from tasks.outreach.synthetic import synthetic_scenarios
+from tests.tasks.outreach.good_email import good
 from training.errors import BadInput
 
 SCENARIOS = synthetic_scenarios(0, 2, 2)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from statistics import fmean
 
 import pytest
-from good_email import good
 
 from tasks.outreach.email import Email, check_email, verifiable_reward
 from tasks.outreach.feedback import BEST_REPLY_RATE, MEAN_REPLY_RATE, SimulatedProspects
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from tests.tasks.outreach.good_email import good
 
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 24, 24)
 

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from checkout import Checkout, settings
 
 import run
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from tests.checkout import Checkout, settings
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,7 @@ def test_a_scenario_that_names_no_node_is_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.service
 def test_a_run_leaves_its_results_and_the_same_command_reuses_them(tiny_base: Path, tmp_path: Path) -> None:
     checkout = Checkout.create(tmp_path)
     small = settings(

@@ -8,27 +8,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_loop import POINTS, loop_in, run_loop, run_until_killed
-from outreach_model import OutreachModel
-from webhook_receiver import SECRET_VALUE, Receiver
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.events import EventStore
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET
+from tests import children
+from tests.fakes.outreach_model import OutreachModel
+from tests.fakes.webhook import SECRET_VALUE, Receiver
+from tests.tasks.outreach.killed_loop import POINTS, loop_in, run_loop, run_until_killed
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
 def model() -> Iterator[OutreachModel]:
-    with OutreachModel.serving() as server:
+    with OutreachModel() as server:
         yield server
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setenv(SECRET, SECRET_VALUE)
-    with Receiver.listening() as server:
+    with Receiver() as server:
         yield server
 
 
@@ -58,8 +61,8 @@ def test_an_iteration_whose_checkpoint_is_damaged_runs_again_from_the_scores_bef
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_killed_loop_goes_on(model: OutreachModel, receiver: Receiver, tmp_path: Path, point: str) -> None:
-    code = run_until_killed(tmp_path, model.url, receiver.url, SECRET_VALUE, point)
-    assert code == -signal.SIGKILL
+    arguments = (tmp_path, model.url, receiver.url, SECRET_VALUE, point)
+    assert children.exit_code(run_until_killed, *arguments) == -signal.SIGKILL
     killed = loop_in(tmp_path, None)
     kept = [[email.message_id for email in killed.emails(1)], killed.scores_after(1)]
     store = EventStore(tmp_path / "feedback.sqlite")

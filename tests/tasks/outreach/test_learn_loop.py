@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from good_email import good
-from killed_loop import RULES
-from outreach_model import OutreachModel, called, without_backend
-from scripted_policy import ScriptedPolicy
-from toy_run import CountingBackend, Killed, RecordedProgress
 
 from tasks.outreach import loop as loop_module
 from tasks.outreach.evaluation import write_to_all
@@ -29,6 +24,11 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.tools import CONTEXT, FINALIZE, PROPOSE, OutreachTools
 from tasks.outreach.webhook import Outbox
 from tasks.outreach.written import WrittenEmail, logged_choices
+from tests.fakes.outreach_model import OutreachModel, called, without_backend
+from tests.fakes.policy import ScriptedPolicy
+from tests.tasks.outreach.good_email import good
+from tests.tasks.outreach.killed_loop import RULES
+from tests.training.toy_run import CountingBackend, Killed, RecordedProgress
 from training.errors import BadInput
 from training.progress import NoProgress, Progress
 from training.validation import Validator
@@ -38,7 +38,7 @@ GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
 
 @pytest.fixture
 def model() -> Iterator[OutreachModel]:
-    with OutreachModel.serving() as server:
+    with OutreachModel() as server:
         yield server
 
 

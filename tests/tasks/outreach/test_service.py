@@ -13,14 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-from checkout import Checkout, settings
-from ports import free_port
 
 import run
 from commands import learn_loop
 from commands.learn_loop import graph_lock, is_at_work, learn_loop_config, only_loop_on
 from commands.learn_loop_service import API_KEY
 from tasks.outreach.events import EventStore
+from tests.checkout import Checkout, settings
+from tests.ports import free_port
 from training.errors import BadInput
 
 KEY = "a-key-of-the-service"
@@ -60,6 +60,7 @@ def status(client: httpx.Client, run_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.service
 def test_a_loop_runs_through_1000_events_and_the_services_sigkill(
     tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from webhook_receiver import SECRET_VALUE, Receiver
 
 from tasks.outreach.webhook import SECRET, Outbox, _PublicConnection, require_webhook
+from tests.fakes.webhook import SECRET_VALUE, Receiver
 from training.errors import BadInput
 
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
     monkeypatch.setenv(SECRET, SECRET_VALUE)
-    with Receiver.listening() as server:
+    with Receiver() as server:
         yield server
 
 

@@ -11,14 +11,16 @@ import pytest
 import torch
 from gguf import GGUFWriter, RopeScalingType
 from safetensors.torch import load_file
-from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.backend_sides.gguf_file import write_gguf
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends import gguf_conversion
 from training.backends.base_model import resolve_base_model
 from training.backends.gguf_conversion import convert_gguf
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
@@ -119,7 +121,13 @@ def test_padding_at_the_end_of_the_vocabulary_is_a_token_that_text_can_name(tmp_
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_folder_of_an_earlier_conversion_is_made_again(quantised: Path, tmp_path: Path, damaged: bool) -> None:
+def test_a_folder_of_an_earlier_conversion_is_made_again(
+    quantised: Path, tmp_path: Path, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "training.backends.model_sources.gguf.run_conversion",  # in this process, which has torch already
+        lambda gguf, target, origin: convert_gguf(gguf, target, getattr(torch, origin.dtype), None),
+    )
     files = resolve_base_model(str(quantised), tmp_path / "models")
     manifest = json.loads((files.path / "manifest.json").read_text())
     del manifest["conversion"]

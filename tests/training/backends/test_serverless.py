@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import art
 import pytest
-from serverless_service import KEY, ServerlessService
-from toy_run import ToyTask, settings
 
+from tests.fakes.serverless import KEY, ServerlessService
+from tests.training import injection
+from tests.training.toy_run import ToyTask, settings
 from training.backends.serverless import remote_base_model
 from training.errors import BadInput
-from training.session import run_training
 from training.task import Policy
 from training.trainer import TrainingRun
 
@@ -38,7 +37,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serverl
         (folder / "adapter_model.safetensors").write_bytes(bytes([seed]) * 1000)
         return folder
 
-    with ServerlessService.serving(make_adapter) as running:
+    with ServerlessService(make_adapter) as running:
         for name, value in {
             "WANDB_API_KEY": KEY,
             "WANDB_BASE_URL": running.url,
@@ -52,8 +51,7 @@ def train(service: ServerlessService, folder: Path, steps: int = 2) -> TrainingR
     rules = settings(
         backend="serverless", serverless_url=f"{service.url}/v1", max_steps=steps, demonstrations=0, health_seconds=0
     )
-    running = run_training(Alternating(), base_model="owner/model", settings=rules, max_tokens=8, run_folder=folder)
-    return asyncio.run(running)
+    return injection.train(folder, "owner/model", rules, task=Alternating())
 
 
 def test_each_checkpoint_is_pulled_and_runs_do_not_meet(service: ServerlessService, tmp_path: Path) -> None:

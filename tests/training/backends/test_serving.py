@@ -7,12 +7,14 @@ from pathlib import Path
 
 import openai
 import pytest
-from tiny_checkpoint import tiny_checkpoint
 
+from tests.tiny_checkpoint import tiny_checkpoint
 from training.backends import serving
 from training.backends.serving import VllmServer, open_policy_server, serve_arguments, serving_settings
 from training.backends.torch import PolicyServer, TorchSettings
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[3]
 SERVES = """

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from tiny_models import save_tiny_model
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends.torch import PolicyServer, TorchSettings
 
 

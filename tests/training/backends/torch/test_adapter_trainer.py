@@ -18,13 +18,15 @@ from art.types import TrainConfig
 from hypothesis import given
 from hypothesis import strategies as st
 from peft import PeftModel
-from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
+from tests.training.backends.torch.tiny_models import random_adapter
 from training.backends.torch import TorchSettings, adapter_trainer
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs, unpack
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.token_tree import Sample, build_tree, micro_batches
+
+pytestmark = pytest.mark.service
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=12), min_size=1, max_size=8)
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from test_adapter_trainer import check_gradients, family, plain_logprobs, plain_model
-from tiny_models import random_adapter, save_tiny_model
 from transformers import AutoModelForCausalLM
 
+from tests.training.backends.torch.test_adapter_trainer import check_gradients, family, plain_logprobs, plain_model
+from tests.training.backends.torch.tiny_models import random_adapter, save_tiny_model
 from training.backends.torch import TorchSettings, compact_weight
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
 from training.backends.torch.compact_weight import CompactLinear, CompactWeight
@@ -23,6 +23,8 @@ from training.backends.torch.lora import LoraAdapter
 from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.token_tree import Sample
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 LENGTHS = (50, 600, 2_000, pytest.param(6_000, marks=pytest.mark.slow))
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_models import random_adapter
 from transformers import AutoModelForCausalLM
 
+from tests.training.backends.torch.tiny_models import random_adapter
 from training.backends.torch import TorchSettings
 from training.backends.torch.adapter_trainer import target_logprobs
 from training.backends.torch.attention import CachedAttention, KVPool, Span
@@ -21,6 +21,8 @@ from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.ngram_speculation import NgramSpeculation
 from training.backends.torch.token_tree import Sample
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 
 @pytest.fixture
@@ -128,6 +130,37 @@ def test_a_full_cache_evicts_and_stays_exact(model_dir: Path, settings: TorchSet
         futures = [engine.submit(p, SamplingParams(max_tokens=6)) for p in batch]
         for prompt, future in zip(batch, futures, strict=True):
             check(model_dir, prompt, future.result(60))
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("then", ["continue", "cancel"])
+def test_replies_to_one_prompt_share_it_and_stay_exact(model_dir: Path, settings: TorchSettings, then: str) -> None:
+    """Copies of the prompt would not fit; what follows a reply, or takes the place of one, is exact too."""
+    settings = settings.model_copy(update={"kv_cache_tokens": 600})
+    engine = Engine(PolicyNetwork(model_dir, settings), settings)
+    try:
+        prompt = np.random.default_rng(0).integers(3, 300, 200).tolist()
+        most_running = 0
+
+        def look(*_: object) -> None:
+            nonlocal most_running
+            most_running = max(most_running, engine.running())
+
+        futures = [engine.submit(prompt, SamplingParams(24, seed=i), on_token=look) for i in range(12)]
+        if then == "cancel":
+            for future in futures[::3]:
+                future.cancel()
+        for future in futures:
+            if not future.cancelled():
+                check(model_dir, prompt, future.result(60))
+        assert most_running == 12 if then == "continue" else most_running >= 8
+        for future in futures[1:4:2]:
+            if not future.cancelled():
+                longer = prompt + future.result().token_ids + [5, 6, 7]
+                check(model_dir, longer, engine.submit(longer, SamplingParams(8, seed=1)).result(60))
+        other = np.random.default_rng(1).integers(3, 300, 560).tolist()  # needs nearly all of the cache
+        check(model_dir, other, engine.submit(other, SamplingParams(30, seed=2)).result(60))
     finally:
         engine.close()
 

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 
 from training.backends.torch.joint_linear import JointLinear, Projection
 
+pytestmark = pytest.mark.service
+
 WIDTH, HEIGHTS = 12, (8, 4, 6)
 Matrices = dict[int, tuple[torch.Tensor, torch.Tensor]]
 

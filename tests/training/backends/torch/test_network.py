@@ -13,6 +13,8 @@ from training.backends.torch.network import load_network
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput
 
+pytestmark = pytest.mark.service
+
 MAPS = Path("/proc/self/maps")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from training.backends.torch.ngram_speculation import NgramSpeculation
 
+pytestmark = pytest.mark.service
 CALL = [5, 6, 7, 8, 9, 2]
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from training.backends.torch.sampling import _LARGEST, _nucleus, sample
 
+pytestmark = pytest.mark.service
+
 
 def _sorted_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
     ordered, order = probabilities.sort(descending=True)

@@ -11,11 +11,13 @@ from typing import Any
 
 import openai
 import pytest
-from tiny_models import random_adapter, save_tiny_model
 
+from tests.training.backends.torch.tiny_models import random_adapter, save_tiny_model
 from training.backends.torch import PolicyServer, TorchSettings
 from training.backends.torch.network import PolicyNetwork
 from training.errors import BadInput
+
+pytestmark = pytest.mark.service
 
 USER = [{"role": "user", "content": "read the mails"}]
 

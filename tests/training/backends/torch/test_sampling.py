@@ -13,6 +13,8 @@ from training.backends.torch.engine import Engine, SamplingParams
 from training.backends.torch.network import PolicyNetwork
 from training.backends.torch.sampling import sample
 
+pytestmark = pytest.mark.service
+
 DRAWS = 100_000
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -1.5, -3.0, -float("inf")])
 

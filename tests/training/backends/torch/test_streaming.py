@@ -15,6 +15,8 @@ from transformers import AutoTokenizer
 from training.backends.torch import PolicyServer
 from training.backends.torch.chat_format import ChatFormat
 
+pytestmark = pytest.mark.service
+
 USER = [{"role": "user", "content": "read the mails"}]
 SEARCH = {
     "type": "function",

@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 
+pytestmark = pytest.mark.service
+
 USER = [{"role": "user", "content": "read the mails"}]
 
 

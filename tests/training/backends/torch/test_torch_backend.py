@@ -13,12 +13,14 @@ import torch
 from art.preprocessing.tokenize import tokenize_trajectory
 from art.trajectories import History
 from peft import PeftModel
-from tiny_models import save_tiny_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends.torch import TorchBackend, TorchSettings
 from training.backends.torch.backend import tokenize_demonstrations
 from training.backends.torch.chat_format import ChatFormat
+
+pytestmark = pytest.mark.service
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -36,9 +38,15 @@ def new_model(base: Path, name: str = "policy") -> art.TrainableModel:
     return art.TrainableModel(name=name, project="tests", base_model=str(base))
 
 
+def asking(model: art.TrainableModel) -> openai.AsyncOpenAI:
+    """A client of the model's server. It loads no certificates, which takes longer than an answer."""
+    plain = openai.DefaultAsyncHttpxClient(verify=False)
+    return openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none", http_client=plain)
+
+
 async def rollout(model: art.TrainableModel, question: str, number: int) -> tuple[art.Trajectory, list[int]]:
     """Three turns as an agent plays them, and the ids that the server conditioned on in the end."""
-    client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+    client = asking(model)
     messages: list[Any] = [{"role": "system", "content": "read the mails"}, {"role": "user", "content": question}]
     trajectory = art.Trajectory(messages_and_choices=list(messages), tools=TOOLS, reward=float(number % 3))
     for turn in range(3):
@@ -184,7 +192,7 @@ def test_the_checkpoint_loads_in_peft_and_serves_the_same_policy(
         await model.register(backend)
         groups, _ = await rollouts(model)
         result = await backend.train(model, groups, learning_rate=1e-1)
-        client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+        client = asking(model)
         reply = await client.chat.completions.create(
             model=model.get_inference_name(),
             messages=[{"role": "user", "content": "who?"}],
@@ -255,7 +263,7 @@ def test_fine_tuning_teaches_and_survives_a_restart(llama_dir: Path, tmp_path: P
         await model.register(backend)
         for _ in range(steps):
             result = await backend.train_sft(model, demos, learning_rate=2e-2, batch_size=2)
-        client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+        client = asking(model)
         reply = await client.chat.completions.create(
             model=model.get_inference_name(),
             messages=demos[0].messages()[:2],

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
 
 import kubernetes_validate
+
+from tests.fakes.server import Answer, FakeServer, Request
 
 VERSIONS = ("1.35", "1.36", "1.37")
 """Kubernetes versions whose schemas a manifest must satisfy."""
@@ -34,21 +33,15 @@ def merged(old: Any, patch: Any) -> Any:
     return {key: value for key, value in values.items() if value is not None}
 
 
-class ApiServer(ThreadingHTTPServer):
+class ApiServer(FakeServer):
     """Keeps what is posted, by path. `refused` has the (verb, resource) pairs that access reviews deny."""
-
-    daemon_threads = True
 
     def __init__(self, port: int = 0) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.refused: set[tuple[str, str]] = set()
         self.failing: dict[str, int] = {}
         """Start of a path -> status that every request to it is answered with."""
-        super().__init__(("127.0.0.1", port), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        super().__init__(port)
 
     def put(self, path: str, **fields: Any) -> None:
         metadata = {"name": path.rpartition("/")[2], **fields.pop("metadata", {})}
@@ -88,25 +81,7 @@ class ApiServer(ThreadingHTTPServer):
             }
         return 404, {"kind": "Status", "reason": "NotFound", "message": path}
 
-
-class Handler(BaseHTTPRequestHandler):
-    server: ApiServer
-
-    def _answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
-        path, _, query = self.path.partition("?")
-        selector = parse_qs(query).get("labelSelector", [""])[0]
+    def respond(self, request: Request) -> Answer:
+        selector = request.query.get("labelSelector", [""])[0]
         labels = dict(label.split("=", 1) for label in selector.split(",") if label)
-        status, value = self.server.answer(self.command, path, body, labels)
-        content = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _answer
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Tests show what they assert, and nothing else."""
+        return self.answer(request.method, request.path, request.json(), labels)

@@ -8,16 +8,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loopback_model import LoopbackModel, Reply
+from tests.fakes.language_model import LanguageModel, Reply
 
 
-class JudgeModel(LoopbackModel):
+class JudgeModel(LanguageModel):
     """Calls `reply` with the ids of the trajectories that it was shown and with all that it was shown; answers after `seconds`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reply: Callable[[list[str], str], Reply] = by_id
         self.seconds = 0.0
+
+    @property
+    def rules(self) -> dict[str, Any]:
+        """The settings of a trainer that is judged by it."""
+        return {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": self.url, "ruler_backoff": 0.0}
 
     def answer(self, request: dict[str, Any]) -> Reply:
         time.sleep(self.seconds)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from pathlib import Path
 from typing import Any
 
-from loopback_model import LoopbackModel
-from toy_run import CountingBackend, CountingModel
-
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE
+from tests.fakes.language_model import LanguageModel, called
+from tests.training.toy_run import CountingBackend, CountingModel
 from training.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Policy, Task
 from training.trainer import Trainer, TrainingRun
 
 
-class OutreachModel(LoopbackModel):
+class OutreachModel(LanguageModel):
     """Looks at the first start node, reads one of the facts listed there and writes about it."""
 
     follows_order = False
@@ -44,15 +42,6 @@ class OutreachModel(LoopbackModel):
         name = re.match(r"Prospect: (\w+)", prospect["content"]).group(1)
         body = f"Hi {name}, {text} [{fact}] Would a short call help?"
         return called(FINALIZE, {"subject": "Hello", "body": body, "citations": [fact]})
-
-
-def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "call", "type": "function", "function": function}],
-    }
 
 
 def without_backend(url: str, backend: type[CountingBackend] = CountingBackend) -> Any:

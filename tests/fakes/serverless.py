@@ -12,30 +12,26 @@ import json
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-from local_server import running
-from scripted_policy import call_text
+from tests.fakes.language_model import call_text, called, completion
+from tests.fakes.server import Answer, FakeServer, Request
 
 ENTITY = "team"
 KEY = "k" * 40
 CREATED = "2026-11-23T00:00:00Z"
 
 
-class ServerlessService(ThreadingHTTPServer):
+class ServerlessService(FakeServer):
     """Keeps models, their checkpoints (step -> files) and the training jobs that it was sent."""
 
-    daemon_threads = True
-    request_queue_size = 128
+    protocol = "HTTP/1.1"
 
     def __init__(self, make_adapter: Callable[[Path, int], Path]) -> None:
         """`make_adapter` writes an adapter for a folder and a seed, and returns where."""
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__()
         self.make_adapter = make_adapter
         self.models: dict[str, dict[str, Any]] = {}
         self.checkpoints: dict[str, dict[int, dict[str, bytes]]] = {}
@@ -46,17 +42,6 @@ class ServerlessService(ThreadingHTTPServer):
         """What the next training job fails with."""
         self.same_replies = False
         self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    @classmethod
-    @contextmanager
-    def serving(cls, make_adapter: Callable[[Path, int], Path]) -> Iterator[ServerlessService]:
-        server = cls(make_adapter)
-        with running(server):
-            yield server
 
     def create_model(self, asked: dict[str, Any]) -> dict[str, Any]:
         known = {"entity": asked["entity"] or ENTITY, "project": asked["project"], "name": asked["name"]}
@@ -94,82 +79,51 @@ class ServerlessService(ThreadingHTTPServer):
         [id] = [id for id, model in self.models.items() if model["name"] == collection]
         return self.checkpoints[id][int(re.sub(r"\D", "", alias))]
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: ServerlessService
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/graphql":
-            self._reply({"data": self._graphql(asked["query"], asked.get("variables") or {})})
-        elif not self._allowed():
-            self._reply({"error": {"message": "invalid API key"}}, 401)
-        elif self.path == "/v1/preview/models":
-            with self.server.lock:
-                self._reply(self.server.create_model(asked))
-        elif self.path == "/v1/preview/training-jobs":
-            with self.server.lock:
-                self._reply({"id": self.server.train(asked)})
-        elif self.path == "/v1/chat/completions":
-            self._reply(self._completion(asked))
-        else:
-            self._reply({"error": {"message": f"no route {self.path}"}}, 404)
-
-    def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        query = parse_qs(url.query)
-        if url.path == "/v1/health":
-            self._reply({})
-        elif found := re.fullmatch(r"/v1/preview/models/([\w-]+)/checkpoints", url.path):
-            steps = sorted(self.server.checkpoints[found[1]], reverse=query.get("order") == ["desc"])
-            rows = [{"id": f"checkpoint-{step}", "step": step, "metrics": {}} for step in steps]
-            self._page(rows, query)
-        elif found := re.fullmatch(r"/v1/preview/training-jobs/job-(\d+)/events", url.path):
-            self._page(self.server.events(int(found[1])), query)
-        elif found := re.fullmatch(r"/files/([\w.-]+)/(\w+)/([\w.-]+)", url.path):
-            files = self.server.artifact(found[1], found[2])
-            self.server.downloads.append(f"{found[1]}:{found[2]}")
-            self._send(_manifest(files) if found[3] == "manifest" else files[found[3]])
-        else:
-            self._reply({"error": {"message": f"no route {self.path}"}}, 404)
-
-    def do_DELETE(self) -> None:
-        steps = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["steps"]
-        found = re.fullmatch(r"/v1/preview/models/([\w-]+)/checkpoints", self.path)
-        assert found
-        for step in steps:
-            del self.server.checkpoints[found[1]][step]
-        self._reply({"deleted_count": len(steps), "not_found_steps": []})
-
-    def _allowed(self) -> bool:
-        return self.headers["Authorization"] == f"Bearer {KEY}"
-
-    def _page(self, rows: list[dict[str, Any]], query: dict[str, list[str]]) -> None:
-        """One page of a cursor-paginated list."""
-        ids = [row["id"] for row in rows]
-        first = ids.index(query["after"][0]) + 1 if "after" in query else 0
-        size = int(query.get("limit", ["20"])[0])
-        self._reply({"data": rows[first : first + size], "has_more": first + size < len(rows)})
+    def respond(self, request: Request) -> Answer:
+        known = request.method, request.path
+        asked = request.json()
+        if known == ("POST", "/graphql"):
+            return {"data": self._graphql(asked["query"], asked.get("variables") or {})}
+        if request.method == "POST" and request.headers["Authorization"] != f"Bearer {KEY}":
+            return 401, {"error": {"message": "invalid API key"}}
+        if known == ("POST", "/v1/preview/models"):
+            with self.lock:
+                return self.create_model(asked)
+        if known == ("POST", "/v1/preview/training-jobs"):
+            with self.lock:
+                return {"id": self.train(asked)}
+        if known == ("POST", "/v1/chat/completions"):
+            return self._completion(asked)
+        if known == ("GET", "/v1/health"):
+            return {}
+        if found := re.fullmatch(r"/v1/preview/models/([\w-]+)/checkpoints", request.path):
+            if request.method == "DELETE":
+                for step in asked["steps"]:
+                    del self.checkpoints[found[1]][step]
+                return {"deleted_count": len(asked["steps"]), "not_found_steps": []}
+            steps = sorted(self.checkpoints[found[1]], reverse=request.query.get("order") == ["desc"])
+            return _page([{"id": f"checkpoint-{step}", "step": step, "metrics": {}} for step in steps], request)
+        if found := re.fullmatch(r"/v1/preview/training-jobs/job-(\d+)/events", request.path):
+            return _page(self.events(int(found[1])), request)
+        if found := re.fullmatch(r"/files/([\w.-]+)/(\w+)/([\w.-]+)", request.path):
+            files = self.artifact(found[1], found[2])
+            self.downloads.append(f"{found[1]}:{found[2]}")
+            return _manifest(files) if found[3] == "manifest" else files[found[3]]
+        return 404, {"error": {"message": f"no route {request.path}"}}
 
     def _completion(self, asked: dict[str, Any]) -> dict[str, Any]:
-        server = self.server
-        with server.lock:
-            server.sampled_from.append(asked["model"])
-            number = 0 if server.same_replies else len(server.sampled_from)
-        known = [f"wandb-artifact:///{m['entity']}/{m['project']}/{m['name']}" for m in server.models.values()]
+        with self.lock:
+            self.sampled_from.append(asked["model"])
+            number = 0 if self.same_replies else len(self.sampled_from)
+        known = [f"wandb-artifact:///{m['entity']}/{m['project']}/{m['name']}" for m in self.models.values()]
         assert asked["model"] in known and asked["logprobs"]
-        text, finish = "I do not know.", "stop"
+        text = "I do not know."
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if number % 2:
-            arguments = {"answer": "nobody", "source_ids": []}
-            function = {"name": "return_final_answer_tool", "arguments": json.dumps(arguments)}
-            message = {"role": "assistant", "content": None}
-            message["tool_calls"] = [{"id": "call_x", "type": "function", "function": function}]
-            text, finish = call_text(function["name"], arguments), "tool_calls"
+            call = "return_final_answer_tool", {"answer": "nobody", "source_ids": []}
+            text, message = call_text(*call), called(*call)
         tokens = [{"token": f"token_id:{ord(c)}", "bytes": [ord(c)], "logprob": -0.5, "top_logprobs": []} for c in text]
-        choice = {"index": 0, "finish_reason": finish, "message": message, "logprobs": {"content": tokens}}
-        return {"id": "x", "object": "chat.completion", "created": 0, "model": asked["model"], "choices": [choice]}
+        return completion(message, model=asked["model"], logprobs=[tokens])
 
     def _graphql(self, query: str, variables: dict[str, Any]) -> dict[str, Any]:
         if "serverInfo" in query:
@@ -182,14 +136,14 @@ class _Handler(BaseHTTPRequestHandler):
             return {"artifact": {"currentManifest": {"file": {"directUrl": self._file(collection, alias, "manifest")}}}}
         if "GetArtifactMembershipFileUrls" in query:
             collection, alias = variables["collection"], variables["alias"]
-            names = self.server.artifact(collection, alias)
+            names = self.artifact(collection, alias)
             edges = [{"node": {"name": name, "directUrl": self._file(collection, alias, name)}} for name in names]
-            files = {"pageInfo": {"endCursor": None, "hasNextPage": False}, "edges": edges}
-            membership = {"artifactMembership": {"files": files}}
-            return {"project": {"artifactCollection": {"__typename": "ArtifactSequence", **membership}}}
+            page = {"pageInfo": {"endCursor": None, "hasNextPage": False}, "edges": edges}
+            listed = {"artifactMembership": {"files": page}}
+            return {"project": {"artifactCollection": {"__typename": "ArtifactSequence", **listed}}}
         assert "ArtifactMembershipByName" in query, query
         collection, alias = variables["name"].split(":")
-        files = self.server.artifact(collection, alias)
+        files = self.artifact(collection, alias)
         project = {"id": "p", "internalId": "1", "name": variables["project"], "entity": {"name": variables["entity"]}}
         sequence = {"__typename": "ArtifactSequence", "name": collection, "project": project}
         index = int(re.sub(r"\D", "", alias))
@@ -213,20 +167,15 @@ class _Handler(BaseHTTPRequestHandler):
         return {"project": {"artifactCollectionMembership": membership}}
 
     def _file(self, collection: str, alias: str, name: str) -> str:
-        return f"{self.server.url}/files/{collection}/{alias}/{name}"
+        return f"{self.url}/files/{collection}/{alias}/{name}"
 
-    def _reply(self, body: dict[str, Any], status: int = 200) -> None:
-        self._send(json.dumps(body).encode(), status)
 
-    def _send(self, body: bytes, status: int = 200) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        """Keeps the test output quiet."""
+def _page(rows: list[dict[str, Any]], request: Request) -> dict[str, Any]:
+    """One page of a cursor-paginated list."""
+    ids = [row["id"] for row in rows]
+    first = ids.index(request.query["after"][0]) + 1 if "after" in request.query else 0
+    size = int(request.query.get("limit", ["20"])[0])
+    return {"data": rows[first : first + size], "has_more": first + size < len(rows)}
 
 
 def _manifest(files: dict[str, bytes]) -> bytes:

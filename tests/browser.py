@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import websocket
-from chromium import headless
+
+from tests.chromium import headless
 
 
 class Tab:
@@ -86,8 +88,6 @@ def browser(folder: Path) -> Iterator[Tab]:
             assert process.poll() is None, "the browser ended"
             time.sleep(0.1)
         port = ports.read_text().splitlines()[0]
-        from urllib.request import urlopen
-
         while not (pages := [t for t in json.load(urlopen(f"http://127.0.0.1:{port}/json")) if t["type"] == "page"]):
             time.sleep(0.1)
         yield Tab(pages[0]["webSocketDebuggerUrl"])

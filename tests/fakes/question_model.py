@@ -7,15 +7,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from loopback_model import LoopbackModel, Reply
-
 from environment.models import Email
+from tests.fakes.language_model import LanguageModel, Reply
 
 OWNER = "ann.lee@example.com"
 THINGS = ("Heron", "Falcon", "Osprey", "Kestrel", "Merlin", "Harrier", "Plover", "Curlew", "Dunlin", "Avocet")
 
 
-class QuestionModel(LoopbackModel):
+class QuestionModel(LanguageModel):
     """Calls `reply` with what it was asked (`{"owner", "questions", "mails"}`)."""
 
     def __init__(self) -> None:

@@ -1,0 +1,25 @@
+"""What `make install` adds to the requirements."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_environment_finds_the_project_in_any_folder(tmp_path: Path) -> None:
+    clone = tmp_path / "mit Leerzeichen und Umläuten"
+    clone.mkdir()
+    shutil.copy(ROOT / "Makefile", clone)
+    (clone / "requirements.txt").touch()
+    (clone / "of_the_project.py").write_text("print('found')")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=clone, check=True)
+    (clone / ".venv" / "installed").touch()
+    for _ in range(2):
+        subprocess.run(["make", "install"], cwd=clone, check=True)
+    python = clone / ".venv" / "bin" / "python"
+    found = subprocess.run([python, "-m", "of_the_project"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout == "found\n"
