@@ -29,14 +29,14 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=12, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=5, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=6, ge=1, le=1024, description="scenarios (questions) per step")
+    groups_per_step: int = Field(default=24, ge=1, le=1024, description="scenarios (questions) per step")
     rollouts_per_group: int = Field(
         default=8, ge=2, le=256, description="rollouts per scenario, or replies that a decision compares"
     )
@@ -79,9 +79,9 @@ class TrainerSettings(BaseModel):
     min_reward_std: float = Field(
         default=0.1, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
     )
-    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="cosine",
+        default="constant",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step, "
         "and lower in steps that learn from fewer than groups_per_step groups",
     )
@@ -91,7 +91,7 @@ class TrainerSettings(BaseModel):
         "whole batch",
     )
     warm_up_steps: int = Field(
-        default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
+        default=1, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
     )
 
     turn_credit: float | None = Field(
