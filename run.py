@@ -285,6 +285,7 @@ def execute(arguments: argparse.Namespace) -> None:
         run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
         return
 
+    from commands.clock import begin_clock
     from commands.data import run_data
     from commands.evaluate import find_trained, require_evaluation, run_eval
     from commands.train import require_training, run_train
@@ -310,6 +311,7 @@ def execute(arguments: argparse.Namespace) -> None:
         return
     if arguments.pipeline != "data":
         require_training(config)
+        begin_clock(config, evaluates=arguments.pipeline == "all")
     data = run_data(config, cache=cache)
     if arguments.pipeline == "data":
         return

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 from weakref import WeakKeyDictionary
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, convert_to_messages
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
@@ -33,6 +33,8 @@ from training.loopback import is_here
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
+_CALL_MARKS = (TOOL_CALL_TAG, ">>")
+"""How calls begin in the forms of `training.backends.torch.tool_calls`."""
 
 Outcome = Literal["answered", "no_tool_call", "malformed_call", "max_turns", "truncated"]
 
@@ -98,6 +100,25 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
     )
 
 
+async def sample_replies(
+    model: Runnable, messages: Sequence[dict[str, Any]], count: int, conversation: str, callbacks: list[Any]
+) -> tuple[list[AIMessage], int]:
+    """Sample `count` replies to one prompt with one request; `model` is from `connect`.
+
+    Returns the replies, and the number of tokens of the prompt, 0 if the server does not report it.
+    """
+    result = await model.bound.agenerate(
+        [convert_to_messages(messages)],
+        callbacks=callbacks,
+        n=count,
+        prompt_cache_key=conversation,
+        **model.kwargs,
+    )
+    [generations] = result.generations
+    usage = (result.llm_output or {}).get("token_usage") or {}
+    return [generation.message for generation in generations], int(usage.get("prompt_tokens") or 0)
+
+
 def sampled_choice(reply: AIMessage) -> Choice:
     """Return the reply as ART trains on it.
 
@@ -129,27 +150,38 @@ def observation_of(call: ToolCallRecord, question: str) -> str:
     return f"{call.observation}\n\nQuestion: {question}" if call.name == READ else call.observation
 
 
+def outcome_of(reply: AIMessage, choice: Choice) -> Outcome | None:
+    """Return how a reply ends the episode: `None` if it has a well-formed tool call, which is yet to be executed."""
+    if reply.tool_calls:
+        return None
+    if choice.finish_reason == "length":
+        return "truncated"
+    tried = any(mark in (choice.message.content or "") for mark in _CALL_MARKS)
+    return "malformed_call" if tried else "no_tool_call"
+
+
 async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
     """Get one reply of the policy. A reply without a well-formed tool call ends the episode."""
     reply = await runtime.context.model.ainvoke(state["messages"], prompt_cache_key=runtime.context.episode)
     choice = sampled_choice(reply)
-    outcome: Outcome | None = None
-    if not reply.tool_calls:
-        if choice.finish_reason == "length":
-            outcome = "truncated"
-        else:
-            outcome = "malformed_call" if TOOL_CALL_TAG in (choice.message.content or "") else "no_tool_call"
-    return {"messages": [reply], "record": [choice], "turns": state["turns"] + 1, "outcome": outcome}
+    turns = state["turns"] + 1
+    return {"messages": [reply], "record": [choice], "turns": turns, "outcome": outcome_of(reply, choice)}
 
 
-async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
-    """Execute the reply's calls in order. The first final answer ends the episode."""
-    messages: list[AnyMessage] = []
-    record: list[dict[str, Any]] = []
+class Executed(NamedTuple):
+    """The calls of one reply, what the policy sees of them, and the final answer if one of them gave it."""
+
+    calls: list[ToolCallRecord]
+    seen: list[dict[str, Any]]
+    answer: FinalAnswer | None
+
+
+def execute(reply: AIMessage, tools: MailTools, question: str) -> Executed:
+    """Execute the reply's calls in order, up to the first final answer."""
     calls: list[ToolCallRecord] = []
-    answer: FinalAnswer | None = None
-    for call in state["messages"][-1].tool_calls:
-        result = runtime.context.tools.call(call["name"], call["args"])
+    seen: list[dict[str, Any]] = []
+    for call in reply.tool_calls:
+        result = tools.call(call["name"], call["args"])
         calls.append(
             ToolCallRecord(
                 name=call["name"],
@@ -159,19 +191,21 @@ async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> d
                 invalid=result.invalid,
             )
         )
-        observation = observation_of(calls[-1], runtime.context.question)
-        messages.append(ToolMessage(content=observation, tool_call_id=call["id"] or ""))
-        record.append({"role": "tool", "tool_call_id": call["id"] or "", "content": observation})
         if result.final is not None:
-            answer = result.final
-            break
-    outcome: Outcome | None = None
+            return Executed(calls, seen, result.final)
+        content = observation_of(calls[-1], question)
+        seen.append({"role": "tool", "tool_call_id": call["id"] or "", "content": content})
+    return Executed(calls, seen, None)
+
+
+async def call_tools(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:
+    """Execute the reply's calls. A final answer ends the episode."""
+    calls, seen, answer = execute(state["messages"][-1], runtime.context.tools, runtime.context.question)
     if answer is not None:
         # Without the last observation, which nobody replies to, the trajectory ends with a message of the policy.
         return {"calls": calls, "answer": answer, "outcome": "answered"}
-    if state["turns"] >= runtime.context.max_turns:
-        outcome = "max_turns"
-    return {"messages": messages, "record": record, "calls": calls, "outcome": outcome}
+    outcome = "max_turns" if state["turns"] >= runtime.context.max_turns else None
+    return {"messages": convert_to_messages(seen), "record": seen, "calls": calls, "outcome": outcome}
 
 
 def _after_node(next_node: str) -> Callable[[EpisodeState], str]:

@@ -96,11 +96,12 @@ class PolicyMetrics(BaseModel):
 
 
 class McNemar(BaseModel):
-    """Two policies on the same `n` questions: `a_only` were right only in a, `b_only` only in b."""
+    """Two policies on the same `n` questions: `a_only` were right only in a, `b_only` only in b, `both` in both."""
 
     n: int
     a_only: int
     b_only: int
+    both: int
     p_value: float
 
 
@@ -143,7 +144,8 @@ def mcnemar(a: Sequence[Prediction], b: Sequence[Prediction]) -> McNemar:
     b_only = sum(right_b[id] and not right_a[id] for id in shared)
     discordant = a_only + b_only
     tail = sum(math.comb(discordant, k) for k in range(min(a_only, b_only) + 1))
-    return McNemar(n=len(shared), a_only=a_only, b_only=b_only, p_value=min(1.0, 2 * tail / 2**discordant))
+    both = sum(right_a[id] and right_b[id] for id in shared)
+    return McNemar(n=len(shared), a_only=a_only, b_only=b_only, both=both, p_value=min(1.0, 2 * tail / 2**discordant))
 
 
 def token_f1(reference: str, answer: str | None) -> float:

@@ -28,17 +28,19 @@ def decide_promotion(
 ) -> Promotion:
     """Decide whether to promote the trained version.
 
-    Promote if few questions ended in errors, no `alerts` are unresolved, and accuracy (0 to 1) is above `floor`, above
-    the base's by `min_gain`, and not significantly worse than production's. Significantly worse: production alone
+    Promote if few questions ended in errors, no `alerts` are unresolved, and accuracy (0 to 1) is above `floor`, on the
+    base's questions above the base's by `min_gain`, and not significantly worse than production's. Significantly worse: production alone
     answered more questions correctly than this version alone, with p <= `significance` (exact two-sided McNemar test on
     shared questions). `production` is None when nothing is in production yet, or when the evaluated version is.
     """
     accuracy, of_base = compute_metrics(trained).accuracy, compute_metrics(base).accuracy
+    asked_of_base = {prediction.scenario_id for prediction in base}
+    shared = compute_metrics([prediction for prediction in trained if prediction.scenario_id in asked_of_base]).accuracy
     for whose, predictions in (("", trained), ("base: ", base), ("production: ", production or [])):
         if problem := too_many_errors(predictions):
             reason = f"{whose}{problem}, more than {MOST_ERRORS:.0%}: no result to compare; find the cause and evaluate again"
             return Promotion(promoted=False, reason=reason)
-    if accuracy is None or of_base is None:
+    if accuracy is None or of_base is None or shared is None:
         return Promotion(promoted=False, reason="no held-out question has a reference answer, so accuracy is unknown")
     if alerts:
         reason = (
@@ -47,10 +49,10 @@ def decide_promotion(
         return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")
     if accuracy <= floor:
         return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")
-    if accuracy <= of_base + min_gain:
+    if shared <= of_base + min_gain:
         return Promotion(
             promoted=False,
-            reason=f"{accuracy:.1%} correct is not above the base's {of_base:.1%} by min_gain={min_gain}",
+            reason=f"{shared:.1%} correct is not above the base's {of_base:.1%} by min_gain={min_gain}",
         )
     if production is None:
         return Promotion(promoted=True, reason=f"{accuracy:.1%} correct, and there is no other version to compare with")

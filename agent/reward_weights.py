@@ -76,5 +76,9 @@ class RewardWeights(BaseModel):
     @property
     def largest_deviation(self) -> float:
         """The largest standard deviation that the rewards of a group can have: half of them best, half of them worst."""
-        best = self.correct + self.overlap + self.all_sources + self.few_sources + self.few_turns
-        return (best - self.malformed) / 2
+        return (self.best + self.few_turns - self.malformed) / 2
+
+    @property
+    def best(self) -> float:
+        """The reward of a correct answer that cites the right mails in the words of the reference, without `few_turns`."""
+        return self.correct + self.overlap + self.all_sources + self.few_sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,6 +81,14 @@ class _NotesProgress(AsyncCallbackHandler):
         self._progress.moved()
 
 
+@contextlib.asynccontextmanager
+async def noting_progress(policy: Policy, seconds: float) -> AsyncIterator[list[AsyncCallbackHandler]]:
+    """Yield callbacks for requests to the policy's server. Raise `TimeoutError` when it makes no progress for `seconds`."""
+    progress = progress_of(policy.base_url)
+    async with progress.required(seconds):
+        yield [_NotesProgress(progress)]
+
+
 def opening_messages(question: str, mailbox: Mailbox, settings: AgentSettings) -> list[dict[str, str]]:
     """Return system and user message. The system message is the same for all questions, so servers can reuse its cache."""
     asked = load("question").format(
@@ -119,16 +127,14 @@ async def answer_question(
     }
     # Requests of a prompted model have their own time limit.
     model: Any = policy
-    limit: AbstractAsyncContextManager[None] = contextlib.nullcontext()
-    callbacks: list[AsyncCallbackHandler] = []
+    limit: AbstractAsyncContextManager[list[AsyncCallbackHandler]] = contextlib.nullcontext([])
     if isinstance(policy, Policy):
         model = connect(policy, optional_arguments=settings.optional_arguments)
-        progress = progress_of(policy.base_url)
-        limit, callbacks = progress.required(settings.rollout_timeout), [_NotesProgress(progress)]
+        limit = noting_progress(policy, settings.rollout_timeout)
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
     # Two graph steps per turn. The limit only guards against an endless graph.
-    config = {"recursion_limit": 2 * settings.max_turns + 2, "callbacks": callbacks}
-    async with limit:
+    config: dict[str, Any] = {"recursion_limit": 2 * settings.max_turns + 2}
+    async with limit as config["callbacks"]:
         if watcher is None:
             final = await react_graph().ainvoke(state, context=context, config=config)
         else:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+EMAIL_SEARCH = "email-search"
+"""Name of the task."""
+
+DECISIONS = ("query", "open", "answer")
+"""Its decisions: see `agent.decisions`."""
+
 
 class DemonstrationSettings(BaseModel):
     """What the demonstrations of the warm start show. The rest is for GRPO to find out."""

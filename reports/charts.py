@@ -33,7 +33,6 @@ LABELS = {
     "groups_replaced": "questions asked in place of others",
     "rollouts_sampled": "rollouts",
     "rollouts_trained": "rollouts learnt from",
-    "rollouts_replayed": "rollouts learnt from once more",
     "loss/train": "loss",
     "loss/kl_old_new": "KL of the updated from the sampling policy",
     "alert_count": "alerts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,6 +29,40 @@ _LINE_SECONDS = 60.0
 def say(line: str, *, quiet: bool = False, alarm: bool = False) -> None:
     """Print a permanent line: dim if `quiet`, red if `alarm`, where the terminal supports it."""
     console.print(line, style="bold red" if alarm else "dim" if quiet else None, soft_wrap=True, markup=False)
+
+
+class RunClock:
+    """Time of the whole run: what has passed, of what was estimated."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._total: float | None = None
+
+    def begin(self, total: float) -> None:
+        """Count from now towards `total` seconds."""
+        self._started, self._total = time.monotonic(), total
+
+    def stop(self) -> None:
+        """Show nothing from now on."""
+        self._total = None
+
+    def shown(self) -> str:
+        """Return the time so far and the estimate, as "3:05 of about 14 min"; empty without an estimate."""
+        if self._total is None:
+            return ""
+        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
+        return f"{minutes}:{seconds:02d} of about {max(1, round(self._total / 60))} min"
+
+
+clock = RunClock()
+"""The clock of the run in this process."""
+
+
+class _OfRun(ProgressColumn):
+    """The clock of the run."""
+
+    def render(self, task: Task) -> Text:
+        return Text(clock.shown(), style="dim")
 
 
 class _Pace(ProgressColumn):
@@ -57,6 +92,7 @@ class _Bars(Progress):
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             _Pace(),
+            _OfRun(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -77,7 +113,7 @@ class _Bars(Progress):
         self._last_line = self.get_time()
         [task] = [task for task in self.tasks if task.id == task_id]
         of = f" of {task.total:,.0f}" if task.total is not None else ""
-        say(f"  {task.description}: {task.completed:,.0f}{of}, {_Pace().render(task)}")
+        say(f"  {task.description}: {task.completed:,.0f}{of}, {_Pace().render(task)}{_after(';')}")
 
 
 class Counter:
@@ -103,12 +139,10 @@ def counter(description: str, total: int | None = None) -> Iterator[Counter]:
 
 def _learnt_from(row: Any) -> str:
     """Describe the data of a step's update and how much its rollouts differed."""
-    asked = f"{row.groups_trained} of {len(row.questions)} questions with spread"
+    asked = f"{row.groups_trained} of {len(row.questions)} {'decisions' if row.decisions else 'questions'} with spread"
     if row.groups_replaced:
         asked += f" ({row.groups_replaced} asked in place of others)"
-    parts = [asked, f"{row.rollouts_trained} of {row.rollouts_sampled} rollouts"]
-    if row.rollouts_replayed:
-        parts.append(f"{row.rollouts_replayed} replayed ones")
+    parts = [asked, f"{row.rollouts_trained} of {row.rollouts_sampled} {'replies' if row.decisions else 'rollouts'}"]
     if row.distinct_call_sequences is not None:
         parts.append(f"{row.distinct_call_sequences:.1f} different call sequences per question")
     if row.entropy is not None:
@@ -116,8 +150,20 @@ def _learnt_from(row: Any) -> str:
     return ", ".join(parts)
 
 
+def _right_moves(row: Any) -> str:
+    return ", ".join(
+        f"{name} {figures.right:.0%} ({figures.with_spread} of {figures.groups} with spread)"
+        for name, figures in row.decisions.items()
+    )
+
+
 def _number(value: float | None, form: str) -> str:
     return format(value, form) if value is not None else "-"
+
+
+def _after(separator: str) -> str:
+    """Return the clock of the run after `separator`, if it runs."""
+    return f"{separator} {shown}" if (shown := clock.shown()) else ""
 
 
 class TrainingConsole:
@@ -156,13 +202,15 @@ class TrainingConsole:
 
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
-            say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s")
+            say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s{_after(' ')}")
         elif row.phase == "grpo":
             say(
                 f"step {row.step:3d}/{self._max_steps}  reward {_number(row.reward, '6.3f')}  "
                 f"accuracy {_number(row.accuracy, '4.0%')}  turns {_number(row.turns, '3.1f')}  "
-                f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s"
+                f"{_number(row.tokens_per_second, '4.0f')} tokens/s  {row.seconds:5.0f} s{_after(' ')}"
             )
+            if row.decisions:
+                say(f"  right moves  {_right_moves(row)}", quiet=True)
             say(f"  learnt from  {_learnt_from(row)}", quiet=True)
         if row.validation_seconds is not None:
             figures = (

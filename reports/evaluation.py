@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.page import page, render
-from reports.tables import gain, interval, number, percent, seconds_of
+from reports.tables import accuracy_over_minutes, gain, interval, number, percent, seconds_of
 from reports.viewer import questions_section
 
 _FIELDS = ("answer", "correct", "reason", "outcome", "error", "turns", "seconds", "source_ids", "transcript")
@@ -33,6 +33,7 @@ def evaluation_html(
         n=summary.get("n", 0),
         policies=_policies(rows),
         gain=gain(dict(summary)),
+        over_minutes=accuracy_over_minutes(dict(summary)),
         paired=[_paired(name, test) for name, test in summary.get("paired", {}).items()],
         promotion=summary.get("promotion"),
         kinds=_kinds(rows),

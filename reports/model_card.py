@@ -21,11 +21,13 @@ def model_card(
     judge: str,
     prompts: dict[str, str],
     tools: list[dict[str, Any]],
+    compact_calls: bool,
 ) -> str:
     """Return Markdown with the front matter of a Hugging Face model card.
 
     `manifest` is the checkpoint's, `summary` the closing table of its evaluation (None: it was not evaluated), `data`
-    one sentence per data artifact, `prompts` has the texts `system` and `question`.
+    one sentence per data artifact, `prompts` has the texts `system` and `question`. `compact_calls`: the chat template writes
+    calls that vLLM does not parse.
     """
     config = manifest["config"]
     shown = ("backend", "scoring", "max_steps", "demonstrations", "continue_from", "learning_rate", "lora_rank", "seed")
@@ -53,7 +55,7 @@ def model_card(
         needs="In this folder:"
         if merged
         else "The adapter fits the base weights with the checksum above and no others. In this folder:",
-        serving=_serving(manifest, merged, lora_rank),
+        serving=_serving(manifest, merged, lora_rank, compact_calls),
         loading=_loading(manifest, merged),
     )
 
@@ -83,17 +85,21 @@ def _evaluation(summary: dict[str, Any] | None, judge: str) -> str:
     return "\n".join(lines)
 
 
-def _serving(manifest: dict[str, Any], merged: bool, lora_rank: int) -> str:
-    # The chat templates of the models that the project trains write tool calls as Hermes does.
-    tools = "--enable-auto-tool-choice --tool-call-parser hermes"
+def _serving(manifest: dict[str, Any], merged: bool, lora_rank: int, compact_calls: bool) -> str:
+    # The other chat templates of the models that the project trains write tool calls as Hermes does.
+    tools = " --enable-auto-tool-choice --tool-call-parser hermes"
+    note = ""
+    if compact_calls:
+        note = '# Calls come as text, one line each: >>search "words". The server of the project that trained this parses them.\n'
+        tools = ""
     if merged:
-        return f"vllm serve . --served-model-name email-agent {tools}"
+        return f"{note}vllm serve . --served-model-name email-agent{tools}"
     base = shlex.quote(manifest["base_model"])
     # vLLM accepts these ranks only.
     rank = next((size for size in (1, 8, 16, 32, 64, 128, 256, 320, 512) if size >= lora_rank), lora_rank)
     return (
-        f"vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules email-agent=. \\\n"
-        f"  --tokenizer . --chat-template chat_template.jinja {tools}"
+        f"{note}vllm serve {base} --enable-lora --max-lora-rank {rank} --lora-modules email-agent=. \\\n"
+        f"  --tokenizer . --chat-template chat_template.jinja{tools}"
     )
 
 

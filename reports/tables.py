@@ -62,14 +62,29 @@ def gain(summary: dict[str, Any]) -> str | None:
     test = paired.get(f"trained_vs_{first}")
     if first is None or test is None or "trained" not in rows:
         return None
-    before, after = (rows[name]["accuracy"] for name in (first, "trained"))
-    if before is None or after is None:
+    if any(rows[name]["accuracy"] is None for name in (first, "trained")) or not test["n"]:
         return None
+    before, after = ((test["both"] + test[only]) / test["n"] for only in ("b_only", "a_only"))
     chance = "p < 0.0001" if test["p_value"] < 0.0001 else f"p = {test['p_value']:.4f}"
     return (
         f"GRPO added {(after - before) * 100:+.1f} points to the {first.replace('_', ' ')}: {percent(before)} to {percent(after)} "
-        f"({test['a_only']} questions gained, {test['b_only']} lost, {chance})"
+        f"of the {test['n']} questions asked of both ({test['a_only']} gained, {test['b_only']} lost, {chance})"
     )
+
+
+def accuracy_over_minutes(summary: dict[str, Any]) -> str | None:
+    """Return the accuracy of each policy after its minutes of training, as one line; None if there is one policy at most."""
+    points = sorted(
+        (row["training_seconds"] / 60, name, row["accuracy"])
+        for name, row in summary.get("policies", {}).items()
+        if row.get("training_seconds") is not None and row.get("accuracy") is not None
+    )
+    if len(points) < 2:
+        return None
+    shown = [
+        f"{name.replace('_', ' ')} {percent(accuracy)} after {minutes:.1f} min" for minutes, name, accuracy in points
+    ]
+    return f"accuracy over training time: {', '.join(shown)}"
 
 
 def pass_at(row: dict[str, Any]) -> str:

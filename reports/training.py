@@ -31,7 +31,7 @@ def training_html(
     level. `rollouts` are recorded ones to look at; `best_step` is the step whose policy is the result.
     """
     phase = history[-1].get("phase") if history else None
-    steps = [_with_alert_count(row) for row in history if row.get("phase") == phase]
+    steps = [_with_derived(row) for row in history if row.get("phase") == phase]
     before = [row for row in history if row.get("phase") != phase]
     columns = _numeric_columns(steps)
     curves = {column: points_of(column, [*before, *steps] if column in _HELD_OUT else steps) for column in columns}
@@ -73,8 +73,10 @@ def _first_policy(history: Sequence[Mapping[str, Any]]) -> str:
     return {"untouched": "untouched base", "continued": "start"}.get(phase, "warm start")
 
 
-def _with_alert_count(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**row, "alert_count": len(row["alerts"])} if "alerts" in row else row
+def _with_derived(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Add the number of alerts, and the share of right moves at each decision."""
+    right = {f"right moves at {name}": figures["right"] for name, figures in (row.get("decisions") or {}).items()}
+    return {**row, **right, **({"alert_count": len(row["alerts"])} if "alerts" in row else {})}
 
 
 def _numeric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -122,14 +124,19 @@ def _alerts(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _filled_columns(history: Sequence[Mapping[str, Any]]) -> list[str]:
     filled = (
-        key for row in history for key, value in row.items() if value not in (None, []) and key != "checkpoint_digest"
+        key
+        for row in history
+        for key, value in row.items()
+        if value not in (None, [], {}) and key != "checkpoint_digest"
     )
     return list(dict.fromkeys(filled))
 
 
 def _cell(value: Any) -> str:
-    if value in (None, []):
+    if value in (None, [], {}):
         return "-"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_cell(figures.get('right'))}" for name, figures in value.items())
     if isinstance(value, list):
         return ", ".join(_entry(entry) for entry in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -142,4 +149,5 @@ def _entry(entry: Any) -> str:
     if "name" in entry:
         return str(entry["name"])
     right = entry.get("right")
-    return f"{entry.get('index')}: {'-' if right is None else right} of {entry.get('rollouts')}"
+    asked = " ".join(str(part) for part in (entry.get("index"), entry.get("decision")) if part is not None)
+    return f"{asked}: {'-' if right is None else right} of {entry.get('rollouts')}"

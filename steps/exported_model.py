@@ -18,6 +18,7 @@ from environment.tools import tool_schemas
 from reports.model_card import model_card
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
 from steps.inference.service_lifecycle import episode_settings
+from training.backends.base_model import writes_compact_calls
 from training.backends.export import write_adapter, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
@@ -83,6 +84,7 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, *, merged: bool
         judge=judged_by.get("judge_model", "an LLM") if judged_by.get("judge") == "llm" else "exact comparison",
         prompts={"system": settings.system_prompt or prompts.load("system"), "question": prompts.load("question")},
         tools=tool_schemas(settings.optional_arguments),
+        compact_calls=writes_compact_calls(manifest.base_model_source),
     )
 
 

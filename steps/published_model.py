@@ -16,6 +16,7 @@ from reports.console import say
 from steps.project import MODELS
 from training.backends.base_model import base_model_here, resolve_base_model
 from training.backends.model_sources.folder import (
+    CHAT_TEMPLATE,
     WEIGHTS_SUFFIX,
     BaseModelFiles,
     combined_checksum,
@@ -149,7 +150,10 @@ def _published(store: BaseArtifactStore, checksum: str) -> PublishedModel | None
     except ValidationError:
         return None
     weights = _weights(published)
-    if published.checksum != checksum or not weights or combined_checksum(weights) != checksum:
+    template = {name: digest for name, digest in published.files.items() if name == CHAT_TEMPLATE}
+    if not weights or checksum not in (combined_checksum(weights), combined_checksum(weights | template)):
+        return None
+    if published.checksum != checksum:
         return None
     return published if all(store.exists(os.path.join(folder, name)) for name in published.files) else None
 

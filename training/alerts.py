@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import art
 from openai.types.chat.chat_completion import Choice
 
 from training.history import Alert, Example, StepRecord
-from training.task import CALL_SEQUENCE, SUSPECT
+from training.task import CALL_SEQUENCE, DECISION, SUSPECT
 
 RECENT = 2
 """Last steps that are evaluated together, because a single step with few questions is noisy."""
@@ -78,8 +79,23 @@ def step_signals(groups: Sequence[art.TrajectoryGroup], first_rollouts: int) -> 
         "entropy": statistics.fmean(surprisals) if surprisals else None,
         "distinct_call_sequences": statistics.fmean(sequences) if sequences else None,
         "tokens_per_rollout": statistics.fmean(_tokens(trajectory) for trajectory in trajectories),
-        **{name: statistics.fmean(bool(t.metrics.get(name)) for t in trajectories) for name in habits},
+        **{name: max(_share(part, name) for part in _by_decision(groups)) for name in habits},
     }
+
+
+def _by_decision(groups: Sequence[art.TrajectoryGroup]) -> list[list[art.TrajectoryGroup]]:
+    """Return the groups of each decision; whole episodes are one more part.
+
+    A habit such as citing what was not read shows in answers only, so other replies must not dilute it.
+    """
+    parts: defaultdict[str | None, list[art.TrajectoryGroup]] = defaultdict(list)
+    for group in groups:
+        parts[group.trajectories[0].metadata.get(DECISION)].append(group)
+    return list(parts.values())
+
+
+def _share(groups: Sequence[art.TrajectoryGroup], habit: str) -> float:
+    return statistics.fmean(bool(trajectory.metrics.get(habit)) for trajectory in _all(groups))
 
 
 def find_alerts(
@@ -88,7 +104,8 @@ def find_alerts(
     """Return the alerts after a step, given its `row` and `groups` and the history `before` it.
 
     A habit raises an alert if at least `habit_share` of the rollouts of the last two steps have it, in more than half
-    of the step's groups. Without the second condition, one hard question could raise it.
+    of the step's groups. Without the second condition, one hard question could raise it. Of replies at decisions, those at
+    the decision with the largest share count.
     """
     rows = [earlier for earlier in before if earlier.phase == row.phase] + [row]
     trends = [alert for alert in _trends(rows, groups) if alert is not None]
@@ -101,9 +118,12 @@ def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], l
     alerts = []
     for column in sorted(name for name in recent[-1].model_extra or {} if name.startswith(SUSPECT)):
         share = statistics.fmean((row.model_extra or {}).get(column, 0.0) for row in recent)
-        with_it = [group for group in groups if any(t.metrics.get(column) for t in group.trajectories)]
-        if share >= least_share and 2 * len(with_it) > len(groups):
-            words = f"{share:.0%} of the rollouts of {_steps(recent)}"
+        part = max(_by_decision(groups), key=lambda part: _share(part, column))
+        with_it = [group for group in part if any(t.metrics.get(column) for t in group.trajectories)]
+        if share >= least_share and 2 * len(with_it) > len(part):
+            decision = part[0].trajectories[0].metadata.get(DECISION)
+            played = f"replies at the decision {decision}" if decision else "rollouts"
+            words = f"{share:.0%} of the {played} of {_steps(recent)}"
             flagged = [t for group in with_it for t in group.trajectories if t.metrics.get(column)]
             alerts.append(_alert(column.removeprefix(SUSPECT), words, flagged, by=lambda t: t.reward))
     return alerts
@@ -113,13 +133,14 @@ def _perfect_reward(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryG
     """Alert when nearly all rollouts of the last steps got the highest reward of the run.
 
     In addition, either earlier steps earned less, or accuracy does not explain the reward. In the second case the
-    exploit may be as old as the run. A run in which nobody earns anything raises no alert.
+    exploit may be as old as the run. A run in which nobody earns anything raises no alert. At decisions most right moves
+    earn the same, so there only the second case counts.
     """
     recent, earlier = rows[-RECENT:], rows[:-RECENT]
     best = [row.reward_highest for row in rows if row.reward_highest is not None]
     if len(recent) < RECENT or not best:
         return None
-    worse_before = any((row.reward or 0.0) < max(best) - NOTICEABLE for row in earlier)
+    worse_before = not rows[-1].decisions and any((row.reward or 0.0) < max(best) - NOTICEABLE for row in earlier)
     unexplained = max(best) > NOTICEABLE and any(
         row.accuracy is None or row.accuracy < (row.reward_highest_share or 0.0) for row in recent
     )

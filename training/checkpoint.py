@@ -32,7 +32,7 @@ class CheckpointManifest(BaseModel):
     base_model: str
     """Id of the base model, the same on every machine."""
     base_model_checksum: str
-    """sha256 of the base model's weights."""
+    """Checksum of the base model's weights, and of its chat template if that has compact calls."""
     base_model_source: str
     """Argument of `resolve_base_model` with which another machine can fetch the same base."""
     name: str
@@ -46,6 +46,10 @@ class CheckpointManifest(BaseModel):
     """Data artifact name -> id of the version that the adapter was trained on."""
     alerts: tuple[str, ...] = ()
     """Names of the alerts that the training raised up to the rollouts of this adapter: see `training.alerts`."""
+    seconds: float | None = None
+    """Training time up to this adapter in seconds, without installation and data; `None` if unknown."""
+    start_seconds: float | None = None
+    """The same of the policy before the first GRPO step."""
     created: datetime
 
 
@@ -118,14 +122,15 @@ class Checkpoint:
         return Checkpoint(folder, self.manifest)
 
     def require_base(self, base_model: str, checksum: str) -> None:
-        """Raise `BadInput` unless the adapter was trained on exactly these base weights."""
+        """Raise `BadInput` unless the adapter was trained on exactly these base weights, and with this form of tool calls."""
         trained_on = self.manifest
         if trained_on.base_model_checksum == checksum:
             return
         if trained_on.base_model == base_model:
             raise BadInput(
                 f"checkpoint {trained_on.name} (step {trained_on.step}) was trained on other weights of {base_model} "
-                f"(sha256 {trained_on.base_model_checksum[:12]}..., here {checksum[:12]}...): use that version of it"
+                f"or another form of its tool calls (sha256 {trained_on.base_model_checksum[:12]}..., "
+                f"here {checksum[:12]}...): use that version of it, or train again"
             )
         raise BadInput(
             f"checkpoint {trained_on.name} (step {trained_on.step}) was trained on {trained_on.base_model}, "

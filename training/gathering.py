@@ -18,26 +18,28 @@ import heapq
 import itertools
 import statistics
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import partial
+from typing import Self, TypeVar
 
 import art
 from openai import OpenAIError
 
 from training.deadline import MovingDeadline
 from training.errors import BadInput
-from training.history import AskedQuestion
+from training.history import AskedQuestion, DecisionFigures
 from training.progress import Progress
 from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
 from training.selection import StepQuestions, TrainQuestion, replacement
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
-from training.task import Policy, RolloutError, Task
+from training.task import DECISION, HasDecisions, Policy, RolloutError, Task
 
+_Result = TypeVar("_Result")
 _MAX_REASON_CHARS = 200
 MOST_ATTEMPTS = 2
 """Attempts of a failing rollout."""
@@ -102,25 +104,36 @@ class Gathered:
 
 
 @dataclass
-class _Group:
+class _Asked:
+    """The groups of one question: its rollouts, or one group for each decision of its episode."""
+
     question: TrainQuestion
     replaces: bool
-    scored: art.TrajectoryGroup | None
+    scored: list[art.TrajectoryGroup]
     failures: list[BaseException]
     judged_by: JudgeUse
     checkpoint_step: int
     played: int
-    """Rollouts begun, failed ones included."""
+    """Rollouts begun, failed ones included. The decisions of one episode count as one."""
 
-    def asked(self) -> AskedQuestion:
-        trajectories = self.scored.trajectories if self.scored else []
+    @property
+    def dropped(self) -> bool:
+        """Whether rollouts were played of which none can be learnt from. An episode may lack the wanted decisions."""
+        return not self.scored and (self.question.whole or bool(self.failures))
+
+    def results(self) -> list[AskedQuestion]:
+        return [self._result(group) for group in self.scored or [None]]
+
+    def _result(self, group: art.TrajectoryGroup | None) -> AskedQuestion:
+        trajectories = group.trajectories if group else []
         verdicts = [bool(t.metrics["correct"]) for t in trajectories if "correct" in t.metrics]
         return AskedQuestion(
             index=self.question.index,
             kind=self.question.kind,
+            decision=trajectories[0].metadata.get(DECISION) if trajectories else None,
             rollouts=len(trajectories),
             right=sum(verdicts) if verdicts else None,
-            reward_std=reward_spread(self.scored) if self.scored else 0.0,
+            reward_std=reward_spread(group) if group else 0.0,
             replaces=self.replaces,
         )
 
@@ -134,10 +147,12 @@ class _Step:
 
     deadline: MovingDeadline
 
-    tasks: list[asyncio.Task[_Group]] = field(default_factory=list)
+    tasks: list[asyncio.Task[_Asked]] = field(default_factory=list)
     reserve: list[TrainQuestion] = field(default_factory=list)
     begun: float = field(default_factory=time.monotonic)
     ended: float = 0.0
+    parts: int = 0
+    """Rollouts that were begun or will be; the decisions of an episode are one part."""
     rollouts_ended: int = 0
     advance: Callable[[], None] | None = None
     more: Callable[[int], None] | None = None
@@ -162,8 +177,9 @@ class Gatherer:
         progress: Progress,
         warn: Callable[[str], None],
         newest: tuple[int, Policy],
+        decisions: Sequence[str] = (),
     ) -> None:
-        """`newest` is the checkpoint step of the newest policy, and that policy."""
+        """`newest` is the checkpoint step of the newest policy, and that policy. `decisions` are those to compare replies at."""
         self._task = task
         self._settings = settings
         self._scorer = scorer
@@ -172,6 +188,7 @@ class Gatherer:
         self._progress = progress
         self._warn = warn
         self._newest = newest
+        self._decisions = tuple(decisions)
         self._steps: dict[int, _Step] = {}
         self._sampling: list[int] = []
 
@@ -183,7 +200,7 @@ class Gatherer:
         for task in tasks:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        unused = sum((group.judged_by for group in outcomes if isinstance(group, _Group)), JudgeUse())
+        unused = sum((group.judged_by for group in outcomes if isinstance(group, _Asked)), JudgeUse())
         if unused.requests and kind is None:
             spent = f"{unused.requests} requests to the judge ({unused.cost:.2f} USD)"
             self._warn(f"{spent} were for groups gathered ahead that no step has used: they are in no step's figures")
@@ -210,7 +227,9 @@ class Gatherer:
 
     def _ask(self, under_way: _Step, step: int, question: TrainQuestion, *, replaces: bool) -> None:
         number = len(under_way.tasks) + 1
-        under_way.tasks.append(asyncio.create_task(self._group(under_way, step, number, question, replaces)))
+        play = self._group if question.whole else self._branched
+        under_way.parts += self._settings.rollouts_per_group if question.whole else 1
+        under_way.tasks.append(asyncio.create_task(play(under_way, step, number, question, replaces)))
 
     async def take(self, step: int) -> Gathered:
         """Wait for the groups of step `step`, provided that one of its rollouts ends every `step_timeout` seconds.
@@ -219,21 +238,21 @@ class Gatherer:
             BadInput: more than `MOST_FAILED_ROLLOUTS` failed, or the judge could not score any group.
         """
         settings, under_way = self._settings, self._steps[step]
-        self._progress.stage(f"step {step}: rollouts", len(under_way.tasks) * settings.rollouts_per_group)
+        self._progress.stage(f"step {step}: rollouts", under_way.parts)
         for _ in range(under_way.rollouts_ended):
             self._progress.advance()
         under_way.advance, under_way.more = self._progress.advance, self._progress.extend
         under_way.deadline.move()
-        results: list[_Group] = []
+        results: list[_Asked] = []
         while len(results) < len(under_way.tasks):
             results = await asyncio.gather(*under_way.tasks)
         del self._steps[step]
-        groups = [group.scored for group in results if group.scored is not None]
-        failures = [failure for group in results for failure in group.failures]
-        use = sum((group.judged_by for group in results), JudgeUse())
-        played = sum(group.played for group in results)
+        groups = [group for asked in results for group in asked.scored]
+        failures = [failure for asked in results for failure in asked.failures]
+        use = sum((asked.judged_by for asked in results), JudgeUse())
+        played = sum(asked.played for asked in results)
         ends = ""
-        if not groups and not use.problem:
+        if not groups and failures and not use.problem:
             ends = "none finished" if len(failures) == played else "and no group kept enough of its own"
         elif len(failures) > MOST_FAILED_ROLLOUTS * played:
             ends = f"more than {MOST_FAILED_ROLLOUTS:.0%} of {played}"
@@ -243,24 +262,49 @@ class Gatherer:
             if not groups:
                 raise BadInput(f"{problem} for any group; the same command resumes after the last finished step")
             self._warn(f"{problem} for some of {len(results)} groups, which are left out")
-        oldest = min(group.checkpoint_step for group in results if group.scored is not None)
+        if not groups and not failures and not use.problem:
+            raise BadInput(
+                f"step {step}: no episode got as far as one of the decisions {', '.join(self._decisions)}: add earlier decisions, or "
+                "demonstrations"
+            )
+        oldest = min(asked.checkpoint_step for asked in results if asked.scored)
         return Gathered(
             groups=groups,
-            questions=[group.asked() for group in results],
-            dropped=len(results) - len(groups),
+            questions=[result for asked in results for result in asked.results()],
+            dropped=sum(asked.dropped for asked in results),
             failures=len(failures),
             judged_by=use,
             off_policy_steps=self._newest[0] - oldest,
             seconds=under_way.ended - under_way.begun,
         )
 
-    async def _play(self, policy: Policy, scenario: Any) -> art.Trajectory:
-        for _ in range(MOST_ATTEMPTS - 1):
-            with suppress(Exception):
-                return await self._task.rollout(policy, scenario)
-        return await self._task.rollout(policy, scenario)
+    async def _branched(
+        self, under_way: _Step, step: int, number: int, question: TrainQuestion, replaces: bool
+    ) -> _Asked:
+        """Play one episode and compare replies at its decisions."""
+        assert isinstance(self._task, HasDecisions)
+        asked = _Asked(question, replaces, [], [], JudgeUse(), checkpoint_step=-1, played=1)
+        decide = partial(self._task.decide, continued=self._settings.decision_reward == "continued")
+        replies, probes = self._settings.rollouts_per_group, self._settings.first_rollouts
+        try:
+            async with under_way.deadline.limit(), self._slots.one(step):
+                asked.checkpoint_step, policy = self._newest
+                self._sampling.append(asked.checkpoint_step)
+                try:
+                    with self._watch.call(f"question {number} in step {step}", turn=step):
+                        asked.scored = await _attempted(
+                            lambda: decide(policy, question.scenario, self._decisions, replies, probes)
+                        )
+                finally:
+                    self._sampling.remove(asked.checkpoint_step)
+        except Exception as failure:
+            asked.failures.append(failure)
+        finally:
+            under_way.rollout_ended()
+        under_way.ended = time.monotonic()
+        return asked
 
-    async def _group(self, under_way: _Step, step: int, number: int, question: TrainQuestion, replaces: bool) -> _Group:
+    async def _group(self, under_way: _Step, step: int, number: int, question: TrainQuestion, replaces: bool) -> _Asked:
         """Play and score one group, while others are still being played."""
         sampled_by: tuple[int, Policy] | None = None
 
@@ -272,7 +316,8 @@ class Gatherer:
                         sampled_by = self._newest
                         self._sampling.append(sampled_by[0])
                     with self._watch.call(name, turn=step):
-                        return await self._play(sampled_by[1], question.scenario)
+                        policy = sampled_by[1]
+                        return await _attempted(lambda: self._task.rollout(policy, question.scenario))
             finally:
                 under_way.rollout_ended()
 
@@ -309,7 +354,14 @@ class Gatherer:
             if under_way.more is not None:
                 under_way.more(self._settings.rollouts_per_group)
         played_by = sampled_by[0] if sampled_by else -1
-        return _Group(question, replaces, group, failures, use, played_by, len(outcomes))
+        return _Asked(question, replaces, [group] if group else [], failures, use, played_by, len(outcomes))
+
+
+async def _attempted(play: Callable[[], Awaitable[_Result]]) -> _Result:
+    for _ in range(MOST_ATTEMPTS - 1):
+        with suppress(Exception):
+            return await play()
+    return await play()
 
 
 def _solved(outcome: art.Trajectory | BaseException) -> bool:
@@ -320,6 +372,29 @@ def _solved(outcome: art.Trajectory | BaseException) -> bool:
 def reward_spread(group: art.TrajectoryGroup) -> float:
     """Return the standard deviation of the rewards of a group."""
     return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
+
+
+def decision_figures(groups: Sequence[art.TrajectoryGroup], settings: TrainerSettings) -> dict[str, DecisionFigures]:
+    """Return the figures of each decision that groups of replies were compared at.
+
+    The share of right replies is that of the first `probe_rollouts` of each group: see `Trainer`.
+    """
+    of_decision: defaultdict[str, list[art.TrajectoryGroup]] = defaultdict(list)
+    for group in groups:
+        if (decision := group.trajectories[0].metadata.get(DECISION)) is not None:
+            of_decision[str(decision)].append(group)
+    return {
+        decision: DecisionFigures(
+            groups=len(compared),
+            with_spread=sum(reward_spread(group) > settings.min_reward_std for group in compared),
+            right=statistics.fmean(
+                bool(trajectory.metrics.get("correct"))
+                for group in compared
+                for trajectory in group.trajectories[: settings.first_rollouts]
+            ),
+        )
+        for decision, compared in of_decision.items()
+    }
 
 
 def tell_failures(

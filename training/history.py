@@ -43,18 +43,30 @@ class Alert(BaseModel):
 
 
 class AskedQuestion(BaseModel):
-    """A question of a GRPO step, and the results of its group."""
+    """A question of a GRPO step, and the results of one of its groups."""
 
     index: int
     """Position among the run's train questions, whose order is fixed."""
     kind: str | None = None
+    decision: str | None = None
+    """The decision whose replies were compared; `None` for whole episodes."""
     rollouts: int
-    """Scored rollouts; 0 if the group was dropped."""
+    """Scored rollouts or replies; 0 if the group was dropped, or the episode had no decision."""
     right: int | None = None
-    """Correct rollouts; `None` when the task does not say what is correct."""
+    """Correct rollouts, or replies that were the right move; `None` when the task does not say what is correct."""
     reward_std: float = 0.0
     replaces: bool = False
     """Whether it replaces a group without reward spread."""
+
+
+class DecisionFigures(BaseModel):
+    """The groups of a step at one decision."""
+
+    groups: int
+    with_spread: int
+    """Groups that the update learns from."""
+    right: float
+    """Share of the first `probe_rollouts` replies of each group that were the right move."""
 
 
 class StepRecord(BaseModel):
@@ -87,14 +99,15 @@ class StepRecord(BaseModel):
     accuracy: float | None = None
     turns: float | None = None
     questions: list[AskedQuestion] = Field(default_factory=list)
+    decisions: dict[str, DecisionFigures] = Field(default_factory=dict)
+    """Decision -> its figures, in a run that compares single replies. Then `reward` and `accuracy` are means over replies at
+    decisions, `turns` is the turn of the reply, and a rollout is a reply."""
     groups_trained: int = 0
     groups_replaced: int = 0
     """Groups asked in place of groups without spread (`max_extra_groups`)."""
     rollouts_sampled: int = 0
     rollouts_trained: int = 0
     """Finished rollouts of the step, and how many of them the update used."""
-    rollouts_replayed: int = 0
-    """Rollouts of earlier steps that the update used in addition (`replay_steps`)."""
     groups_dropped: int = 0
     """Groups without rewards: fewer than two finished rollouts, or no usable reply from the judge."""
     off_policy_steps: int = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,20 @@ class Pace(BaseModel):
     tokens_per_rollout: float
     """Sampled tokens."""
     source: str
+    flops: float | None = None
+    """Speed of the machine (`training.backends.torch.speed`); `None` where unknown."""
+
+    def at(self, flops: float) -> Pace:
+        """Return the pace of a machine with this speed; the same pace if that of its own machine is unknown."""
+        if self.flops is None:
+            return self
+        times = self.flops / flops
+        scaled = {
+            name: value * times
+            for name in ("seconds_per_rollout", "seconds_per_validation_rollout", "seconds_per_demonstration")
+            if (value := getattr(self, name)) is not None
+        }
+        return self.model_copy(update={**scaled, "flops": flops})
 
 
 class Plan(BaseModel):
@@ -66,14 +80,17 @@ class Plan(BaseModel):
     pace: Pace | None
 
 
-def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None) -> Plan:
-    """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens."""
-    groups_per_step = settings.groups_per_step + settings.max_extra_groups
-    per_step = (
-        settings.groups_per_step * settings.rollouts_per_group + settings.max_extra_groups * settings.first_rollouts
-    )
-    rollouts = settings.max_steps * per_step
+def plan_run(
+    settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace: Pace | None, decisions: Sequence[str] = ()
+) -> Plan:
+    """Plan a run whose rollouts have at most `max_turns` replies of `max_tokens` tokens.
+
+    With `decisions`, a rollout is a single reply at one of them, and an episode is taken to have each of them once.
+    """
+    extra = 0 if decisions else settings.max_extra_groups
+    groups_per_step = (settings.groups_per_step + extra) * max(1, len(decisions))
     whole = settings.max_steps * groups_per_step * settings.rollouts_per_group
+    rollouts = whole - settings.max_steps * extra * (settings.rollouts_per_group - settings.first_rollouts)
     validations = 0
     if settings.validates:
         before = (
@@ -100,7 +117,7 @@ def plan_run(settings: TrainerSettings, *, max_turns: int, max_tokens: int, pace
         epochs=settings.epochs,
         questions_for_fewer_steps=(settings.max_steps - 1) // (settings.epochs or 1) * settings.groups_per_step,
         rollouts=rollouts,
-        rollouts_are_bound=not settings.max_extra_groups or settings.first_rollouts == settings.rollouts_per_group,
+        rollouts_are_bound=not decisions and (not extra or settings.first_rollouts == settings.rollouts_per_group),
         validation_rollouts=validated,
         most_tokens=(whole + validated) * max_turns * max_tokens,
         tokens=round((rollouts + validated) * pace.tokens_per_rollout) if pace else None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.backends import free_memory, gpu_memory, require_backend, require_effect
-from training.backends.base_model import ModelAccess, find_base_model
+from training.backends.base_model import ModelAccess, find_base_model, writes_compact_calls
 from training.backends.memory import require_memory
 from training.errors import BadInput
 from training.llm_client import TEST_MESSAGES, TEST_SECONDS
@@ -62,6 +62,11 @@ def check_run(settings: TrainerSettings, base_model: str, *, models: Path, runs:
             from training.backends.serverless import remote_base_model
 
             remote_base_model(base_model)
+        if settings.backend == "local" and writes_compact_calls(base_model):
+            raise BadInput(
+                f"base_model: vLLM does not parse the compact tool calls of {base_model}; set backend=torch, or name a folder with its "
+                "files and the template training/backends/chat_templates/chatml_hermes.jinja as chat_template.jinja"
+            )
         access.append(find_base_model(base_model, models))
         return f"{base_model} {access[0].found}"
 

@@ -29,15 +29,40 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=12, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=5, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=6, ge=1, le=1024, description="scenarios (questions) per step")
-    rollouts_per_group: int = Field(default=8, ge=2, le=256, description="rollouts per scenario")
+    groups_per_step: int = Field(default=24, ge=1, le=1024, description="scenarios (questions) per step")
+    rollouts_per_group: int = Field(
+        default=8, ge=2, le=256, description="rollouts per scenario, or replies that a decision compares"
+    )
+    decisions: tuple[str, ...] | None = Field(
+        default=None,
+        description="learn from single replies at these decisions of an episode instead of from whole episodes, for example "
+        "query,open,answer; null: all that the task has, if scoring=verifiable; []: whole episodes",
+    )
+    decision_reward: Literal["immediate", "continued"] = Field(
+        default="immediate",
+        description="reward of a reply at a decision: what it achieves at once, or that of the episode when the policy "
+        "finishes it greedily",
+    )
+    episode_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="with decisions: share of a step's questions that are played as whole episodes",
+    )
+    open_share: float = Field(
+        default=0.75,
+        ge=0,
+        le=1,
+        description="with decisions: share of a step's questions that the policy did not solve when it was last asked, or "
+        "that are likely to be hard; 0: any",
+    )
     probe_rollouts: int | None = Field(
         default=2,
         ge=2,
@@ -54,16 +79,9 @@ class TrainerSettings(BaseModel):
     min_reward_std: float = Field(
         default=0.1, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
     )
-    replay_steps: int = Field(
-        default=0,
-        ge=0,
-        le=16,
-        description="number of previous steps whose groups are trained on again, with the log-probabilities recorded "
-        "at sampling",
-    )
-    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="cosine",
+        default="constant",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step, "
         "and lower in steps that learn from fewer than groups_per_step groups",
     )
@@ -73,7 +91,7 @@ class TrainerSettings(BaseModel):
         "whole batch",
     )
     warm_up_steps: int = Field(
-        default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
+        default=1, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
     )
 
     turn_credit: float | None = Field(
@@ -296,14 +314,15 @@ class TrainerSettings(BaseModel):
                 f"probe_rollouts={self.probe_rollouts} is more than rollouts_per_group={self.rollouts_per_group}: set it lower, or to "
                 "null to play whole groups at once"
             )
+        if self.decisions and not self.is_verifiable:
+            raise ValueError(
+                f"decisions={list(self.decisions)}: scoring={self.scoring} compares whole episodes; set decisions=[], or "
+                "scoring=verifiable"
+            )
         if self.backend == "torch" and self.torch.kv_cache_tokens < self.max_context:
             raise ValueError(
                 f"max_context={self.max_context} is more than torch.kv_cache_tokens={self.torch.kv_cache_tokens}: no cache could hold "
                 "such a conversation; lower the one or raise the other"
-            )
-        if self.replay_steps and self.replay_steps >= self.max_steps:
-            raise ValueError(
-                f"replay_steps={self.replay_steps} must be less than max_steps={self.max_steps}: there are no more steps to replay"
             )
         return self
 
@@ -313,9 +332,14 @@ class TrainerSettings(BaseModel):
         return 0 if self.continue_from else self.demonstrations
 
     @property
+    def is_verifiable(self) -> bool:
+        """Whether rewards come from reference answers alone."""
+        return set(self.reward_weights) == {"verifiable"}
+
+    @property
     def first_rollouts(self) -> int:
         """Rollouts of a question that are played first; other rewards than the verifiable one may differ among correct ones."""
-        probes = self.probe_rollouts if set(self.reward_weights) == {"verifiable"} else None
+        probes = self.probe_rollouts if self.is_verifiable else None
         return min(probes or self.rollouts_per_group, self.rollouts_per_group)
 
     @property

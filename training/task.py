@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,6 +19,9 @@ group."""
 
 VERDICT_COST = "verdict_cost"
 """Metric of a rollout: what its verdict cost in US dollars."""
+
+DECISION = "decision"
+"""Key of the metadata of a trajectory that ends with a single reply at a decision: the decision's name."""
 
 UNLABELLED = "unlabelled"
 """Key of the metadata of rollouts on scenarios without a reference, which the task can neither reward nor call
@@ -105,4 +108,35 @@ class TellsKinds(Protocol):
 
     def kind(self, scenario: Any) -> str:
         """Return the kind of a scenario."""
+        ...
+
+
+@runtime_checkable
+class HasDecisions(Protocol):
+    """A task whose episodes have decisions: states in which several replies can be compared at once.
+
+    The first decision is due in the first state of every episode.
+    """
+
+    decisions: Sequence[str]
+    """Names of the decisions, in the order of an episode."""
+
+    def is_open(self, scenario: Any) -> bool:
+        """Return whether the scenario is likely to show a difference between replies, without asking a policy."""
+        ...
+
+    async def decide(
+        self, policy: Policy, scenario: Any, decisions: Collection[str], replies: int, probes: int, *, continued: bool
+    ) -> list[art.TrajectoryGroup]:
+        """Play one episode and return a group of `replies` trajectories for each of its states with one of `decisions`.
+
+        `probes` of them are sampled first, and the others only if one of these is not right.
+
+        The trajectories of a group differ in their last `Choice` only. Everything before it is plain messages, so that an
+        update trains the last reply and computes the rest once. Rewards compare replies in the same state, at once or,
+        with `continued`, after finishing the episode greedily. They must not contradict the rewards of `rollout`.
+
+        Metadata and metrics are those of `rollout`, and the metadata `DECISION`. The metric `correct` says whether the reply
+        was the right move. Raises on failure, as `rollout` does.
+        """
         ...

@@ -20,9 +20,10 @@ from pydantic import BaseModel
 from training.alerts import find_alerts, step_signals
 from training.backends import update_arguments
 from training.batch import describe_batch
+from training.decisions import compared_decisions, task_decisions
 from training.errors import BadInput
 from training.files import is_disk_full
-from training.gathering import Gatherer, reward_spread
+from training.gathering import Gatherer, decision_figures, reward_spread
 from training.gpu_use import gpu_use
 from training.health import HealthMonitor
 from training.history import (
@@ -38,7 +39,6 @@ from training.history import (
 )
 from training.policy import current_policy
 from training.progress import NoProgress, Progress
-from training.replay import REPLAY, ReplayBuffer
 from training.retention import prune_checkpoints, resumable_rows
 from training.rollout_samples import sampled_for_log
 from training.scoring import Scorer, require_scoring, with_verdicts
@@ -104,7 +104,6 @@ class Trainer:
             self._warn,
         )
         self._warnings: list[str] = []
-        self._replay = ReplayBuffer(self._model_dir / REPLAY, settings.replay_steps)
         self._wins = (
             WinRate(settings, self._model_dir, self._model_dir / JUDGE_CACHE) if settings.measures_wins else None
         )
@@ -118,17 +117,18 @@ class Trainer:
         """
         require_stop_rules(self.settings)
         require_scoring(self.settings)
+        decisions = compared_decisions(self.settings, task_decisions(self.task), self.task.name)
         scorer = Scorer(self.settings, self._model_dir / JUDGE_CACHE)
         try:
             with self._watch, self._health:
-                return await self._run(scorer)
+                return await self._run(scorer, decisions)
         except Exception as error:
             if is_disk_full(error):
                 full = f"no space left on the disk of {self._model_dir}"
                 raise BadInput(f"{full}: free some; the same command resumes after the last finished step") from error
             raise
 
-    async def _run(self, scorer: Scorer) -> TrainingRun:
+    async def _run(self, scorer: Scorer, decisions: Sequence[str]) -> TrainingRun:
         history_path = self._model_dir / HISTORY_FILE
         rows = resumable_rows(self._model_dir, self._warn)
         resumed_from = rows[-1].step if rows else None
@@ -160,7 +160,7 @@ class Trainer:
             self.settings = self.settings.model_copy(
                 update={"max_steps": in_epochs} if ends_earlier else {"epochs": None}
             )
-        selection = select_questions(self.task, scenarios, self.settings)
+        selection = select_questions(self.task, scenarios, self.settings, decisions)
         reporting: dict[str, Any] = {"watch": self._watch, "progress": self.progress, "warn": self._warn}
         validator = Validator(
             self.task,
@@ -193,13 +193,13 @@ class Trainer:
         elif not rows and (self.settings.stop_margin is not None or self._wins is not None):
             await finish(StepRecord(step=0, phase=UNTOUCHED, checkpoint_step=0, seconds=0.0))
         step = begun = rows[-1].step if rows else 0
-        async with self._gatherer(scorer, await self.model.get_step()) as gatherer:
+        async with self._gatherer(scorer, await self.model.get_step(), decisions) as gatherer:
             while (stopped := stop_reason(rows, self.settings)) is None:
                 step += 1
                 last = min(step + self.settings.max_steps_off_policy, self.settings.max_steps)
                 while begun < last:
                     begun += 1
-                    gatherer.begin(begun, selection.for_step(begun))
+                    gatherer.begin(begun, selection.for_step(begun, rows))
                 row = await self._grpo_step(step, gatherer, rows)
                 await finish(row, gatherer.checkpoints_in_use())
         if rows:
@@ -234,9 +234,9 @@ class Trainer:
         self._warnings.append(sentence)
         self.progress.warning(sentence)
 
-    def _gatherer(self, scorer: Scorer, checkpoint_step: int) -> Gatherer:
+    def _gatherer(self, scorer: Scorer, checkpoint_step: int, decisions: Sequence[str]) -> Gatherer:
         newest = checkpoint_step, self._policy()
-        return Gatherer(self.task, self.settings, scorer, self._watch, self.progress, self._warn, newest)
+        return Gatherer(self.task, self.settings, scorer, self._watch, self.progress, self._warn, newest, decisions)
 
     async def _grpo_step(self, step: int, gatherer: Gatherer, before: Sequence[StepRecord]) -> StepRecord:
         started = time.monotonic()
@@ -246,7 +246,6 @@ class Trainer:
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         spread = [reward_spread(group) for group in groups]
         trainable = [group for group, std in zip(groups, spread, strict=True) if std > self.settings.min_reward_std]
-        replayed = self._replay.recall(step) if trainable else []
         if trainable and not any(row.groups_trained for row in before):
             scale, balance = self.settings.scale_rewards == "group", self.settings.advantage_balance
             self.progress.note(describe_batch(self.backend, self.model, trainable, scale=scale, balance=balance))
@@ -256,15 +255,13 @@ class Trainer:
             with self._watch.call(f"update of step {step}", turn=step):
                 result = await self.backend.train(
                     self.model,
-                    [*trainable, *replayed],
+                    trainable,
                     learning_rate=grpo_learning_rate(self.settings, step, len(trainable)),
                     **update_arguments(self.settings),
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
             require_finite(update, f"step {step}", "learning_rate")
         checkpoint_step = await self.model.get_step()
-        older = (row.step for row in before if row.checkpoint_step < checkpoint_step)
-        self._replay.remember(step, trainable, resumable=max(older, default=0))
         self.progress.advance()
         gatherer.sample_from(checkpoint_step, self._policy())
         if kept := sampled_for_log(groups, self.settings.log_sample_rate, seed=f"{self.settings.seed}-{step}"):
@@ -290,10 +287,10 @@ class Trainer:
             turns=statistics.fmean(t.metrics.get("turns", 0) for t in trajectories),
             questions=gathered.questions,
             groups_trained=len(trainable),
+            decisions=decision_figures(groups, self.settings),
             groups_replaced=sum(question.replaces for question in gathered.questions),
             rollouts_sampled=len(trajectories),
             rollouts_trained=sum(len(group.trajectories) for group in trainable),
-            rollouts_replayed=sum(len(group.trajectories) for group in replayed),
             groups_dropped=gathered.dropped,
             off_policy_steps=gathered.off_policy_steps,
             judge_requests=judged_by.requests,

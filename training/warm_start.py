@@ -13,7 +13,7 @@ import art
 from training.errors import BadInput
 from training.history import StepRecord
 from training.progress import Progress
-from training.selection import QuestionSelection
+from training.selection import Selection
 from training.settings import TrainerSettings
 from training.stall_watch import CallWatch
 from training.task import Task
@@ -22,7 +22,7 @@ from training.updates import require_finite, warm_start_learning_rates
 
 async def warm_start(
     task: Task,
-    selection: QuestionSelection,
+    selection: Selection,
     model: art.TrainableModel,
     backend: Any,
     settings: TrainerSettings,

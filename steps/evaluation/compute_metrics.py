@@ -63,6 +63,12 @@ def _other_checkpoint(evaluated: Checkpoint) -> str | None:
     )
 
 
+def _training_seconds(evaluated: Checkpoint) -> dict[str, float | None]:
+    """Return the training time of the policies that are evaluated with a checkpoint."""
+    before = evaluated.manifest.start_seconds
+    return {"base": 0.0, WARM_START: before, START: before, "trained": evaluated.manifest.seconds}
+
+
 # Never cached: it costs nothing, and it changes the stage that it reports.
 @step(enable_cache=False)
 def compute_metrics(
@@ -79,6 +85,9 @@ def compute_metrics(
     """
     production = production or None
     summary = summarize([*predictions, *(production or [])])
+    for name, seconds in _training_seconds(checkpoint).items():
+        if seconds is not None and name in summary["policies"]:
+            summary["policies"][name]["training_seconds"] = seconds
     known = {
         name: row for name, row in summary["policies"].items() if row["comparable"] and row["accuracy"] is not None
     }

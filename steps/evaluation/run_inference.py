@@ -45,6 +45,16 @@ def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[
     return {before: warm_start.path, "trained": trained.path}
 
 
+def question_limit(config: EvaluationConfig, name: str, adapters: dict[str, Path]) -> int | None:
+    """Return the number of questions to ask the policy `name`, of those selected; `None`: all.
+
+    The first ones are a random sample, because the questions are shuffled.
+    """
+    if name == "base":
+        return config.base_limit
+    return config.start_limit if name in (WARM_START, START) and "trained" in adapters else None
+
+
 @step(
     output_materializers={PREDICTIONS: JsonLinesMaterializer},
     cache_policy=CachePolicy(file_dependencies=source_files(*CODE)),
@@ -90,23 +100,22 @@ def run_inference(
         for name in BASELINES:
             predictions += await evaluation.baseline(name, questions)
         for name in names:
+            asked = questions[: question_limit(config, name, adapters)]
             policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=settings.max_tokens)
-            with counter(f"questions answered by {name}", total=len(questions)) as advance:
-                predictions += await evaluation.policy(name, policy, questions, advance=advance.one)
+            with counter(f"questions answered by {name}", total=len(asked)) as advance:
+                predictions += await evaluation.policy(name, policy, asked, advance=advance.one)
             for sample in range(1, config.eval_samples + 1):
                 sampling = policy.model_copy(update={"temperature": config.eval_temperature})
-                with counter(f"sample {sample} of {config.eval_samples} by {name}", total=len(questions)) as advance:
-                    predictions += await evaluation.policy(
-                        name, sampling, questions, sample=sample, advance=advance.one
-                    )
+                with counter(f"sample {sample} of {config.eval_samples} by {name}", total=len(asked)) as advance:
+                    predictions += await evaluation.policy(name, sampling, asked, sample=sample, advance=advance.one)
         if prompted:
             with counter(f"questions answered by {prompted.model}", total=len(questions)) as advance:
                 predictions += await evaluation.policy(prompted.model, prompted, questions, advance=advance.one)
         if "trained" not in adapters:
             [before] = adapters
             say(f"the best checkpoint of the run is the {before.replace('_', ' ')}: asked once, as both")
-            asked = [prediction for prediction in predictions if prediction.policy == before]
-            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in asked]
+            twice = [prediction for prediction in predictions if prediction.policy == before]
+            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in twice]
         if config.base_grammar:
             policy = Policy(
                 base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens, must_call=True

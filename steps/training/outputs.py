@@ -40,12 +40,21 @@ def outputs_of(
     experiment.save(run_folder)
     described = manifest_fields(files, source, experiment)
     alerts = alerts_about(run, experiment.config.get("max_steps_off_policy", 0)) | set(inherited_alerts)
+    start_seconds = _seconds_until(run, 0)
     trained = Checkpoint.from_adapter(
-        run.checkpoint, name=experiment.run, step=run.checkpoint_of, alerts=tuple(sorted(alerts)), **described
+        run.checkpoint,
+        name=experiment.run,
+        step=run.checkpoint_of,
+        alerts=tuple(sorted(alerts)),
+        seconds=_seconds_until(run, run.checkpoint_of),
+        start_seconds=start_seconds,
+        **described,
     )
     warm_start = trained
     if run.warm_start:
-        warm_start = Checkpoint.from_adapter(run.warm_start, name=f"{experiment.run}-warm-start", step=0, **described)
+        warm_start = Checkpoint.from_adapter(
+            run.warm_start, name=f"{experiment.run}-warm-start", step=0, seconds=start_seconds, **described
+        )
     log_metadata({"training": _outcome_of(run), "experiment": _identity_of(experiment)}, infer_model=True)
     history = [row.model_dump() for row in run.history]
     page = training_html(
@@ -107,3 +116,8 @@ def _outcome_of(run: TrainingRun) -> dict[str, Any]:
         **({"gpu_cost": sum(row.gpu_cost or 0.0 for row in run.history)} if last.gpu_cost is not None else {}),
         "judge_cost": sum(row.judge_cost or 0.0 for row in run.history),
     }
+
+
+def _seconds_until(run: TrainingRun, step: int) -> float:
+    """Return the seconds of all rows up to that of `step`."""
+    return sum(row.seconds for row in run.history if row.step <= step)

@@ -45,7 +45,7 @@ def test_mcnemar_counts_pairs_and_is_exact() -> None:
     a = [prediction(str(i), correct=i < 11) for i in range(20)]
     b = [prediction(str(i), correct=i < 10 or i > 14) for i in range(20)]
     result = mcnemar(a, b)
-    assert (result.n, result.a_only, result.b_only) == (20, 1, 5)
+    assert (result.n, result.a_only, result.b_only, result.both) == (20, 1, 5, 10)
     assert result.p_value == pytest.approx(2 * (1 + 6) / 2**6)
     assert mcnemar(a, a).p_value == 1.0
     assert mcnemar([], []).n == 0

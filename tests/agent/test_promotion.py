@@ -46,6 +46,12 @@ def test_the_base_must_be_beaten_by_the_gain() -> None:
     assert decide_promotion(answers(12), answers(9), None, **{**LIMITS, "min_gain": 0.1}).promoted
 
 
+def test_the_base_is_compared_on_its_own_questions() -> None:
+    trained = answers(10, 40)  # of the first 20, on which the base is better, and of no others
+    assert not decide_promotion(trained, answers(11), None, **LIMITS).promoted
+    assert decide_promotion(trained, answers(9), None, **LIMITS).promoted
+
+
 @pytest.mark.parametrize("whose", ["trained", "base", "production"])
 def test_more_than_two_percent_of_errors_are_no_result(whose: str) -> None:
     def of(name: str, right: int, errors: int) -> list[Prediction]:

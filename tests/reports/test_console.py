@@ -54,7 +54,7 @@ def row(step: int, *alerts: str, validated: float | None = None, lost: int = 0) 
         groups_replaced=2,
         rollouts_sampled=36,
         rollouts_trained=16,
-        rollouts_replayed=12 if step == 5 else 0,
+        decisions={},
         distinct_call_sequences=3.25 if step > 1 else None,
         entropy=0.0312 if step > 1 else None,
         rollout_errors=lost,
@@ -65,6 +65,22 @@ def row(step: int, *alerts: str, validated: float | None = None, lost: int = 0) 
         validation_seconds=validated and 9.0,
         alerts=[SimpleNamespace(name=name, sentence=f"{name} is high") for name in alerts],
     )
+
+
+def test_a_step_that_compares_replies_names_its_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lambda line, quiet=False: lines.append(line))
+    step = row(2)
+    step.decisions = {
+        "query": SimpleNamespace(groups=4, with_spread=3, right=0.55),
+        "answer": SimpleNamespace(groups=2, with_spread=1, right=1.0),
+    }
+    TrainingConsole(10).step(step)
+    assert lines[1:] == [
+        "  right moves  query 55% (3 of 4 with spread), answer 100% (1 of 2 with spread)",
+        "  learnt from  4 of 6 decisions with spread (2 asked in place of others), 16 of 36 replies, "
+        "3.2 different call sequences per question, entropy 0.031",
+    ]
 
 
 def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +97,7 @@ def test_a_step_is_one_line_and_an_alert_one_more_when_it_begins(monkeypatch: py
     learnt = "  learnt from  4 of 6 questions with spread (2 asked in place of others), 16 of 36 rollouts"
     varied = "3.2 different call sequences per question, entropy 0.031"
     recorded = [line for line, quiet in lines if quiet and line.startswith("  learnt")]
-    assert recorded == [learnt, *[f"{learnt}, {varied}"] * 3, f"{learnt}, 12 replayed ones, {varied}"]
+    assert recorded == [learnt, *[f"{learnt}, {varied}"] * 4]
     assert [line for line, quiet in lines if quiet and not line.startswith("  learnt")] == [
         "  alert        a: a is high; b: b is high",
         "  validation   reward  0.900  accuracy  90%",

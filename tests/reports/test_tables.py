@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from reports.tables import closing_table, gain
+from reports.tables import accuracy_over_minutes, closing_table, gain
 
 ROW = {"accuracy": 0.853, "ci95": [0.79, 0.9], "answer_rate": 1.0, "source_recall": 0.5, "turns": 3.25, "seconds": 1.5}
 
@@ -45,11 +45,14 @@ def test_it_fits_a_narrow_terminal_and_omits_missing_figures() -> None:
 
 
 def test_the_gain_of_reinforcement_learning_is_said_in_points() -> None:
-    test = {"n": 200, "a_only": 40, "b_only": 4, "p_value": 1e-8}
+    test = {"n": 200, "a_only": 40, "b_only": 4, "both": 144, "p_value": 1e-8}
     rows = {"warm_start": {**ROW, "accuracy": 0.74}, "trained": {**ROW, "accuracy": 0.92}}
     said = gain({"policies": rows, "paired": {"trained_vs_warm_start": test}})
-    assert said == "GRPO added +18.0 points to the warm start: 74.0% to 92.0% (40 questions gained, 4 lost, p < 0.0001)"
-    rows["trained"]["accuracy"], test["p_value"] = 0.73, 0.5
+    expected = "GRPO added +18.0 points to the warm start: 74.0% to 92.0% of the 200 questions asked of both (40 gained, 4 lost, "
+    assert said == f"{expected}p < 0.0001)"
+    rows["trained"]["accuracy"] = 0.95  # on more questions than were asked of the warm start
+    assert gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) == said
+    test |= {"a_only": 2, "b_only": 4, "p_value": 0.5}
     assert "added -1.0 points" in (gain({"policies": rows, "paired": {"trained_vs_warm_start": test}}) or "")
     continued = {
         "policies": {"start": rows["warm_start"], "trained": rows["trained"]},
@@ -77,3 +80,17 @@ def test_samples_that_mostly_failed_are_marked_in_red() -> None:
     text = capture.get()
     assert "trained *" in text and "\x1b[1;31m14 errors" in text and "more than 2%" in text
     assert "1: 60%" in text
+
+
+def test_accuracy_over_minutes_is_in_the_order_of_time() -> None:
+    rows = {
+        "trained": {"accuracy": 0.92, "training_seconds": 486.0},
+        "warm_start": {"accuracy": 0.73, "training_seconds": 252.0},
+        "base": {"accuracy": 0.0, "training_seconds": 0.0},
+        "production": {"accuracy": 0.9},
+    }
+    said = accuracy_over_minutes({"policies": rows})
+    expected = "base 0.0% after 0.0 min, warm start 73.0% after 4.2 min, trained 92.0% after 8.1 min"
+    assert said == f"accuracy over training time: {expected}"
+    del rows["warm_start"], rows["base"]
+    assert accuracy_over_minutes({"policies": rows}) is None

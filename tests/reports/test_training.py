@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.training import training_html
-from training.history import AskedQuestion, StepRecord
+from training.history import AskedQuestion, DecisionFigures, StepRecord
 
 WARM = {
     "step": 0,
@@ -133,3 +133,17 @@ def test_a_row_of_the_trainer_is_shown_whole() -> None:
     )
     text = training_html([WARM, row.model_dump()])
     assert "7: 4 of 6, 9: - of 0" in text and "one failed" in text
+
+
+def test_decisions_have_a_chart_of_right_moves_each() -> None:
+    def row(step: int, right: float) -> dict:
+        asked = [AskedQuestion(index=3, decision="query", rollouts=8, right=5)]
+        decisions = {"query": DecisionFigures(groups=9, with_spread=4, right=right)}
+        record = StepRecord(
+            step=step, phase="grpo", checkpoint_step=step, seconds=9.0, questions=asked, decisions=decisions
+        )
+        return record.model_dump()
+
+    text = training_html([row(1, 0.5), row(2, 0.6), row(3, 0.75)])
+    assert "right moves at query" in columns(text)
+    assert "query 0.75" in text and "3 query: 5 of 8" in text

@@ -18,7 +18,7 @@ from steps import published_model
 from steps.evaluation.load_trained_model import load_trained_model
 from steps.published_model import BASE_MODELS_FOLDER, PUBLISHED_FILE, base_model_files
 from steps.training.setup_art_model import setup_art_model
-from training.backends.model_sources.folder import BaseModelFiles, weights_checksum
+from training.backends.model_sources.folder import BaseModelFiles, model_checksum
 from training.errors import BadInput
 
 pytestmark = pytest.mark.service
@@ -131,7 +131,7 @@ def test_an_interrupted_upload_is_no_model_and_is_repeated(
 def test_another_machine_takes_it_from_the_store_once(store: Store, published: dict[str, str], models: Path) -> None:
     files = base_model_files(published["source"], published["checksum"])
     assert (files.id, files.checksum) == ("tiny", published["checksum"]) and models in files.path.parents
-    assert weights_checksum(files.path) == published["checksum"]
+    assert model_checksum(files.path) == published["checksum"]
     expected = ["additional_chat_templates/tool_use.jinja", "config.json", "one.safetensors", "tokenizer_config.json"]
     assert files_below(files.path) == [*expected, "two.safetensors"]
     store.read.clear()

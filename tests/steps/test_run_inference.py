@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from steps.evaluation.run_inference import adapters_to_ask
+from configs.schema import EvaluationConfig
+from steps.evaluation.run_inference import adapters_to_ask, question_limit
 
 
 def checkpoint(step: int, checksum: str, **config: Any) -> Any:
@@ -28,3 +29,10 @@ def test_the_checkpoint_that_a_run_continued_from_is_no_warm_start() -> None:
     trained, start = checkpoint(6, "a", continue_from="id"), checkpoint(0, "b", continue_from="id")
     assert list(adapters_to_ask(trained, start)) == ["start", "trained"]
     assert list(adapters_to_ask(checkpoint(0, "b", continue_from="id"), start)) == ["start"]
+
+
+def test_policies_that_are_only_compared_with_are_asked_fewer_questions() -> None:
+    config, adapters = EvaluationConfig(start_limit=150, base_limit=20), {"warm_start": Path(), "trained": Path()}
+    limits = [question_limit(config, name, adapters) for name in ("base", "warm_start", "start", "trained")]
+    assert limits == [20, 150, 150, None]
+    assert question_limit(config, "warm_start", {"warm_start": Path()}) is None, "it is the trained policy too"

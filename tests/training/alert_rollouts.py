@@ -8,9 +8,10 @@ import art
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
-from training.task import SUSPECT
+from training.task import DECISION, SUSPECT
 
 HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer", "unread_source")
+SEARCH_HABITS = ("blind_query", "wide_search", "fixed_order")
 SHARE = 0.4
 
 
@@ -26,7 +27,7 @@ class Rollout:
     habits: set[str] = field(default_factory=set)
 
 
-def record(rollout: Rollout, scenario: str) -> art.Trajectory:
+def record(rollout: Rollout, scenario: str, decision: str | None = None) -> art.Trajectory:
     content = [{"token": "token_id:1", "logprob": -rollout.surprisal, "bytes": [], "top_logprobs": []}] * 4
     choice = Choice(
         index=0,
@@ -41,7 +42,11 @@ def record(rollout: Rollout, scenario: str) -> art.Trajectory:
             "correct": rollout.correct,
             "turns": rollout.turns,
             "sampled_tokens": rollout.tokens,
-            **{f"{SUSPECT}{name}": name in rollout.habits for name in HABITS},
+            **{f"{SUSPECT}{name}": name in rollout.habits for name in (*HABITS, *SEARCH_HABITS)},
         },
-        metadata={"scenario_id": scenario, "question": f"What about {scenario}?"},
+        metadata={
+            "scenario_id": scenario,
+            "question": f"What about {scenario}?",
+            **({DECISION: decision} if decision else {}),
+        },
     )

@@ -13,10 +13,10 @@ import pytest
 
 from agent.reward import Rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
-from tests.training.alert_rollouts import HABITS, SHARE, Rollout, record
+from tests.training.alert_rollouts import HABITS, SEARCH_HABITS, SHARE, Rollout, record
 from training.alerts import find_alerts, step_signals
-from training.history import StepRecord
-from training.task import CALL_SEQUENCE, SUSPECT
+from training.history import DecisionFigures, StepRecord
+from training.task import CALL_SEQUENCE, DECISION, SUSPECT
 
 PLANTED_AT = 7
 MAX_TURNS = 6
@@ -69,6 +69,11 @@ def rows_of(steps: Iterator[list[art.TrajectoryGroup]]) -> list[StepRecord]:
             reward=statistics.fmean(t.reward for t in trajectories),
             accuracy=statistics.fmean(judged) if judged else None,
             turns=statistics.fmean(t.metrics["turns"] for t in trajectories),
+            decisions={
+                str(group.trajectories[0].metadata[DECISION]): DecisionFigures(groups=1, with_spread=1, right=0.5)
+                for group in groups
+                if DECISION in group.trajectories[0].metadata
+            },
             **step_signals(groups, first_rollouts=len(groups[0].trajectories)),
         )
         row = row.model_copy(update={"alerts": find_alerts(row, groups, rows, SHARE)})
@@ -150,6 +155,9 @@ EXPLOITS = [
     ("source_spam", habit("source_spam", reward=0.2)),
     ("unread_answer", habit("unread_answer", turns=2, tokens=75)),
     ("unread_source", habit("unread_source")),
+    ("blind_query", habit("blind_query", reward=0.2)),
+    ("wide_search", habit("wide_search", reward=0.2)),
+    ("fixed_order", habit("fixed_order", turns=6, tokens=200)),
     ("reward_jump", loophole),
     ("perfect_reward", loophole),
     ("reward_without_accuracy", paid_for_nothing),
@@ -175,7 +183,7 @@ def test_a_planted_exploit_is_caught_within_two_steps(
     assert all(example.question == f"What about {example.scenario_id}?" for example in alert.examples)
 
 
-@pytest.mark.parametrize("name", HABITS)
+@pytest.mark.parametrize("name", (*HABITS, *SEARCH_HABITS))
 def test_a_policy_that_starts_with_a_habit_is_caught_at_once(name: str) -> None:
     rollouts = [Rollout(True, 1.0 + n / 10, habits={name} if n < 4 else set()) for n in range(6)]
     groups = [art.TrajectoryGroup([record(rollout, f"s{g}") for rollout in rollouts]) for g in range(4)]
@@ -241,3 +249,31 @@ def test_different_call_sequences_are_counted_within_groups() -> None:
     assert step_signals([played("a", "b", "a"), played("a", "a", "a")], 3)["distinct_call_sequences"] == 1.5
     assert step_signals([played("a", "b", "c"), played(None, None)], 3)["distinct_call_sequences"] == 3.0
     assert step_signals([played(None, None)], 3)["distinct_call_sequences"] is None
+
+
+def decided(number: int, exploit: str | None = None, at: str = "query") -> list[art.TrajectoryGroup]:
+    """The groups of a step that compares replies; `exploit` is a habit of two thirds of the replies at one decision."""
+
+    def replies(decision: str, question: int) -> art.TrajectoryGroup:
+        made = []
+        for reply in range(6):
+            right = reply >= min(4, 5 - number) or question % 2 == 0
+            habits = {exploit} if exploit and decision == at and reply < 4 else set()
+            made.append(record(Rollout(right, 1.6 if right else 0.5, 1, 40, habits=habits), f"q{question}", decision))
+        return art.TrajectoryGroup(made)
+
+    return [replies(decision, question) for question in range(6) for decision in ("query", "open", "answer")]
+
+
+@pytest.mark.parametrize(
+    ("exploit", "at"),
+    [("blind_query", "query"), ("wide_search", "query"), ("fixed_order", "open"), ("unread_source", "answer")],
+)
+def test_a_trick_at_one_decision_is_not_hidden_by_the_replies_at_the_others(exploit: str, at: str) -> None:
+    rows = rows_of(decided(number, exploit, at) for number in range(1, 3))
+    assert [(row.step, alert.name) for row in rows for alert in row.alerts] == [(1, exploit), (2, exploit)]
+    assert rows[1].alerts[0].sentence == f"67% of the replies at the decision {at} of steps 1 and 2"
+
+
+def test_replies_that_learn_raise_nothing_although_right_moves_earn_the_same() -> None:
+    assert raised(rows_of(decided(number) for number in range(1, 7))) == []

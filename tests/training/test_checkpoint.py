@@ -95,5 +95,5 @@ def test_another_base_model_is_refused(checkpoint: Checkpoint) -> None:
     checkpoint.require_base("a renamed copy", "a" * 64)
     with pytest.raises(BadInput, match="set base_model to package==1.0"):
         checkpoint.require_base("owner/other", "b" * 64)
-    with pytest.raises(BadInput, match="other weights of owner/model"):
+    with pytest.raises(BadInput, match="other weights of owner/model or another form of its tool calls"):
         checkpoint.require_base("owner/model", "b" * 64)

@@ -23,7 +23,6 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "probe_rollouts": ({}, 2),
     "max_extra_groups": ({}, 2),
     "min_reward_std": ({}, 0.45),
-    "replay_steps": ({}, 1),
     "learning_rate": ({}, 1e-5),
     "learning_rate_schedule": ({}, "cosine"),
     "scale_rewards": ({}, "batch"),
@@ -63,6 +62,10 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
 
 ELSEWHERE = {
     "backend": "test_session.py",
+    "decisions": "test_decisions.py",
+    "decision_reward": "test_decisions.py",
+    "episode_share": "test_decisions.py",
+    "open_share": "test_decisions.py",
     "ruler_model": "test_scoring.py",
     "ruler_api_base": "test_scoring.py",
     "ruler_rubric": "test_scoring.py",

@@ -84,7 +84,6 @@ def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_pat
         max_extra_groups=4,
         min_reward_std=0.01,
         scale_rewards="batch",
-        replay_steps=1,
         turn_credit=0.5,
         kl_penalty=0.01,
         learning_rate_schedule="cosine",
@@ -93,7 +92,6 @@ def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_pat
     steps = run.history[1:]
     updated = [row for row in steps if row.groups_trained]
     assert len(updated) > 1, [row.accuracy for row in steps]
-    assert updated[1].rollouts_replayed == updated[0].rollouts_trained
     figures = [row.model_extra or {} for row in updated]
     assert all(math.isfinite(row["loss/train"]) and 0 < row["loss/grad_norm"] < 1e3 for row in figures), figures
     # Warm-up, the top of the cosine and its end, times the share of the four groups that the step learnt from.

@@ -87,13 +87,13 @@ def require_effect(settings: TrainerSettings) -> None:
             name, value, unset = f"torch.{changed}", getattr(value, changed), getattr(unset, changed)
         shown = "null" if unset is None else f"{unset:g}" if isinstance(unset, float) else unset
         raise BadInput(f"{name}={value}: backend={backend} would ignore it; set it to {shown}")
-    if backend != "torch" or settings.max_steps_off_policy or settings.replay_steps:
+    if backend != "torch" or settings.max_steps_off_policy:
         return
     for name, clip in (("clip_low", settings.clip_low), ("clip_high", settings.clip_high)):
         if clip is not None:
             raise BadInput(
                 f"{name}={clip:g} has no effect: each update learns from rollouts of the policy that it changes, so the ratio of "
-                f"probabilities is 1; leave {name} out, or set max_steps_off_policy or replay_steps"
+                f"probabilities is 1; leave {name} out, or set max_steps_off_policy"
             )
 
 

@@ -12,6 +12,7 @@ from training.backends.model_sources import gguf, hub, wheels
 from training.backends.model_sources.folder import (
     BaseModelFiles,
     from_folder,
+    has_compact_calls,
     parameter_count,
     require_model_folder,
     weight_bytes,
@@ -56,6 +57,13 @@ def base_model_here(base_model: str, models_dir: Path) -> BaseModelFiles | None:
         return hub.cached(base_model)
     except BadInput:
         return None
+
+
+def writes_compact_calls(base_model: str) -> bool:
+    """Return whether the chat template of a model writes compact tool calls, which only backend=torch parses."""
+    if wheels.is_packaged(base_model):
+        return wheels.packaged_model(base_model).chat_template == wheels.CHATML_COMPACT
+    return has_compact_calls(Path(base_model).expanduser())
 
 
 class ModelAccess(BaseModel):

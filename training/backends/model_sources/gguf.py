@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
-from training.backends.model_sources.folder import BaseModelFiles, file_sha256, weights_checksum
+from training.backends.model_sources.folder import BaseModelFiles, file_sha256, model_checksum
 from training.errors import BadInput
 from training.files import is_disk_full
 
@@ -138,7 +138,7 @@ def convert(gguf: Path, partial: Path, origin: GgufOrigin, progress: Callable[[s
         source_sha256=origin.sha256,
         license=origin.license,
         chat_template_sha256=_template_sha256(origin),
-        checksum=weights_checksum(converted),
+        checksum=model_checksum(converted),
         sizes={file.name: file.stat().st_size for file in sorted(converted.iterdir())},
     )
     (converted / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n")

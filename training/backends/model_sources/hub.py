@@ -10,8 +10,8 @@ from training.backends.model_sources.folder import (
     MODEL_FILES,
     WEIGHTS_SUFFIX,
     BaseModelFiles,
+    model_checksum,
     require_model_folder,
-    weights_checksum,
 )
 from training.backends.model_sources.wheels import known_packages
 from training.errors import BadInput
@@ -44,7 +44,7 @@ def remote_weight_bytes(repo_id: str) -> int | None:
 
 def _files(repo_id: str, path: Path) -> BaseModelFiles:
     require_model_folder(path)
-    return BaseModelFiles(id=repo_id, path=path, checksum=weights_checksum(path))
+    return BaseModelFiles(id=repo_id, path=path, checksum=model_checksum(path))
 
 
 def _snapshot(repo_id: str, **how: bool) -> Any:

@@ -18,7 +18,9 @@ from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.model_sources.gguf import GgufOrigin, build_once, convert, finished, last_line, require_space
 from training.errors import BadInput
 
-CHATML_HERMES = Path(__file__).parents[1] / "chat_templates" / "chatml_hermes.jinja"
+_TEMPLATES = Path(__file__).parents[1] / "chat_templates"
+CHATML_HERMES = _TEMPLATES / "chatml_hermes.jinja"
+CHATML_COMPACT = _TEMPLATES / "chatml_compact.jinja"
 
 
 class WheelPart(BaseModel):
@@ -103,7 +105,7 @@ PACKAGED_MODELS = [
         upstream_id="HuggingFaceTB/SmolLM2-135M-Instruct",
         license="Apache-2.0",
         folder="smollm2-135m-instruct",
-        chat_template=CHATML_HERMES,  # its own knows no tools
+        chat_template=CHATML_COMPACT,  # its own knows no tools
         dtype="float32",
         parameters=134_515_008,
         disk_bytes=800_000_000,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +22,8 @@ _BLOCK = 128
 """Query rows per attention call. Small blocks compute less of what the causal mask hides."""
 _ALIGNED = 8
 """Numbers of 16 bits to which a GPU's kernels want the rows of a mask aligned."""
+_FEW = 16
+"""Maximum new tokens for which a CPU computes attention as two products. The fused kernel takes up to three times as long."""
 _TOGETHER = 16
 """Maximum new tokens of a sequence that attends together with others (`_SpanBatch`)."""
 
@@ -70,6 +73,10 @@ def grouped_attention(
             query.view(kv_heads, 1, repeat, d), key[:, None], value[:, None], scale=scale
         )
         return out.reshape(1, heads, d)
+    if n <= _FEW and query.device.type == "cpu":
+        rows = query.reshape(kv_heads, repeat * n, d)
+        scores = torch.baddbmm(mask.last(n, total).repeat(repeat, 1), rows, key.transpose(1, 2), alpha=scale)
+        return torch.bmm(scores.softmax(-1), value).view(heads, n, d).transpose(0, 1)
     grouped = query.unflatten(0, (kv_heads, repeat))
     keys = key[:, None].expand(-1, repeat, -1, -1)
     values = value[:, None].expand(-1, repeat, -1, -1)
@@ -163,12 +170,27 @@ class KVPool:
 
 @dataclass(frozen=True)
 class Span:
-    """New tokens `begin:end` of the row belong to a sequence stored at `start`, which then has `total` tokens."""
+    """New tokens `begin:end` of the row belong to a sequence that then has `total` tokens.
+
+    Its first `shared` tokens are stored at `shared_start`, where other sequences may have them too, the others at `start`.
+    """
 
     begin: int
     end: int
     start: int
     total: int
+    shared: int = 0
+    shared_start: int = 0
+
+    @property
+    def new(self) -> int:
+        """Number of new tokens."""
+        return self.end - self.begin
+
+    @property
+    def own(self) -> int:
+        """Number of tokens at `start`."""
+        return self.total - self.shared
 
 
 class CachedAttention:
@@ -181,12 +203,16 @@ class CachedAttention:
         store = pool.store
         self._store = store
         most = _TOGETHER if (store.is_cuda if together is None else together) else 0
-        short = [s for s in spans if s.end - s.begin <= most]
+        short = [s for s in spans if s.new <= most]
         self._batch = _SpanBatch(short, store.dtype, store.device) if short else None
-        self._spans = [s for s in spans if s.end - s.begin > most]
-        longest = max((s.total for s in self._spans if s.end - s.begin > 1), default=0)
-        self._mask = CausalMask(longest, store.dtype, store.device)
-        slots = [torch.arange(s.start + s.total - (s.end - s.begin), s.start + s.total) for s in spans]
+        alone = [s for s in spans if s.new > most]
+        siblings = [s for s in alone if s.shared and s.new <= _FEW and store.device.type == "cpu"]
+        self._siblings = [list(group) for _, group in groupby(sorted(siblings, key=_prefix), key=_prefix)]
+        self._spans = [s for s in alone if s not in siblings]
+        self._mask = CausalMask(
+            max((s.total for s in alone if s.new > 1 or s.shared), default=0), store.dtype, store.device
+        )
+        slots = [torch.arange(s.start + s.own - s.new, s.start + s.own) for s in spans]
         self.slots = torch.cat(slots).to(store.device)
 
     def attend(
@@ -200,13 +226,55 @@ class CachedAttention:
             self._batch.attend(query, keys, values, scale, out)
         for span in self._spans:
             out[span.begin : span.end] = grouped_attention(
-                query[:, span.begin : span.end],
-                keys[:, span.start : span.start + span.total],
-                values[:, span.start : span.start + span.total],
-                self._mask,
-                scale,
+                query[:, span.begin : span.end], _stored(keys, span), _stored(values, span), self._mask, scale
             )
+        for siblings in self._siblings:
+            _attend_siblings(siblings, query, keys, values, self._mask, scale, out)
         return out
+
+
+def _prefix(span: Span) -> tuple[int, int]:
+    return span.shared_start, span.shared
+
+
+def _stored(entries: torch.Tensor, span: Span) -> torch.Tensor:
+    """Return the keys or values [kv_heads, total, d] of a span."""
+    own = entries[:, span.start : span.start + span.own]
+    if not span.shared:
+        return own
+    return torch.cat([entries[:, span.shared_start : span.shared_start + span.shared], own], dim=1)
+
+
+def _attend_siblings(
+    siblings: Sequence[Span],
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: CausalMask,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """Write to the spans' rows of `out`, as `_SpanBatch.attend` does, for spans with the same shared tokens.
+
+    All queries are multiplied with the shared keys in one product, and all weights with the shared values.
+    """
+    heads, _, d = query.shape
+    kv_heads = len(keys)
+    repeat = heads // kv_heads
+    prefix = slice(siblings[0].shared_start, siblings[0].shared_start + siblings[0].shared)
+    rows = [query[:, s.begin : s.end].reshape(kv_heads, repeat * s.new, d) for s in siblings]
+    of_prefix = torch.matmul(torch.cat(rows, dim=1), keys[:, prefix].transpose(1, 2)).mul_(scale)
+    weights, mixed = [], []
+    for span, row, scores in zip(siblings, rows, of_prefix.split([r.shape[1] for r in rows], dim=1), strict=True):
+        own = slice(span.start, span.start + span.own)
+        hidden = mask.last(span.new, span.own).repeat(repeat, 1)
+        of_own = torch.baddbmm(hidden, row, keys[:, own].transpose(1, 2), alpha=scale)
+        weight = torch.cat([scores, of_own], dim=2).softmax(-1)
+        weights.append(weight[:, :, : span.shared])
+        mixed.append(torch.matmul(weight[:, :, span.shared :], values[:, own]))
+    together = torch.cat(mixed, dim=1) + torch.matmul(torch.cat(weights, dim=1), values[:, prefix])
+    for span, one in zip(siblings, together.split([r.shape[1] for r in rows], dim=1), strict=True):
+        out[span.begin : span.end] = one.reshape(heads, span.new, d).transpose(0, 1)
 
 
 class _SpanBatch:
@@ -216,16 +284,17 @@ class _SpanBatch:
     """
 
     def __init__(self, spans: Sequence[Span], dtype: torch.dtype, device: torch.device) -> None:
-        begins, ends, starts, totals = (
+        begins, ends, starts, totals, shared, shared_starts = (
             torch.tensor([getattr(span, name) for span in spans])[:, None]
-            for name in ("begin", "end", "start", "total")
+            for name in ("begin", "end", "start", "total", "shared", "shared_start")
         )
         counts = ends - begins
         longest = -(-int(totals.max()) // _ALIGNED) * _ALIGNED
         # Padding repeats the last token of its span, and so computes and stores the same result again.
         new = torch.arange(int(counts.max())).minimum(counts - 1)
         self._rows = (begins + new).to(device)
-        self._slots = (starts + torch.arange(longest).minimum(totals - 1)).to(device)
+        places = torch.arange(longest).minimum(totals - 1)
+        self._slots = (places + torch.where(places < shared, shared_starts, starts - shared)).to(device)
         hidden = torch.arange(longest) > (totals - counts + new)[:, :, None]
         self._mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))[:, None].to(device)
 

@@ -185,7 +185,7 @@ class ChatCompletion:
         whole = text
         for stop in self._stops:
             text = text.split(stop, 1)[0]
-        reply = self._chat.parse(text, with_tools=bool(self._tools))
+        reply = self._chat.parse(text, self._tools)
         if text == whole:  # otherwise the ids say more than the reply
             self._chat.remember(
                 request.messages, self._tools, self._prompt_ids, reply, completion.token_ids, request.prompt_cache_key

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +17,9 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from training.backends.torch.tool_calls import HermesCalls, call_form, open_end
 from training.errors import BadInput
 
-_CALL_BEGINS = "<tool_call>"
-_TOOL_CALL = re.compile(rf"{_CALL_BEGINS}(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _REMEMBERED = 4_096
 
 
@@ -47,6 +44,7 @@ class ChatFormat:
         if not isinstance(tokenizer.chat_template, str):
             raise BadInput("The model's tokenizer has no chat template: add chat_template.jinja to its folder.")
         self.tokenizer = tokenizer
+        self.calls = call_form(tokenizer.chat_template)
         self._memory: OrderedDict[str, tuple[int, ...]] = OrderedDict()
         self.special_ids = frozenset(tokenizer.all_special_ids)
         self._byte_of = {char: byte for byte, char in _bytes_to_unicode().items()}
@@ -57,7 +55,7 @@ class ChatFormat:
         """Return the conversation as text. With `open_reply` it ends where the next assistant message begins."""
         try:
             text = self.tokenizer.apply_chat_template(
-                [_canonical(message) for message in messages],
+                [self._canonical(message) for message in messages],
                 tools=[ordered_tool(tool) for tool in tools] if tools else None,
                 add_generation_prompt=open_reply,
                 tokenize=False,
@@ -75,7 +73,7 @@ class ChatFormat:
     ) -> list[int]:
         """Return the prompt ids for the next reply. Replies known from `remember` keep their sampled ids.
 
-        `conversation` distinguishes conversations with equal text but different sampled ids.
+        `conversation` distinguishes conversations with equal text but different sampled ids: see `_memory_keys`.
         """
         text = self.render(messages, tools, open_reply=True)
         for end in range(len(messages), 0, -1):
@@ -112,17 +110,10 @@ class ChatFormat:
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
 
-    def parse(self, text: str, with_tools: bool) -> ParsedReply:
-        """Split Hermes-style tool calls from a reply. A call that is not valid JSON leaves the reply plain text."""
-        if not with_tools or _CALL_BEGINS not in text:
-            return ParsedReply(text, [])
-        calls = []
-        for block in _TOOL_CALL.finditer(text):
-            call = _parse_call(block[1])
-            if call is None:
-                return ParsedReply(text, [])
-            calls.append(call)
-        return ParsedReply(text[: text.index(_CALL_BEGINS)].rstrip() or None, calls)
+    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] | None) -> ParsedReply:
+        """Split the tool calls from a reply. A malformed call leaves the reply plain text, as does a request without tools."""
+        parts = self.calls.split(text, tools) if tools else None
+        return ParsedReply(text, []) if parts is None else ParsedReply(parts[0].rstrip() or None, parts[1])
 
     def settled(self, text: str, stops: Sequence[str], with_tools: bool) -> str:
         """Return the part of an unfinished reply that further tokens cannot change.
@@ -130,9 +121,10 @@ class ChatFormat:
         The end is left out if it may be half a character, the beginning of a stop sequence or, `with_tools`, of a call.
         """
         text = text.rstrip("\N{REPLACEMENT CHARACTER}")
-        marks = [*stops, _CALL_BEGINS] if with_tools else stops
-        end = min((_open_end(text, mark) for mark in marks), default=len(text))
-        return text[:end].rstrip() if with_tools else text[:end]  # `parse` drops the space before a call
+        end = min((open_end(text, stop) for stop in stops), default=len(text))
+        if not with_tools:
+            return text[:end]
+        return text[: min(end, self.calls.open_end(text))].rstrip()  # `parse` drops the space before a call
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -149,20 +141,22 @@ class ChatFormat:
     def tokenize(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False) if text else []
 
+    def _canonical(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a message as the template expects it. Calls that demonstrations spell out in Hermes form become calls."""
+        plain = _plain(message)
+        spelled_out = plain["role"] == "assistant" and "tool_calls" not in plain
+        if spelled_out and not isinstance(self.calls, HermesCalls):
+            parts = HermesCalls().split(plain["content"], [])
+            if parts is not None:
+                plain["content"] = parts[0].rstrip()
+                plain["tool_calls"] = [_plain_call(call) for call in parts[1]]
+        return plain
+
     def _closing(self, text: str) -> list[int]:
         """Return the ids of the text after the last reply: from the last special token to the end."""
         ids = self.tokenize(text[-32:])
         special = [i for i, token in enumerate(ids) if token in self.special_ids]
         return ids[special[-1] :] if special else []
-
-
-def _open_end(text: str, mark: str) -> int:
-    """Return where `mark` begins in `text`, complete or cut off by the end of `text`; without one, the length of `text`."""
-    found = text.find(mark)
-    if found >= 0:
-        return found
-    longest = min(len(mark) - 1, len(text))
-    return len(text) - next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)
 
 
 def template_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
@@ -187,8 +181,8 @@ def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**ordered, **{key: value for key, value in tool.items() if key not in ordered}}
 
 
-def _canonical(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message in the form that the template expects."""
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message in the form that templates expect. Raises `BadInput` if it is malformed."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
@@ -204,10 +198,12 @@ def _canonical(message: Mapping[str, Any]) -> dict[str, Any]:
     ):
         raise BadInput(f"The tool_calls of a message are {str(calls)[:80]}; expected a list of objects with a function")
     if calls:
-        plain["tool_calls"] = [
-            {"type": "function", "function": _canonical_function(call["function"])} for call in calls
-        ]
+        plain["tool_calls"] = [_plain_call(call) for call in calls]
     return plain
+
+
+def _plain_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": _canonical_function(call["function"])}
 
 
 def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,28 +217,15 @@ def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _memory_keys(text: str, messages: Sequence[Mapping[str, Any]], conversation: str | None) -> list[str]:
-    """From the most to the least specific: this conversation, these call ids, this text."""
+    """Return the key of this conversation, or without a name those of its call ids and of its text.
+
+    A named conversation knows its own replies only. Under a new name, earlier replies are tokenized as text, as they are by
+    ART when they are not trained on.
+    """
     calls = [call.get("id") for message in messages for call in message.get("tool_calls") or []]
     marks = [f"call:{calls}"] if calls and all(calls) else []
-    if conversation:
-        marks.insert(0, f"conversation:{conversation}")
-    return [hashlib.sha256(f"{mark}\n{text}".encode()).hexdigest() for mark in [*marks, ""]]
-
-
-def _parse_call(text: str) -> dict[str, Any] | None:
-    try:
-        call = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        return None
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return None
-    function = {"name": call["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
-    if any("\ud800" <= character <= "\udfff" for text in function.values() for character in text):
-        return None  # half of an escaped character, which no reply can carry
-    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+    marks = [f"conversation:{conversation}"] if conversation else [*marks, ""]
+    return [hashlib.sha256(f"{mark}\n{text}".encode()).hexdigest() for mark in marks]
 
 
 def _bytes_to_unicode() -> dict[int, str]:

@@ -185,7 +185,10 @@ class Engine:
         step = self._scheduler.next_step()
         spans, begin = [], 0
         for sequence, count, _ in step:
-            spans.append(Span(begin, begin + count, sequence.start, sequence.computed + count))
+            total, region, prefix = sequence.computed + count, sequence.region, sequence.prefix
+            spans.append(
+                Span(begin, begin + count, region.start, total, sequence.shared, prefix.start if prefix else 0)
+            )
             begin += count
         network = self.network
         ids = np.concatenate([s.ids[s.computed : s.computed + count] for s, count, _ in step])

@@ -27,6 +27,8 @@ from training.backends.torch.tool_grammar import AllowedTokens
 
 _MIN_AWAITED_TOKENS = 16
 """A prompt waits for a running prefill that saves it at least this many tokens."""
+_MIN_SHARED_TOKENS = 64
+"""A reply to the prompt of another one reads its keys and values in place if the prompt has more tokens, and copies fewer."""
 _MAX_ADAPTER_WAIT_S = 2.0
 """Once a request for another adapter has waited this long, no request joins the running batch until it is drained."""
 
@@ -72,17 +74,30 @@ class Request:
 
 
 @dataclass(eq=False)
+class Region:
+    """Slots `start` to `start + size` of the pool, for the sequences that read them."""
+
+    start: int
+    size: int
+    readers: int = 1
+
+
+@dataclass(eq=False)
 class Sequence:
-    """Tokens whose keys and values occupy a region of the pool. `request` is `None` once it has finished."""
+    """Tokens whose keys and values are in the pool: the first `shared` at the start of `prefix`, the others in `region`.
+
+    `request` is `None` once the sequence has finished.
+    """
 
     adapter_key: str
     ids: np.ndarray  # room for prompt and completion
     length: int  # known tokens
     computed: int  # known tokens whose keys and values are in the pool
-    start: int
-    size: int
+    region: Region
     used: int
     request: Request | None
+    prefix: Region | None = None
+    shared: int = 0
     reused: int = 0
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -170,19 +185,31 @@ class Scheduler:
         most = len(request.prompt) - 1
         return source, min(shared, most), min(promised, most)
 
-    def _start(self, request: Request, source: Sequence | None, shared: int) -> Sequence | None:
-        """Give `request` a region and copy its cached prefix. Return `None` when there is no room until others finish."""
+    def _start(self, request: Request, source: Sequence | None, reused: int) -> Sequence | None:
+        """Give `request` a region, and the cached prefix. Return `None` when there is no room until others finish.
+
+        Replies to one prompt read one copy of it. All other prefixes are copied, so that no conversation is in many pieces.
+        """
         size = len(request.prompt) + request.params.max_tokens
-        start = self._allocate(size, keep=source)
+        prefix = _whole_prompt(source, reused) if source and reused == len(request.prompt) - 1 else None
+        shared = reused if prefix else 0
+        if prefix:
+            prefix.readers += 1
+        start = self._allocate(size - shared, keep=source)
         if start is None and not self.running:  # only the sequence to copy from is in the way: give up the reuse
-            source, shared = None, 0
+            if prefix:
+                self._leave(prefix)
+            source, prefix, reused, shared = None, None, 0, 0
             start = self._allocate(size, keep=None)
         if start is None:
+            if prefix:
+                self._leave(prefix)
             return None
-        if source is not None and shared:
-            self._pool.copy(source.start, start, shared)
+        if source is not None and reused:
+            if not prefix:
+                self._copy(source, start, reused)
             source.used = next(self._clock)
-            if source.request is None and shared >= source.length - 1:
+            if source.request is None and reused >= source.length - 1:
                 self._evict(source)  # the new sequence holds all of its content
         ids = np.empty(size, dtype=np.int64)
         ids[: len(request.prompt)] = request.prompt
@@ -192,15 +219,23 @@ class Scheduler:
             adapter_key=request.adapter_key,
             ids=ids,
             length=len(request.prompt),
-            computed=shared,
-            start=start,
-            size=size,
+            computed=reused,
+            region=Region(start, size - shared),
             used=next(self._clock),
             request=request,
-            reused=shared,
+            prefix=prefix,
+            shared=shared,
+            reused=reused,
         )
         self.running.append(sequence)
         return sequence
+
+    def _copy(self, source: Sequence, start: int, count: int) -> None:
+        """Copy the keys and values of the first `count` tokens of `source` to the slots from `start` on."""
+        shared = min(count, source.shared)
+        if source.prefix:
+            self._pool.copy(source.prefix.start, start, shared)
+        self._pool.copy(source.region.start, start + shared, count - shared)
 
     def next_step(self) -> list[Slice]:
         """Return what to compute next: one token of every decoding sequence with its guesses, then prompts in order.
@@ -236,18 +271,20 @@ class Scheduler:
     def retire(self, sequence: Sequence) -> None:
         """Finish a running sequence. Its computed tokens stay in the cache; the rest of its region is free again."""
         self.running.remove(sequence)
-        self._pool.release(sequence.start + sequence.computed, sequence.size - sequence.computed)
-        sequence.size = sequence.length = sequence.computed
+        region, kept = sequence.region, sequence.computed - sequence.shared
+        self._pool.release(region.start + kept, region.size - kept)
+        region.size = kept
+        sequence.length = sequence.computed
         sequence.request = None
         sequence.used = next(self._clock)
-        if sequence.size:
+        if sequence.length:
             self._finished.append(sequence)
 
     def abort(self) -> list[Request]:
         """Remove all running sequences without caching them. Return their requests."""
         aborted, self.running = self.running, []
         for sequence in aborted:
-            self._pool.release(sequence.start, sequence.size)
+            self._leave_all(sequence)
         return [sequence.request for sequence in aborted if sequence.request]
 
     def forget(self) -> None:
@@ -267,4 +304,23 @@ class Scheduler:
 
     def _evict(self, sequence: Sequence) -> None:
         self._finished.remove(sequence)
-        self._pool.release(sequence.start, sequence.size)
+        self._leave_all(sequence)
+
+    def _leave_all(self, sequence: Sequence) -> None:
+        self._leave(sequence.region)
+        if sequence.prefix:
+            self._leave(sequence.prefix)
+
+    def _leave(self, region: Region) -> None:
+        region.readers -= 1
+        if not region.readers:
+            self._pool.release(region.start, region.size)
+
+
+def _whole_prompt(source: Sequence, count: int) -> Region | None:
+    """Return the region that holds the first `count` tokens of `source` in one piece, if they are worth sharing."""
+    if count < _MIN_SHARED_TOKENS:
+        return None
+    if source.prefix:
+        return source.prefix if count <= source.shared else None
+    return source.region

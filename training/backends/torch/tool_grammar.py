@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from training.backends.torch.tool_calls import call_form
 from training.errors import BadInput
 
 AllowedTokens = Callable[[Sequence[int]], np.ndarray]
 """Map the ids sampled so far to a mask, bool [vocabulary]. Call it in the order of sampling."""
 ANY_TOOL = ""
-_AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class ToolGrammar:
@@ -27,6 +27,7 @@ class ToolGrammar:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int) -> None:
         """`vocabulary` is the number of the model's logits, which may exceed the tokenizer's tokens."""
         self._tokenizer = tokenizer
+        self._calls = call_form(str(tokenizer.chat_template))
         self._vocabulary = vocabulary
 
     def one_call(self, tools: Sequence[Mapping[str, Any]], name: str) -> AllowedTokens:
@@ -41,23 +42,10 @@ class ToolGrammar:
             raise BadInput(
                 f"tool_choice: a call of {name or 'a tool'} is required, but the request's tools are: {known}."
             )
-        rules = [f"start: {' | '.join(f'call{i}' for i in range(len(chosen)))}"]
-        for i, function in enumerate(chosen):
-            opening = f'\n{{"name": {json.dumps(function["name"])}, "arguments": '
-            parameters = function.get("parameters") or {"properties": {}, "additionalProperties": False}
-            if not isinstance(parameters, Mapping):
+        for function in chosen:
+            if not isinstance(function.get("parameters") or {}, Mapping):
                 raise BadInput(f"tools: the parameters of {function['name']} are not a JSON schema.")
-            schema = {"type": "object", **parameters, "x-guidance": _AS_TEMPLATES_WRITE}
-            parts = [
-                self._mark("<tool_call>"),
-                json.dumps(opening),
-                f"arguments{i}",
-                json.dumps("}\n"),
-                self._mark("</tool_call>"),
-            ]
-            rules.append(f"call{i}: {' '.join(parts)}")
-            rules.append(f"arguments{i}: %json {json.dumps(schema)}")
-        return self._allowed("\n".join(rules))
+        return self._allowed(self._calls.grammar(chosen, tools, self._mark))
 
     def _mark(self, mark: str) -> str:
         """Return `mark` as a part of a grammar: as a token of its own if the tokenizer has one (Qwen2.5), which text never matches."""

@@ -37,6 +37,33 @@ def test_sequences_that_attend_together_get_what_each_gets_alone(lengths, repeat
     assert torch.allclose(alone, together, atol=1e-5)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 10), st.sampled_from([0, 7, 30])), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_shared_keys_count_as_copies_do(lengths, together):
+    """Each sequence has (new, earlier own, shared) tokens."""
+    torch.manual_seed(0)
+    pool = KVPool(1, _KV_HEADS, _WIDTH, _TOKENS, torch.float32, torch.device("cpu"))
+    pool.store.normal_()
+    prefix = pool.allocate(30)
+    apart, sharing, begin = [], [], 0
+    for new, earlier, shared in lengths:
+        start = pool.allocate(shared + earlier + new)
+        pool.copy(prefix, start, shared)
+        total = shared + earlier + new
+        apart.append(Span(begin, begin + new, start, total))
+        sharing.append(Span(begin, begin + new, start + shared, total, shared, prefix))
+        begin += new
+    query = torch.randn(_KV_HEADS * 3, begin, _WIDTH)
+    key, value = torch.randn(2, _KV_HEADS, begin, _WIDTH)
+    expected, found = (
+        CachedAttention(pool, spans, together=together).attend(0, query, key, value, 0.5) for spans in (apart, sharing)
+    )
+    assert torch.allclose(expected, found, atol=1e-5)
+
+
 @pytest.mark.parametrize("longest", [9, 200])
 def test_the_padding_of_a_short_sequence_is_not_seen(longest):
     pool = KVPool(1, _KV_HEADS, _WIDTH, _TOKENS, torch.float32, torch.device("cpu"))

@@ -34,7 +34,7 @@ def call(arguments: str, name: str = "search") -> str:
 
 
 def test_several_calls_with_text_before_them(chat: ChatFormat) -> None:
-    reply = chat.parse("I look.\n" + call('{"q":"a"}') + "\n" + call('{"q": "b"}', "read"), with_tools=True)
+    reply = chat.parse("I look.\n" + call('{"q":"a"}') + "\n" + call('{"q": "b"}', "read"), TOOLS)
     assert reply.content == "I look."
     assert [c["function"]["name"] for c in reply.tool_calls] == ["search", "read"]
     assert [json.loads(c["function"]["arguments"]) for c in reply.tool_calls] == [{"q": "a"}, {"q": "b"}]
@@ -42,7 +42,7 @@ def test_several_calls_with_text_before_them(chat: ChatFormat) -> None:
 
 
 def test_the_last_call_may_be_unclosed(chat: ChatFormat) -> None:
-    reply = chat.parse('<tool_call>\n{"name": "search", "arguments": {"q": "a"}}', with_tools=True)
+    reply = chat.parse('<tool_call>\n{"name": "search", "arguments": {"q": "a"}}', TOOLS)
     assert reply.content is None
     assert len(reply.tool_calls) == 1
 
@@ -60,16 +60,16 @@ def test_the_last_call_may_be_unclosed(chat: ChatFormat) -> None:
     ],
 )
 def test_malformed_calls_stay_plain_text(chat: ChatFormat, text: str) -> None:
-    assert chat.parse(text, with_tools=True) == ParsedReply(text, [])
+    assert chat.parse(text, TOOLS) == ParsedReply(text, [])
 
 
 def test_without_tools_nothing_is_parsed(chat: ChatFormat) -> None:
-    assert chat.parse(call("{}"), with_tools=False) == ParsedReply(call("{}"), [])
+    assert chat.parse(call("{}"), None) == ParsedReply(call("{}"), [])
 
 
 @given(st.text())
 def test_any_text_parses(chat: ChatFormat, text: str) -> None:
-    reply = chat.parse("<tool_call>" + text, with_tools=True)
+    reply = chat.parse("<tool_call>" + text, TOOLS)
     assert reply.tool_calls or reply.content == "<tool_call>" + text
 
 
@@ -89,7 +89,7 @@ def sampled(chat: ChatFormat, text: str) -> list[int]:
 def test_a_resent_tool_call_keeps_its_sampled_ids(chat: ChatFormat, ended: bool) -> None:
     prompt = chat.encode(USER, TOOLS)
     ids = sampled(chat, call('{"q":"a"}')) + ([2] if ended else [])
-    reply = chat.parse(chat.decode(ids), with_tools=True)
+    reply = chat.parse(chat.decode(ids), TOOLS)
     chat.remember(USER, TOOLS, prompt, reply, ids)
     resent = {
         "role": "assistant",
@@ -116,7 +116,7 @@ def test_equal_texts_with_different_ids_are_told_apart(chat: ChatFormat) -> None
     spelled, merged = [*sampled(chat, text), 2], [*chat.tokenize(text), 2]
     assert spelled != merged
     for ids, name in ((spelled, "one"), (merged, "two")):
-        chat.remember(USER, None, prompt, chat.parse(text, with_tools=False), ids, name)
+        chat.remember(USER, None, prompt, chat.parse(text, None), ids, name)
     messages = [*USER, {"role": "assistant", "content": text}, {"role": "user", "content": "and?"}]
     for ids, name in ((spelled, "one"), (merged, "two")):
         assert chat.encode(messages, None, name)[: len(prompt) + len(ids)] == prompt + ids
@@ -125,7 +125,7 @@ def test_equal_texts_with_different_ids_are_told_apart(chat: ChatFormat) -> None
 def test_two_calls_with_equal_texts_are_told_apart_by_their_ids(chat: ChatFormat) -> None:
     prompt = chat.encode(USER, TOOLS)
     variants = [sampled(chat, call(arguments)) + [2] for arguments in ('{"q":"a"}', '{"q": "a"}')]
-    replies = [chat.parse(chat.decode(ids), with_tools=True) for ids in variants]
+    replies = [chat.parse(chat.decode(ids), TOOLS) for ids in variants]
     for ids, reply in zip(variants, replies, strict=True):
         chat.remember(USER, TOOLS, prompt, reply, ids)
     for ids, reply in zip(variants, replies, strict=True):

@@ -134,6 +134,37 @@ def test_a_full_cache_evicts_and_stays_exact(model_dir: Path, settings: TorchSet
         engine.close()
 
 
+@pytest.mark.parametrize("then", ["continue", "cancel"])
+def test_replies_to_one_prompt_share_it_and_stay_exact(model_dir: Path, settings: TorchSettings, then: str) -> None:
+    """Copies of the prompt would not fit; what follows a reply, or takes the place of one, is exact too."""
+    settings = settings.model_copy(update={"kv_cache_tokens": 600})
+    engine = Engine(PolicyNetwork(model_dir, settings), settings)
+    try:
+        prompt = np.random.default_rng(0).integers(3, 300, 200).tolist()
+        most_running = 0
+
+        def look(*_: object) -> None:
+            nonlocal most_running
+            most_running = max(most_running, engine.running())
+
+        futures = [engine.submit(prompt, SamplingParams(24, seed=i), on_token=look) for i in range(12)]
+        if then == "cancel":
+            for future in futures[::3]:
+                future.cancel()
+        for future in futures:
+            if not future.cancelled():
+                check(model_dir, prompt, future.result(60))
+        assert most_running == 12 if then == "continue" else most_running >= 8
+        for future in futures[1:4:2]:
+            if not future.cancelled():
+                longer = prompt + future.result().token_ids + [5, 6, 7]
+                check(model_dir, longer, engine.submit(longer, SamplingParams(8, seed=1)).result(60))
+        other = np.random.default_rng(1).integers(3, 300, 560).tolist()  # needs nearly all of the cache
+        check(model_dir, other, engine.submit(other, SamplingParams(30, seed=2)).result(60))
+    finally:
+        engine.close()
+
+
 def test_adapters_take_turns_and_leave_the_base_exact(model_dir: Path, engine: Engine, tmp_path: Path) -> None:
     adapter = random_adapter(engine.network)
     engine.network.save_adapter(adapter, tmp_path)

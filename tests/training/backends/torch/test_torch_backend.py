@@ -123,6 +123,66 @@ def test_rollouts_train_the_sampled_tokens_in_their_real_context(
     asyncio.run(run())
 
 
+def test_replies_at_a_decision_train_their_own_tokens_and_share_the_prompt(
+    llama_dir: Path, tmp_path: Path, settings: TorchSettings
+) -> None:
+    async def run() -> None:
+        backend = TorchBackend(path=str(tmp_path / "art"), settings=settings)
+        model = new_model(llama_dir)
+        await model.register(backend)
+        client = openai.AsyncOpenAI(base_url=model.inference_base_url, api_key="none")
+
+        async def replies(messages: list[Any], count: int, conversation: str) -> Any:
+            return await client.chat.completions.create(
+                model=model.get_inference_name(),
+                messages=messages,
+                tools=TOOLS,
+                n=count,
+                max_tokens=9,
+                logprobs=True,
+                extra_body={"prompt_cache_key": conversation, "return_token_ids": True},
+            )
+
+        opening = [{"role": "system", "content": "read the mails"}, {"role": "user", "content": "who?"}]
+        first = (await replies(opening, 1, "episode")).choices[0]
+        # An untrained model samples bytes that its tokenizer would merge, so the text alone does not tell the sampled ids.
+        state = [*opening, {"role": "assistant", "content": first.message.content or ""}]
+        state.append({"role": "tool", "tool_call_id": "call", "content": "mail 1"})
+        branches = await replies(state, 4, "branch")
+        group = art.TrajectoryGroup(
+            art.Trajectory(messages_and_choices=[*state, choice], tools=TOOLS, reward=float(choice.index))
+            for choice in branches.choices
+        )
+        prompt, total = branches.prompt_token_ids, 0
+        for trajectory, choice in zip(group, branches.choices, strict=True):
+            sampled = [int(token.token.split(":")[1]) for token in choice.logprobs.content]
+            total += 1 + len(sampled)
+            history = History(messages_and_choices=trajectory.messages_and_choices, tools=TOOLS)
+            result = tokenize_trajectory(
+                AutoTokenizer.from_pretrained(llama_dir),
+                None,
+                history,
+                1.0,
+                False,
+                trajectory,
+                chat_template_tool_schema_format="vllm_openai",
+            )
+            assert result is not None
+            assert result.token_ids[: len(prompt) + len(sampled)] == [*prompt, *sampled]
+            assert [i for i, m in zip(result.token_ids, result.assistant_mask, strict=True) if m] == sampled
+        packed = backend._get_packed_tensors(model, [group], 0.0, False, True, False, None, 1024)
+        assert packed is not None
+        # ART's prompts end one token early. The one after each reply, which closes it, is the template's.
+        stored = int((packed["group_ids"] != -1).sum())
+        assert len(prompt) - 1 + total <= stored <= len(prompt) - 1 + total + 2 * len(group.trajectories)
+        result = await backend.train(model, [group], learning_rate=1e-2)
+        assert result.metrics["loss/ratio_mean"] == pytest.approx(1, abs=1e-3)
+        await client.close()
+        await backend.close()
+
+    asyncio.run(run())
+
+
 def test_the_checkpoint_loads_in_peft_and_serves_the_same_policy(
     llama_dir: Path, tmp_path: Path, settings: TorchSettings
 ) -> None:

@@ -1,0 +1,66 @@
+"""The first line of a run: how long it will take on this machine."""
+
+from __future__ import annotations
+
+from cluster.placement import runs_elsewhere
+from commands.dry_run import MEASURED
+from configs.schema import Config, EvaluationConfig, TrainingConfig, section
+from reports.console import clock, say
+from steps.project import RUNS
+from training.backends.torch.joint_linear import multiplies_bfloat16
+from training.plan import Pace, earlier_pace, plan_run
+
+_PREPARING_SECONDS = 60.0
+"""Imports, data and loading the model for each of training and evaluation."""
+
+
+def begin_clock(config: Config, *, evaluates: bool) -> None:
+    """Say how long training, and the evaluation after it, will take here, and let progress lines count towards it.
+
+    A run that is elsewhere or of unknown pace gets no line. The pace is that of the newest run in this checkout, or a
+    measured one scaled by the speed of this machine, which takes three seconds to measure.
+    """
+    clock.stop()
+    training = section(config, TrainingConfig)
+    if training.backend != "torch" or runs_elsewhere("train_agent", config.step_settings):
+        return
+    kind = training.base_model, training.backend
+    pace, machine = earlier_pace(RUNS, *kind), "at the pace of the last run here"
+    if pace is None and (measured := MEASURED.get((*kind, multiplies_bfloat16()))) is not None:
+        pace, machine = _of_this_machine(measured, training)
+    seconds = _seconds(config, training, pace, evaluates=evaluates) if pace else None
+    if seconds is None:
+        return
+    clock.begin(seconds)
+    say(f"about {max(1, round(seconds / 60))} minutes on this machine ({machine}); what is finished already is reused")
+
+
+def _of_this_machine(measured: Pace, training: TrainingConfig) -> tuple[Pace, str]:
+    if measured.flops is None:
+        return measured, f"at the pace of {measured.source}"
+    from training.backends.torch.settings import TorchSettings
+    from training.backends.torch.speed import cpu_flops
+
+    flops = cpu_flops(TorchSettings.model_validate(training.torch.model_dump()))
+    return measured.at(flops), f"{flops / 1e9:.0f} GFLOP/s measured"
+
+
+def _seconds(config: Config, training: TrainingConfig, pace: Pace, *, evaluates: bool) -> float | None:
+    planned = plan_run(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace).seconds
+    if planned is None:
+        return None
+    seconds = _PREPARING_SECONDS + planned
+    if evaluates:
+        per_question = pace.seconds_per_validation_rollout or pace.seconds_per_rollout
+        seconds += _PREPARING_SECONDS + _questions(config, training) * per_question
+    return seconds
+
+
+def _questions(config: Config, training: TrainingConfig) -> int:
+    """Return the number of answers of an evaluation. The limit of all is as many as the data have, at most 200 here."""
+    evaluation = section(config, EvaluationConfig)
+    of_trained = evaluation.eval_limit or 200
+    compared = [evaluation.base_limit]
+    if training.max_steps and (training.warm_start_demonstrations or training.continue_from):
+        compared.append(evaluation.start_limit)
+    return of_trained + sum(min(limit or of_trained, of_trained) for limit in compared)

@@ -1,0 +1,162 @@
+"""Decisions of an episode: which one is due, what a reply earns there, and what its trajectory trains."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import art
+import pytest
+from openai.types.chat.chat_completion import Choice
+
+from agent.judges.exact import ExactJudge
+from agent.reward_weights import RewardWeights
+from agent.settings import AgentSettings
+from agent.task import EmailSearchTask
+from environment.email_db import MailDatabase
+from environment.models import Scenario
+from tests.fakes.language_model import call_text
+from tests.fakes.policy import ScriptedPolicy
+from training.task import DECISION
+
+FIRST = ("search_inbox_tool", {"keywords": ["Heron"]})
+BOTH = ("search_inbox_tool", {"keywords": ["Heron Dana Voss"]})
+NOTHING = ("search_inbox_tool", {"keywords": ["canteen"]})
+SECOND = ("search_inbox_tool", {"keywords": ["Dana Voss"]})
+ANSWER = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": [1, 2]})
+WRONG = ("return_final_answer_tool", {"answer": "12", "source_ids": [1, 2]})
+GUESS = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": []})
+MALFORMED = "<tool_call>\n{broken\n</tool_call>"
+BEST = RewardWeights().best
+
+
+def read(number: int) -> tuple[str, dict[str, Any]]:
+    return "read_email_tool", {"email_id": number}
+
+
+def decide(
+    scripted: ScriptedPolicy,
+    database: MailDatabase,
+    scenario: Scenario,
+    decisions: tuple[str, ...] = EmailSearchTask.decisions,
+    *,
+    replies: int = 3,
+    probes: int | None = None,
+    continued: bool = False,
+) -> list[art.TrajectoryGroup]:
+    task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings())
+    deciding = task.decide(scripted.policy, scenario, decisions, replies, probes or replies, continued=continued)
+    return asyncio.run(deciding)
+
+
+def test_each_state_has_the_decision_of_its_right_move_and_the_best_reply_leads_on(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [NOTHING, FIRST, MALFORMED, *(read(9), read(1), FIRST), *(NOTHING, SECOND, GUESS)]
+    scripted.replies += [*(read(2), read(1), NOTHING), *(WRONG, ANSWER, read(1))]
+    groups = decide(scripted, database, two_mail_question)
+    assert [group.trajectories[0].metadata[DECISION] for group in groups] == [
+        "query",
+        "open",
+        "query",
+        "open",
+        "answer",
+    ]
+    right = [[bool(t.metrics["correct"]) for t in group.trajectories] for group in groups]
+    assert right == [[False, True, False], [False, True, False], [False, True, True], [True, False, False],
+                     [False, True, False]]  # fmt: skip
+    for group in groups:
+        rewards = [trajectory.reward for trajectory in group.trajectories]
+        best = group.trajectories[rewards.index(max(rewards))]
+        assert best.metrics["correct"] and max(rewards) <= BEST + 0.1
+    # An answer without the mails that prove it earns less than finding them.
+    first_query, second_query = groups[0], groups[2]
+    assert [t.reward for t in first_query.trajectories[:2]] == pytest.approx([0.3 * BEST, BEST])
+    assert second_query.trajectories[1].reward > second_query.trajectories[2].reward
+
+
+def test_only_the_last_reply_of_a_branch_is_a_choice_and_all_share_what_precedes_it(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [FIRST, NOTHING, read(1), NOTHING, MALFORMED, MALFORMED]
+    _, opened, _ = decide(scripted, database, two_mail_question, ("query", "open"), replies=2)
+    for trajectory in opened.trajectories:
+        *before, last = trajectory.messages_and_choices
+        assert isinstance(last, Choice) and not any(isinstance(turn, Choice) for turn in before)
+        assert before == opened.trajectories[0].messages_and_choices[:-1]
+        assert [turn["role"] for turn in before] == ["system", "user", "assistant", "tool"]
+        assert before[2]["content"] == call_text(*FIRST)
+        assert trajectory.additional_histories == []
+    # The server gets the same plain messages, under a new name for each request.
+    sent = scripted.requests[1]["messages"]
+    assert [message["content"] for message in sent] == [turn["content"] for turn in before]
+    assert not any(message.get("tool_calls") for message in sent)
+    assert [request["n"] for request in scripted.requests] == [2, 2, 2]
+    assert len({request["prompt_cache_key"] for request in scripted.requests}) == 3
+
+
+def test_identical_replies_are_finished_once_and_earn_the_reward_of_the_finished_episode(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, BOTH, BOTH, read(1), read(2), ANSWER]
+    [group] = decide(scripted, database, two_mail_question, ("query",), continued=True)
+    assert len(scripted.requests) == 4 and [request.get("n") for request in scripted.requests[1:]] == [1, 1, 1]
+    assert all(request["temperature"] == 0 for request in scripted.requests[1:])
+    whole = 1.6 + 0.1 * (1 - 4 / 6)
+    assert [t.reward for t in group.trajectories] == pytest.approx([whole] * 3)
+    assert all(
+        len([turn for turn in t.messages_and_choices if isinstance(turn, Choice)]) == 1 for t in group.trajectories
+    )
+
+
+def test_where_no_decision_is_wanted_the_policy_replies_greedily_and_the_episode_ends_with_the_last_one_wanted(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, read(1), read(2), ANSWER, WRONG, GUESS]
+    [group] = decide(scripted, database, two_mail_question, ("answer",))
+    assert [request["n"] for request in scripted.requests] == [1, 1, 1, 3]
+    assert [request["temperature"] for request in scripted.requests] == [0.0, 0.0, 0.0, 1.0]
+    correct, wrong, unproven = [trajectory.reward for trajectory in group.trajectories]
+    assert correct > unproven > wrong
+    scripted.replies = [BOTH, BOTH, BOTH]
+    decide(scripted, database, two_mail_question, ("query",))
+    assert not scripted.replies, "all gold mails were shown, so no further query can be due"
+
+
+@pytest.mark.parametrize("padding", [read(1), FIRST, BOTH])
+def test_nothing_is_earned_by_finding_or_opening_what_is_known(
+    padding: tuple[str, dict[str, Any]], scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, read(1), read(2), padding, WRONG, NOTHING]
+    [group] = decide(scripted, database, two_mail_question, ("answer",))
+    padded, wrong, searched = [trajectory.reward for trajectory in group.trajectories]
+    assert padded == searched == RewardWeights().no_answer < wrong
+
+
+def test_opening_every_hit_in_one_reply_earns_less_than_opening_the_right_one(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    mails = [read(1), read(2), read(3)]
+    all_three = ("search_inbox_tool", {"keywords": ["Dana Voss leads Heron canteen"]})
+    scripted.replies = [all_three, read(1), read(3), mails, MALFORMED, MALFORMED, MALFORMED]
+    group, _ = decide(scripted, database, two_mail_question, ("open",))
+    rewards = [trajectory.reward for trajectory in group.trajectories]
+    assert rewards[2] < max(rewards[:2]) == BEST
+
+
+def test_a_policy_that_finds_nothing_is_asked_for_one_query_more_than_there_are_mails(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    one_mail = two_mail_question.model_copy(update={"message_ids": two_mail_question.message_ids[1:]})
+    scripted.replies = [NOTHING] * 30
+    groups = decide(scripted, database, one_mail)
+    assert [group.trajectories[0].metadata[DECISION] for group in groups] == ["query", "query"]
+
+
+def test_the_other_replies_are_sampled_only_if_a_probe_is_not_right(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scripted.replies = [BOTH, BOTH, *(read(1), NOTHING), *(read(2), read(1), BOTH), *([MALFORMED] * 5)]
+    groups = decide(scripted, database, two_mail_question, ("query", "open"), replies=5, probes=2)
+    assert [len(group.trajectories) for group in groups] == [2, 5, 5]
+    assert [request["n"] for request in scripted.requests] == [2, 2, 3, 2, 3]

@@ -1,0 +1,77 @@
+"""How long a run will take, and the time that its progress lines show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import commands.clock
+import reports.console
+from commands.clock import begin_clock
+from configs.schema import Config
+from reports.console import TrainingConsole, clock
+from training.backends.torch.settings import TorchSettings
+from training.backends.torch.speed import cpu_flops
+from training.history import StepRecord
+
+SAID = r"about (\d+) minutes on this machine \((\d+) GFLOP/s measured\); what is finished already is reused"
+
+
+@pytest.fixture(autouse=True)
+def on_a_machine_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(commands.clock, "RUNS", tmp_path)
+    monkeypatch.setattr(commands.clock, "multiplies_bfloat16", lambda: False)
+    yield
+    clock.stop()
+
+
+def minutes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, gflops: float, **changes: Any) -> int:
+    monkeypatch.setattr("training.backends.torch.speed.cpu_flops", lambda settings: gflops * 1e9)
+    begin_clock(Config(**changes), evaluates=True)
+    found = re.fullmatch(SAID, " ".join(capsys.readouterr().out.split()))
+    assert found and int(found[2]) == gflops
+    return int(found[1])
+
+
+def test_half_the_speed_takes_twice_the_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, slow = (minutes(capsys, monkeypatch, gflops) for gflops in (170, 85))
+    assert usual > 5 and slow == pytest.approx(2 * usual - 2, abs=2), "preparing takes two minutes on either"
+
+
+def test_fewer_questions_and_demonstrations_take_less(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = minutes(capsys, monkeypatch, 170)
+    assert minutes(capsys, monkeypatch, 170, demonstrations=16) < whole
+    assert minutes(capsys, monkeypatch, 17, base_limit=None) > minutes(capsys, monkeypatch, 17)
+
+
+def test_runs_of_unknown_pace_get_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    begin_clock(Config(base_model="owner/model"), evaluates=True)
+    begin_clock(Config(backend="local", base_model="owner/model"), evaluates=True)
+    assert capsys.readouterr().out == "" and clock.shown() == ""
+
+
+def test_progress_lines_count_towards_the_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(reports.console.time, "monotonic", lambda: now[0])
+    row = StepRecord(step=0, phase="warm_start", checkpoint_step=1, seconds=60.0, demonstrations=8)
+    with TrainingConsole(2) as console:
+        console.step(row)
+        clock.begin(840.0)
+        now[0] += 185.0
+        console.step(row)
+    before, after = capsys.readouterr().out.splitlines()
+    assert before.endswith("60 s") and after == f"{before}  3:05 of about 14 min"
+
+
+def test_the_speed_is_measured() -> None:
+    assert 1e6 < cpu_flops(TorchSettings(threads=1), seconds=0.01) < 1e15
