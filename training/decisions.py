@@ -20,15 +20,20 @@ def compared_decisions(settings: TrainerSettings, own: Sequence[str], task: str)
     `own` are the decisions of the task of this name.
 
     Raises:
-        BadInput: the task has no such decision.
+        BadInput: the task has no such decision, or `epochs` limits the run.
     """
     wanted = settings.decisions
     if wanted is None:
-        return tuple(own) if settings.is_verifiable else ()
+        wanted = tuple(own) if settings.is_verifiable else ()
     for name in wanted:
         if name not in own:
             known = f"its decisions are {', '.join(own)}" if own else "it has none"
             raise BadInput(
                 f"decisions: task {task} has no decision {name!r}: {known}; decisions=[] compares whole episodes"
             )
+    if wanted and settings.epochs is not None:
+        raise BadInput(
+            f"epochs={settings.epochs}: a run that compares decisions asks open questions, not all in turn; leave it out, or set "
+            "decisions=[]"
+        )
     return tuple(name for name in own if name in wanted)

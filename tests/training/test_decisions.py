@@ -190,6 +190,11 @@ def test_rewards_that_compare_whole_episodes_refuse_decisions_and_take_episodes_
         deciding(decisions=("first",), scoring="ruler")
     assert compared_decisions(deciding(scoring="ruler"), Deciding.decisions, "toy") == ()
     assert compared_decisions(deciding(), Deciding.decisions, "toy") == ("first", "second")
+    with pytest.raises(
+        BadInput, match=r"^epochs=2: a run that compares decisions asks open questions, not all in turn"
+    ):
+        compared_decisions(deciding(epochs=2), Deciding.decisions, "toy")
+    assert compared_decisions(deciding(epochs=2, decisions=()), Deciding.decisions, "toy") == ()
 
 
 def test_a_run_without_open_questions_asks_the_others() -> None:
