@@ -112,7 +112,7 @@ def _raw(text: str) -> bytes:
 
 
 def _mbox(given: dict[str, Any]) -> object:
-    found = [_described(mail) for mail in mails_in(io.BufferedReader(io.BytesIO(_raw(given["raw"]))), "x.mbox")]  # type: ignore[arg-type]
+    found = [_described(mail) for mail in mails_in(io.BufferedReader(io.BytesIO(_raw(given["raw"]))), "x.mbox")]
     dropped = [mail for mail in found if "dropped" in mail]
     return dropped if dropped and len(dropped) == len(found) else {"mails": len(found), "as": found}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cluster.placement import runs_elsewhere
 from commands.dry_run import MEASURED
+from configs.decisions import mail_decisions
 from configs.schema import Config, EvaluationConfig, TrainingConfig, section
 from reports.console import clock, say
 from steps.project import RUNS
@@ -46,7 +47,8 @@ def _of_this_machine(measured: Pace, training: TrainingConfig) -> tuple[Pace, st
 
 
 def _seconds(config: Config, training: TrainingConfig, pace: Pace, *, evaluates: bool) -> float | None:
-    planned = plan_run(training, max_turns=training.max_turns, max_tokens=training.max_tokens, pace=pace).seconds
+    limits = {"max_turns": training.max_turns, "max_tokens": training.max_tokens}
+    planned = plan_run(training, **limits, pace=pace, decisions=mail_decisions(training)).seconds
     if planned is None:
         return None
     seconds = _PREPARING_SECONDS + planned

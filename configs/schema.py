@@ -155,8 +155,7 @@ class EvaluationConfig(JudgeSettings):
     start_limit: int | None = Field(
         default=150,
         ge=1,
-        description="of these, questions to ask the policy before GRPO, whose comparison is paired; null: as many. 150 show a "
-        "gain of 15 points at p < 0.001 if at most 7% of the questions are lost again",
+        description="of these, questions to ask the policy before GRPO, for the paired comparison; null: as many",
     )
     base_limit: int | None = Field(
         default=20, ge=1, description="of these, questions to ask the untouched base; null: as many"
@@ -298,8 +297,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     "outreach": frozenset(LearnLoopConfig.model_fields) - TrainingConfig.model_fields.keys(),
     "coding": frozenset(CodingSettings.model_fields),
 }
-"""Section of a YAML file -> its keys. The keys that belong to no section (`task`, `settings`, `step_settings`) stand at the
-top."""
+"""Section of a YAML file -> its keys. Keys of no section (`task`, `settings`, `step_settings`) stand at the top."""
 
 Section = TypeVar("Section", bound=BaseModel)
 
@@ -342,9 +340,7 @@ def with_prompt(config: Config) -> Config:
 
 
 def require_source(config: Config, *, questions: bool) -> None:
-    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and the source has
-    some.
-    """
+    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and it has some."""
     if questions and config.emails != SYNTHETIC and not config.train_questions:
         raise ConfigError(
             "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"

@@ -10,11 +10,10 @@ import os
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import BaseModel
 from sqlite_utils import Database
@@ -23,6 +22,7 @@ from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
 from environment.normal_form import indexed_form
+from environment.threads import root, threads
 from environment.words import stem, words
 
 SCHEMA_VERSION = 5
@@ -54,9 +54,6 @@ _INDEX = """
 """
 # What the index holds of a mail, where that is not its text: NULL for the same.
 _INDEXED = "CREATE TEMP TABLE indexed (id INTEGER PRIMARY KEY, subject TEXT, body TEXT, sender TEXT NOT NULL)"
-
-
-_Key = TypeVar("_Key", int, str)
 
 
 class BuildReport(BaseModel):
@@ -167,12 +164,7 @@ class _Builder:
         self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
         self._duplicates = self._renamed = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {
-            "email": [],
-            "indexed": [],
-            "copy": [],
-            "alias": [],
-            "delivery": [],
-            "reply": [],
+            table: [] for table in ("email", "indexed", "copy", "alias", "delivery", "reply")
         }
         self._indexer = ThreadPoolExecutor(1)
         self._indexing: Future[object] | None = None
@@ -263,7 +255,7 @@ class _Builder:
             self._renamed += 1
         replies_to = [storable(earlier) for earlier in email.replies_to]
         for earlier in replies_to:
-            self._joined[_root(self._joined, message_id)] = _root(self._joined, earlier)
+            self._joined[root(self._joined, message_id)] = root(self._joined, earlier)
         envelope = json.dumps([seconds, people])
         self._checksum.update(content + json.dumps([message_id, seconds, people, replies_to]).encode())
         delivered = _digest(content.hex(), envelope)
@@ -284,23 +276,6 @@ class _Builder:
         by = indexed_form(sender)
         self._senders.add(by)
         return next(forms), next(forms), by
-
-    def _threads(self) -> Iterator[tuple[int, int]]:
-        """Yield (mail, smallest id in its thread) for threads of several mails. Copies of a mail join their threads."""
-        mails_of: dict[str, set[int]] = {}
-        for message_id in self._joined:
-            found = self._connection.execute(
-                "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ?", (message_id,)
-            ).fetchall()
-            if found:
-                mails_of.setdefault(_root(self._joined, message_id), set()).update(row[0] for row in found)
-        joined: dict[int, int] = {}
-        for email_ids in mails_of.values():
-            first, *others = sorted(email_ids)
-            for other in others:
-                one, another = sorted((_root(joined, first), _root(joined, other)))
-                joined[another] = one
-        yield from ((email_id, _root(joined, email_id)) for email_id in sorted(joined))
 
     def _drop(self, mail: DroppedMail) -> None:
         self._dropped[mail.reason] += 1
@@ -338,7 +313,9 @@ class _Builder:
             database.table(table).create_index([column])
         run("BEGIN")
         self._connection.executemany("INSERT INTO address VALUES (?, ?)", ((i, a) for a, i in self._addresses.items()))
-        self._connection.executemany("INSERT OR IGNORE INTO thread VALUES (?, ?)", list(self._threads()))
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO thread VALUES (?, ?)", list(threads(self._connection, self._joined))
+        )
         stems = {known for sender in self._senders for word in words(sender) if (known := stem(word))}
         self._connection.executemany("INSERT INTO sender_word VALUES (?)", ((known,) for known in sorted(stems)))
         run("INSERT INTO email_fts (email_fts) VALUES ('optimize')")
@@ -358,14 +335,6 @@ def _sent_at(moment: datetime | None) -> datetime | None:
     except OverflowError:
         return None
     return moment if FIRST_DATE <= moment <= LAST_DATE else None
-
-
-def _root(joined: dict[_Key, _Key], key: _Key) -> _Key:
-    """Return the representative of the set of `key` (union-find with path halving)."""
-    while (other := joined.setdefault(key, key)) != key:
-        joined[key] = joined[other]
-        key = other
-    return key
 
 
 def _where(email: Email) -> str:

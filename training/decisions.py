@@ -1,12 +1,19 @@
-"""The decisions at which a run compares single replies."""
+"""The decisions at which a run compares single replies, and their figures."""
 
 from __future__ import annotations
 
+import statistics
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from training.errors import BadInput
+from training.history import DecisionFigures
 from training.settings import TrainerSettings
-from training.task import HasDecisions, Task
+from training.task import DECISION, HasDecisions, Task
+
+if TYPE_CHECKING:
+    import art
 
 
 def task_decisions(task: Task) -> tuple[str, ...]:
@@ -37,3 +44,31 @@ def compared_decisions(settings: TrainerSettings, own: Sequence[str], task: str)
             "decisions=[]"
         )
     return tuple(name for name in own if name in wanted)
+
+
+def reward_spread(group: art.TrajectoryGroup) -> float:
+    """Return the standard deviation of the rewards of a group."""
+    return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
+
+
+def decision_figures(groups: Sequence[art.TrajectoryGroup], settings: TrainerSettings) -> dict[str, DecisionFigures]:
+    """Return the figures of each decision that groups of replies were compared at.
+
+    The share of right replies is that of the first `probe_rollouts` of each group: see `Trainer`.
+    """
+    of_decision: defaultdict[str, list[art.TrajectoryGroup]] = defaultdict(list)
+    for group in groups:
+        if (decision := group.trajectories[0].metadata.get(DECISION)) is not None:
+            of_decision[str(decision)].append(group)
+    return {
+        decision: DecisionFigures(
+            groups=len(compared),
+            with_spread=sum(reward_spread(group) > settings.min_reward_std for group in compared),
+            right=statistics.fmean(
+                bool(trajectory.metrics.get("correct"))
+                for group in compared
+                for trajectory in group.trajectories[: settings.first_rollouts]
+            ),
+        )
+        for decision, compared in of_decision.items()
+    }

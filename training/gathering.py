@@ -2,25 +2,18 @@
 
 With `max_steps_off_policy` N, the groups of step s may start when step s-1-N is finished. One policy samples a whole
 group: the newest when its first rollout starts. The off-policy lag is therefore at most N optimizer steps. With N = 0
-gathering and updates alternate. ART's loss weighs every token by the ratio of its current probability to the recorded
-one (`art.loss`), whichever policy sampled it.
+gathering and updates alternate. ART's loss weighs tokens by the ratio of their current to their recorded probability.
 
-ART's `PipelineTrainer` overlaps in the same way, with a bound of the same name, but does not fit here. It fills a step
-with the groups that finish first and forgets unfinished ones after a kill, so a run could not resume exactly. It
-discards old groups and groups of equal reward between steps, prints failed validations only, has a constant learning
-rate and no stop rules, and refuses a local backend that trains and serves on one device, such as `TorchBackend`.
+ART's `PipelineTrainer` overlaps too, but forgets unfinished groups after a kill and refuses backends such as `TorchBackend`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-import statistics
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self, TypeVar
@@ -29,13 +22,15 @@ import art
 from openai import OpenAIError
 
 from training.deadline import MovingDeadline
+from training.decisions import reward_spread
 from training.errors import BadInput
-from training.history import AskedQuestion, DecisionFigures
+from training.history import AskedQuestion
 from training.progress import Progress
 from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
 from training.selection import StepQuestions, TrainQuestion, replacement
 from training.settings import TrainerSettings
+from training.slots import Slots
 from training.stall_watch import CallWatch
 from training.task import DECISION, HasDecisions, Policy, RolloutError, Task
 
@@ -44,47 +39,9 @@ _MAX_REASON_CHARS = 200
 MOST_ATTEMPTS = 2
 """Attempts of a failing rollout."""
 MOST_ERRORS = 0.02
-"""Share of validation questions that may fail. Beyond it the rest is not a fair sample, because long rollouts fail
-first."""
+"""Share of validation questions that may fail. Beyond it the rest is no fair sample: long rollouts fail first."""
 MOST_FAILED_ROLLOUTS = 0.5
-"""Share of the rollouts of a GRPO step that may fail. Beyond it the run ends, because the remaining rollouts are
-biased."""
-
-
-class Slots:
-    """Limit concurrent rollouts to `count`. Waiting ones are admitted by turn, then by arrival."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._arrivals = itertools.count()
-
-    @asynccontextmanager
-    async def one(self, turn: int) -> AsyncIterator[None]:
-        """Hold a slot during the context. The turn is the number of the step, so that no step waits for a later one."""
-        if self._free:
-            self._free -= 1
-        else:
-            given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (turn, next(self._arrivals), given))
-            try:
-                await given
-            except asyncio.CancelledError:
-                if given.done() and not given.cancelled():
-                    self._give_back()  # granted at the moment of the cancellation
-                raise
-        try:
-            yield
-        finally:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        while self._waiting:
-            _, _, given = heapq.heappop(self._waiting)
-            if not given.done():
-                given.set_result(None)
-                return
-        self._free += 1
+"""Share of the rollouts of a GRPO step that may fail. Beyond it the run ends: the remaining ones are biased."""
 
 
 @dataclass(frozen=True)
@@ -367,34 +324,6 @@ async def _attempted(play: Callable[[], Awaitable[_Result]]) -> _Result:
 def _solved(outcome: art.Trajectory | BaseException) -> bool:
     """Return whether a rollout finished and its answer is known to be correct."""
     return isinstance(outcome, art.Trajectory) and bool(outcome.metrics.get("correct"))
-
-
-def reward_spread(group: art.TrajectoryGroup) -> float:
-    """Return the standard deviation of the rewards of a group."""
-    return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
-
-
-def decision_figures(groups: Sequence[art.TrajectoryGroup], settings: TrainerSettings) -> dict[str, DecisionFigures]:
-    """Return the figures of each decision that groups of replies were compared at.
-
-    The share of right replies is that of the first `probe_rollouts` of each group: see `Trainer`.
-    """
-    of_decision: defaultdict[str, list[art.TrajectoryGroup]] = defaultdict(list)
-    for group in groups:
-        if (decision := group.trajectories[0].metadata.get(DECISION)) is not None:
-            of_decision[str(decision)].append(group)
-    return {
-        decision: DecisionFigures(
-            groups=len(compared),
-            with_spread=sum(reward_spread(group) > settings.min_reward_std for group in compared),
-            right=statistics.fmean(
-                bool(trajectory.metrics.get("correct"))
-                for group in compared
-                for trajectory in group.trajectories[: settings.first_rollouts]
-            ),
-        )
-        for decision, compared in of_decision.items()
-    }
 
 
 def tell_failures(

@@ -23,8 +23,7 @@ class TrainerSettings(BaseModel):
     # set for nearly every run
     backend: Literal["torch", "local", "serverless"] = Field(
         default="torch",
-        description="backend that samples tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), "
-        "serverless (W&B)",
+        description="samples tokens and applies gradients: torch (CPU, CUDA), local (vLLM + Unsloth), serverless (W&B)",
     )
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
@@ -47,8 +46,7 @@ class TrainerSettings(BaseModel):
     )
     decision_reward: Literal["immediate", "continued"] = Field(
         default="immediate",
-        description="reward of a reply at a decision: what it achieves at once, or that of the episode when the policy "
-        "finishes it greedily",
+        description="reward of a reply at a decision: what it achieves at once, or that of the episode finished greedily",
     )
     episode_share: float = Field(
         default=0.0,
@@ -60,8 +58,7 @@ class TrainerSettings(BaseModel):
         default=0.75,
         ge=0,
         le=1,
-        description="with decisions: share of a step's questions that the policy did not solve when it was last asked, or "
-        "that are likely to be hard; 0: any",
+        description="with decisions: share of a step's questions that the policy last failed, or that look hard; 0: any",
     )
     probe_rollouts: int | None = Field(
         default=2,
@@ -73,8 +70,7 @@ class TrainerSettings(BaseModel):
         default=30,
         ge=0,
         le=1024,
-        description="additional questions that a step may ask to replace groups without reward spread; 0: such "
-        "groups are dropped",
+        description="additional questions that a step may ask to replace groups without reward spread; 0: none",
     )
     min_reward_std: float = Field(
         default=0.1, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
@@ -87,8 +83,7 @@ class TrainerSettings(BaseModel):
     )
     scale_rewards: Literal["group", "batch"] = Field(
         default="batch",
-        description="divide advantages by the standard deviation of the rewards of their group (GRPO), or of the "
-        "whole batch",
+        description="divide advantages by the standard deviation of rewards in their group (GRPO), or in the batch",
     )
     warm_up_steps: int = Field(
         default=1, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
@@ -300,13 +295,6 @@ class TrainerSettings(BaseModel):
     )
     seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _scales_by_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and isinstance(scale := values.get("scale_rewards"), bool):
-            raise ValueError(f"scale_rewards={scale}: expected group (formerly true) or batch (formerly false)")
-        return values
-
     @model_validator(mode="after")
     def _require_consistent(self) -> Self:
         if self.probe_rollouts is not None and self.probe_rollouts > self.rollouts_per_group:
@@ -339,8 +327,7 @@ class TrainerSettings(BaseModel):
     @property
     def first_rollouts(self) -> int:
         """Rollouts of a question that are played first; other rewards than the verifiable one may differ among correct ones."""
-        probes = self.probe_rollouts if self.is_verifiable else None
-        return min(probes or self.rollouts_per_group, self.rollouts_per_group)
+        return (self.is_verifiable and self.probe_rollouts) or self.rollouts_per_group
 
     @property
     def validates(self) -> bool:

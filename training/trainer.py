@@ -20,10 +20,10 @@ from pydantic import BaseModel
 from training.alerts import find_alerts, step_signals
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.decisions import compared_decisions, task_decisions
+from training.decisions import compared_decisions, decision_figures, reward_spread, task_decisions
 from training.errors import BadInput
 from training.files import is_disk_full
-from training.gathering import Gatherer, decision_figures, reward_spread
+from training.gathering import Gatherer
 from training.gpu_use import gpu_use
 from training.health import HealthMonitor
 from training.history import (

@@ -99,7 +99,7 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("max_steps_off_policy=-1", ["max_steps_off_policy", ">= 0"]),
         ("max_steps_off_policy=0.5", ["max_steps_off_policy", "integer"]),
         ("backend=vllm", ["backend", "torch"]),
-        ("scale_rewards=true", ["scale_rewards=True", "expected group", "batch"]),
+        ("scale_rewards=true", ["scale_rewards=True", "'group' or 'batch'"]),
         ("learning_rate_schedule=linear", ["learning_rate_schedule", "'constant' or 'cosine'"]),
         ("validate_every=-1", ["validate_every", ">= 0"]),
         ("validation_metric=f1", ["validation_metric", "accuracy"]),

@@ -303,14 +303,14 @@ def test_the_schema_and_the_queries_agree_on_the_tokenizer() -> None:
 
 def test_threads_are_joined_by_indexed_message_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the index every Message-ID of a thread costs a scan of all mails."""
-    threads, plans = email_db_build._Builder._threads, []
+    threads, plans = email_db_build.threads, []
 
-    def explained(builder: email_db_build._Builder) -> Iterator[tuple[int, int]]:
+    def explained(connection: sqlite3.Connection, joined: dict[str, str]) -> Iterator[tuple[int, int]]:
         query = "EXPLAIN QUERY PLAN SELECT copy_id FROM alias WHERE message_id = 'x'"
-        plans.extend(row[3] for row in builder._connection.execute(query))
-        return threads(builder)
+        plans.extend(row[3] for row in connection.execute(query))
+        return threads(connection, joined)
 
-    monkeypatch.setattr(email_db_build._Builder, "_threads", explained)
+    monkeypatch.setattr(email_db_build, "threads", explained)
     build_database([mail(1), mail(2, replies_to=("<1@example.com>",))], tmp_path / "mails.sqlite")
     assert plans and all("INDEX" in plan for plan in plans)
 

@@ -43,7 +43,7 @@ def asked(run: TrainingRun) -> list[list[int]]:
 def test_every_step_of_an_epoch_asks_each_kind_in_its_share() -> None:
     task = Mixed()
     selection = select_questions(task, task.train_scenarios(), settings(max_steps=70, groups_per_step=6))
-    steps = [selection.for_step(step).asked for step in range(1, 71)]
+    steps = [selection.for_step(step, ()).asked for step in range(1, 71)]
     kinds = [Counter(question.kind for question in asked) for asked in steps]
     assert all(2 <= step["known"] <= 4 and 1 <= step["hopeless"] <= 3 and step["open"] <= 2 for step in kinds)
     assert sorted(question.index for asked in steps[:50] for question in asked) == list(range(300))
@@ -104,7 +104,7 @@ def test_a_step_of_few_questions_is_filled_from_the_next_epoch(tmp_path: Path) -
     questions = list(range(20))
     rules = settings(max_steps=6, groups_per_step=6)
     selection = select_questions(ToyTask(), questions, rules)
-    steps = [[question.index for question in selection.for_step(step).asked] for step in range(1, 7)]
+    steps = [[question.index for question in selection.for_step(step, ()).asked] for step in range(1, 7)]
     assert all(len(set(step)) == 6 for step in steps)
     assert sorted(steps[0] + steps[1] + steps[2] + steps[3][:2]) == questions, "every question of an epoch is asked"
 

@@ -1,0 +1,65 @@
+"""The text of a mail among its parts, of whatever type."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.environment.sources.test_rfc822 import multipart, parsed, part, with_content
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (part("text/plain charset=utf-8", "Room 4B"), "Room 4B"),
+        (part("text/html charset=us-ascii", "<p>Room 4B</p>"), "Room 4B"),
+        (part("html", "<p>Room 4B</p>"), "Room 4B"),
+        (part("text/plain", "Room 4B", disposition="attachment"), "Room 4B"),
+        (part("text/x-anything", "Room 4B"), "Room 4B"),
+        (part("text/enriched", "<bold>Room</bold> 4B << 5"), "Room 4B < 5"),
+        (part("text/plain; format=flowed", "Room \n4B\n> a \n> b\n>> c\n-- \nEva"), "Room 4B\n> a b\n>> c\n-- \nEva"),
+        (part("text/plain; format=flowed; delsp=yes", "Ro \nom"), "Room"),
+        (multipart("alternative", part("text/html", "<p>x"), part("text/plain", "Room 4B")), "Room 4B"),
+        (
+            multipart(
+                "alternative", part("text/plain", "Use a program that shows HTML."), part("text/html", "<p>Room 4B")
+            ),
+            "Room 4B",
+        ),
+        (
+            multipart(
+                "alternative",
+                part("text/plain", "HTML is a language."),
+                part("text/html", "<p>HTML is a language.<p>x"),
+            ),
+            "HTML is a language.",
+        ),
+        (
+            part(
+                "text/calendar",
+                "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Budget\\, second round\nLOCATION:Room\n  4B\nDTSTART;TZID=Europe/Paris:"
+                '20240304T100000\nORGANIZER;CN="Low, Eva":mailto:eva@x.example\nBEGIN:VALARM\nDESCRIPTION:alarm\nEND:VALARM\n'
+                "END:VEVENT\nEND:VCALENDAR",
+            ),
+            "Budget, second round\nWhere: Room 4B\nWhen: 2024-03-04 10:00 (Europe/Paris)\nOrganizer: Low, Eva <eva@x.example>",
+        ),
+        (
+            multipart(
+                "mixed", part("message/rfc822", "From: Eva\nSubject: Keys\n\nIn drawer 7.", disposition="attachment")
+            ),
+            "From: Eva\nSubject: Keys\n\nIn drawer 7.",
+        ),
+        (multipart("digest", "\nSubject: Keys\n\nIn drawer 7."), "Subject: Keys\n\nIn drawer 7."),
+    ],
+)
+def test_text_of_every_kind_is_shown(content: str, expected: str) -> None:
+    assert parsed(with_content(content)).body.strip() == expected
+
+
+def test_html_may_name_its_charset() -> None:
+    html = "<meta http-equiv='Content-Type' content='text/html; charset=koi8-r'><p>Привет".encode("koi8-r")
+    assert parsed(with_content("Content-Type: text/html\n\n") + html).body == "Привет"
+    assert parsed(with_content("Content-Type: text/html; charset=us-ascii\n\n") + html).body == "Привет"
+    assert (
+        parsed(with_content("Content-Type: text/html; charset=utf-8\n\n") + "<meta charset=koi8-r>é".encode()).body
+        == "é"
+    )
