@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
 
-from agent.settings import DECISIONS, EMAIL_SEARCH
 from cluster.placement import runs_elsewhere
 from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
 from environment.errors import BadMail
 from reports.console import say
 from steps.data.sources import current_source_version, open_mails
 from steps.project import MODELS, RUNS
+from steps.training.labels import email_decisions
 from training.backends.torch.joint_linear import multiplies_bfloat16
-from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.plan import Pace, Plan, earlier_pace, plan_run
 from training.preflight import RunCheck, check_run, check_run_elsewhere
@@ -54,7 +53,7 @@ def run_plan(config: Config) -> None:
     """Print checks and plan. Raises BadInput if a check fails."""
     config, start = _start(config)
     training, data = section(config, TrainingConfig), section(config, DataConfig)
-    decisions = compared_decisions(training, DECISIONS, EMAIL_SEARCH)
+    decisions = email_decisions(training)
     failed = []
     if runs_elsewhere("train_agent", config.step_settings):
         machine = check_run_elsewhere(training)

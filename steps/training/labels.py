@@ -1,10 +1,12 @@
-"""Check that settings which need reference answers have them, before a run spends anything."""
+"""Check what settings need of the e-mail task: reference answers and decisions, before a run spends anything."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent.settings import DECISIONS, EMAIL_SEARCH
 from environment.models import Scenario
+from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.settings import TrainerSettings
 
@@ -28,3 +30,8 @@ def require_labels(settings: TrainerSettings, scenarios: Sequence[Scenario]) -> 
         raise BadInput(
             f"demonstrations={settings.demonstrations}: {share}, so none can be demonstrated: set demonstrations=0"
         )
+
+
+def email_decisions(settings: TrainerSettings) -> tuple[str, ...]:
+    """Return the decisions at which a run compares replies; see `compared_decisions`."""
+    return compared_decisions(settings, DECISIONS, EMAIL_SEARCH)
