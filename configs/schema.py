@@ -176,8 +176,7 @@ class EvaluationConfig(JudgeSettings):
         default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
     )
     base_grammar: bool = Field(
-        default=False,
-        description="also evaluate the base with a grammar that restricts every reply to one tool call",
+        default=False, description="also evaluate the base with a grammar that restricts replies to one tool call each"
     )
     min_gain: float = Field(
         default=0.0, ge=-1, le=1, description="gate: promote only if accuracy is above the base's by more than this"

@@ -1,15 +1,19 @@
-"""Describe the batch of an update in one line, to show whether its tokens are those that were sampled."""
+"""Describe the batch of a step: whether its tokens are those that were sampled, and what was decided."""
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import art
 from openai.types.chat.chat_completion import Choice
+
+from training.history import DecisionFigures
+from training.settings import TrainerSettings
+from training.task import DECISION
 
 _ID = "token_id:"
 """Prefix of a token's name in a log-probability when the server returns token ids."""
@@ -62,3 +66,28 @@ def _sampled_tokens(trajectory: art.Trajectory) -> list[Any]:
     histories = [trajectory.messages_and_choices, *(h.messages_and_choices for h in trajectory.additional_histories)]
     choices = [turn for turns in histories for turn in turns if isinstance(turn, Choice) and turn.logprobs]
     return [token for choice in choices for token in choice.logprobs.content or []]
+
+
+def decision_figures(groups: Sequence[art.TrajectoryGroup], settings: TrainerSettings) -> dict[str, DecisionFigures]:
+    """Return the figures of each decision that groups of replies were compared at.
+
+    The share of right replies is that of the first `probe_rollouts` of each group: see `Trainer`.
+    """
+    of_decision: defaultdict[str, list[art.TrajectoryGroup]] = defaultdict(list)
+    for group in groups:
+        if (decision := group.trajectories[0].metadata.get(DECISION)) is not None:
+            of_decision[str(decision)].append(group)
+    return {
+        decision: DecisionFigures(
+            groups=len(compared),
+            with_spread=sum(
+                statistics.pstdev(t.reward for t in group.trajectories) > settings.min_reward_std for group in compared
+            ),
+            right=statistics.fmean(
+                bool(trajectory.metrics.get("correct"))
+                for group in compared
+                for trajectory in group.trajectories[: settings.first_rollouts]
+            ),
+        )
+        for decision, compared in of_decision.items()
+    }

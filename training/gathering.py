@@ -14,33 +14,30 @@ rate and no stop rules, and refuses a local backend that trains and serves on on
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import statistics
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Self, TypeVar
 
 import art
-from openai import OpenAIError
 
 from training.deadline import MovingDeadline
 from training.errors import BadInput
-from training.history import AskedQuestion, DecisionFigures
+from training.failures import tell_failures
+from training.history import AskedQuestion
 from training.progress import Progress
 from training.ruler import JudgeUse, judge_name
 from training.scoring import Scorer
 from training.selection import StepQuestions, TrainQuestion, replacement
 from training.settings import TrainerSettings
+from training.slots import Slots
 from training.stall_watch import CallWatch
-from training.task import DECISION, HasDecisions, Policy, RolloutError, Task
+from training.task import DECISION, HasDecisions, Policy, Task
 
 _Result = TypeVar("_Result")
-_MAX_REASON_CHARS = 200
 MOST_ATTEMPTS = 2
 """Attempts of a failing rollout."""
 MOST_ERRORS = 0.02
@@ -49,42 +46,6 @@ first."""
 MOST_FAILED_ROLLOUTS = 0.5
 """Share of the rollouts of a GRPO step that may fail. Beyond it the run ends, because the remaining rollouts are
 biased."""
-
-
-class Slots:
-    """Limit concurrent rollouts to `count`. Waiting ones are admitted by turn, then by arrival."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._arrivals = itertools.count()
-
-    @asynccontextmanager
-    async def one(self, turn: int) -> AsyncIterator[None]:
-        """Hold a slot during the context. The turn is the number of the step, so that no step waits for a later one."""
-        if self._free:
-            self._free -= 1
-        else:
-            given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._waiting, (turn, next(self._arrivals), given))
-            try:
-                await given
-            except asyncio.CancelledError:
-                if given.done() and not given.cancelled():
-                    self._give_back()  # granted at the moment of the cancellation
-                raise
-        try:
-            yield
-        finally:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        while self._waiting:
-            _, _, given = heapq.heappop(self._waiting)
-            if not given.done():
-                given.set_result(None)
-                return
-        self._free += 1
 
 
 @dataclass(frozen=True)
@@ -372,50 +333,3 @@ def _solved(outcome: art.Trajectory | BaseException) -> bool:
 def reward_spread(group: art.TrajectoryGroup) -> float:
     """Return the standard deviation of the rewards of a group."""
     return statistics.pstdev(trajectory.reward for trajectory in group.trajectories)
-
-
-def decision_figures(groups: Sequence[art.TrajectoryGroup], settings: TrainerSettings) -> dict[str, DecisionFigures]:
-    """Return the figures of each decision that groups of replies were compared at.
-
-    The share of right replies is that of the first `probe_rollouts` of each group: see `Trainer`.
-    """
-    of_decision: defaultdict[str, list[art.TrajectoryGroup]] = defaultdict(list)
-    for group in groups:
-        if (decision := group.trajectories[0].metadata.get(DECISION)) is not None:
-            of_decision[str(decision)].append(group)
-    return {
-        decision: DecisionFigures(
-            groups=len(compared),
-            with_spread=sum(reward_spread(group) > settings.min_reward_std for group in compared),
-            right=statistics.fmean(
-                bool(trajectory.metrics.get("correct"))
-                for group in compared
-                for trajectory in group.trajectories[: settings.first_rollouts]
-            ),
-        )
-        for decision, compared in of_decision.items()
-    }
-
-
-def tell_failures(
-    failures: Sequence[BaseException], where: str, warn: Callable[[str], None], *, ends_run: str = ""
-) -> None:
-    """Warn of failed rollouts.
-
-    With `ends_run`, the reason why there were too many, raise BadInput, or the first failure itself if it is a bug. A
-    failure that is BadInput is raised always: other rollouts would fail as it did.
-    """
-    if not failures:
-        return
-    for failure in failures:
-        if not isinstance(failure, Exception) or isinstance(failure, BadInput):
-            raise failure
-    kinds = ", ".join(f"{count} {name}" for name, count in Counter(type(f).__name__ for f in failures).items())
-    first = " ".join(str(failures[0]).split())[:_MAX_REASON_CHARS]
-    message = f"{where}: {len(failures)} rollouts failed ({kinds}{': ' + first if first else ''})"
-    if not ends_run:
-        warn(message)
-        return
-    if isinstance(failures[0], RolloutError | TimeoutError | OSError | OpenAIError):
-        raise BadInput(f"{message}, {ends_run}; the same command resumes after the last finished step") from failures[0]
-    raise failures[0]

@@ -43,7 +43,7 @@ class StepQuestions:
 class Selection(Protocol):
     """Chooses the questions of GRPO steps, and those to demonstrate."""
 
-    def for_step(self, step: int, before: Sequence[StepRecord]) -> StepQuestions:
+    def for_step(self, step: int, before: Sequence[StepRecord] = ()) -> StepQuestions:
         """Return the questions of GRPO step `step` (the first is 1), given the rows of finished steps."""
         ...
 
@@ -87,7 +87,7 @@ class OpenQuestions:
         self._order = _spread_kinds(questions, random.Random(f"decisions-{settings.seed}"))
         self._chosen: list[list[TrainQuestion]] = []
 
-    def for_step(self, step: int, before: Sequence[StepRecord]) -> StepQuestions:
+    def for_step(self, step: int, before: Sequence[StepRecord] = ()) -> StepQuestions:
         # Only rows that are there whenever this step begins may count: a resumed run must choose the same questions.
         while len(self._chosen) < step:
             last = len(self._chosen) - self._settings.max_steps_off_policy

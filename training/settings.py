@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from training.backends.torch.settings import TorchEngineSettings
-from training.decisions import DecisionSettings
+from training.decision_settings import DecisionSettings
 from training.health_limits import HealthLimits
 
 RewardSource = Literal["verifiable", "ruler", "custom"]

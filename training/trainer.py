@@ -19,11 +19,11 @@ from pydantic import BaseModel
 
 from training.alerts import find_alerts, step_signals
 from training.backends import update_arguments
-from training.batch import describe_batch
+from training.batch import decision_figures, describe_batch
 from training.decisions import compared_decisions, task_decisions
 from training.errors import BadInput
 from training.files import is_disk_full
-from training.gathering import Gatherer, decision_figures, reward_spread
+from training.gathering import Gatherer, reward_spread
 from training.gpu_use import gpu_use
 from training.health import HealthMonitor
 from training.history import (

@@ -12,7 +12,8 @@ import art
 
 from training.deadline import MovingDeadline
 from training.errors import BadInput
-from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
+from training.failures import tell_failures
+from training.gathering import MOST_ATTEMPTS, MOST_ERRORS
 from training.history import StepRecord
 from training.policy import current_policy
 from training.progress import Progress

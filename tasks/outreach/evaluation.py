@@ -15,7 +15,8 @@ from tasks.outreach.node_scores import START, NodeScores, rank_correlation
 from tasks.outreach.off_policy import Estimate, by_scores, estimate
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.written import WrittenEmail, logged_choices
-from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
+from training.failures import tell_failures
+from training.gathering import MOST_ATTEMPTS, MOST_ERRORS
 from training.task import Policy
 
 BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT = "iteration 0", "scores only", "policy only", "policy and scores"

@@ -22,8 +22,8 @@ from tests.training.scripted_gathering import (
     run,
 )
 from tests.training.toy_run import RecordedProgress
-from training.gathering import Slots
 from training.ruler import JudgeUse
+from training.slots import Slots
 from training.task import Policy
 
 
