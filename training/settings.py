@@ -28,19 +28,19 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=5, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=12, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=24, ge=1, le=1024, description="scenarios (questions) per step")
+    groups_per_step: int = Field(default=6, ge=1, le=1024, description="scenarios (questions) per step")
     rollouts_per_group: int = Field(
         default=8, ge=2, le=256, description="rollouts per scenario, or replies that a decision compares"
     )
     decisions: tuple[str, ...] | None = Field(
-        default=None,
+        default=(),
         description="learn from single replies at these decisions of an episode instead of from whole episodes, for example "
         "query,open,answer; null: all that the task has, if scoring=verifiable; []: whole episodes",
     )
@@ -75,9 +75,9 @@ class TrainerSettings(BaseModel):
     min_reward_std: float = Field(
         default=0.1, ge=0, le=100, description="train only on groups whose rewards have a standard deviation above this"
     )
-    learning_rate: float = Field(default=2e-4, gt=0, le=1, description="GRPO learning rate")
+    learning_rate: float = Field(default=1e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="constant",
+        default="cosine",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step, "
         "and lower in steps that learn from fewer than groups_per_step groups",
     )
@@ -86,7 +86,7 @@ class TrainerSettings(BaseModel):
         description="divide advantages by the standard deviation of rewards in their group (GRPO), or in the batch",
     )
     warm_up_steps: int = Field(
-        default=1, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
+        default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
     )
 
     turn_credit: float | None = Field(

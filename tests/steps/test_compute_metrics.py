@@ -44,7 +44,9 @@ def close(
 
 
 def evaluated(alerts: tuple[str, ...] = ()) -> SimpleNamespace:
-    manifest = SimpleNamespace(alerts=alerts, name="r1", step=3, base_model="tiny", adapter_checksum="of r1")
+    manifest = SimpleNamespace(
+        alerts=alerts, name="r1", step=3, base_model="tiny", adapter_checksum="of r1", seconds=60.0, start_seconds=30.0
+    )
     return SimpleNamespace(manifest=manifest)
 
 

@@ -77,7 +77,7 @@ def run(folder: Path, rules: TrainerSettings, task: Deciding) -> tuple[TrainingR
 
 
 def deciding(**changes: Any) -> TrainerSettings:
-    return settings(**{"groups_per_step": 4, "max_steps": 3, **changes})
+    return settings(**{"groups_per_step": 4, "max_steps": 3, "decisions": None, **changes})
 
 
 def test_a_task_with_decisions_learns_from_groups_of_replies_with_spread(tmp_path: Path) -> None:
