@@ -12,6 +12,7 @@ from zenml.integrations.kubernetes.deployers import KubernetesDeployer
 
 from configs.loading import load_config
 from pipelines.inference import DEPLOYMENT, inference_pipeline
+from pipelines.service_pipeline import ServiceNotStarted
 from tests.fakes.kubernetes import require_valid
 
 pytestmark = pytest.mark.service
@@ -35,7 +36,7 @@ def manifests(kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> dict
     settings = load_config(FILE, []).settings
     settings["docker"] = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
     try:
-        with pytest.raises(DeploymentProvisionError, match="far enough"):
+        with pytest.raises(ServiceNotStarted, match="far enough"):
             inference_pipeline.with_options(settings=settings).deploy(deployment_name="asked")
     finally:
         kubernetes_stack.zen_store.delete_deployment(kubernetes_stack.get_deployment("asked").id)
