@@ -70,7 +70,7 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
     assert reports[1] == f"training-{reports[0]}"
 
     again = checkout.run("--pipeline", "all", *words)
-    assert again.returncode == 0 and again.stdout.count("reused") == 3, again.stdout + again.stderr
+    assert again.returncode == 0 and again.stdout.count("reused (") == 3, again.stdout + again.stderr
 
     newest = checkout.run("--pipeline", "eval", "--summary", "again.json")
     assert newest.returncode == 0, newest.stderr  # the newest trained model, on the data that it was trained on
