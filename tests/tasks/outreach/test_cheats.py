@@ -17,6 +17,8 @@ from tests.tasks.outreach.killed_loop import RULES, loop_in
 from tests.training.toy_run import RecordedProgress
 from training.ruler import JudgeUse, Score
 
+pytestmark = pytest.mark.service
+
 JUDGED = RULES.model_copy(update={"blend_weights": {"verifiable": 0.2, "ruler": 0.4, "custom": 0.4}})
 
 

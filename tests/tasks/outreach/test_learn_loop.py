@@ -33,6 +33,8 @@ from training.errors import BadInput
 from training.progress import NoProgress, Progress
 from training.validation import Validator
 
+pytestmark = pytest.mark.service
+
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
 
 

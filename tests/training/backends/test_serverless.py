@@ -16,6 +16,8 @@ from training.errors import BadInput
 from training.task import Policy
 from training.trainer import TrainingRun
 
+pytestmark = pytest.mark.service
+
 
 class Alternating(ToyTask):
     """Every other rollout is right, whichever model is asked."""
