@@ -85,7 +85,7 @@ def trained(stack: Stack, project: Checkout, tiny_base: Path) -> Iterator[dict[s
     stack.cluster.set_gpus(0)
     seen: dict[str, Any] = {}
     config = cluster_config(project, "training_k8s.yaml", tiny_base, base_model=str(tiny_base), **SMALL)
-    run = project.start("--pipeline", "train", "--config", config)
+    run = project.start_alone("--pipeline", "train", "--config", config)  # its output is read while it runs
     try:
         waiting = eventually(lambda: [s for s in train_steps(stack) if PENDING in s.run_metadata], run)
         seen["pending"] = waiting[0].run_metadata[PENDING]
