@@ -158,7 +158,7 @@ class DecisionPlay:
     ) -> list[art.TrajectoryGroup]:
         """Return one group of `replies` trajectories per state that has one of `decisions`, or of `probes` if all are right.
 
-        The episode goes on with the reply that earned most, the first of equals. It ends when none of `decisions` can
+        The episode continues with the reply that earned most; ties go to the first. It ends when none of `decisions` can
         follow, or when a decision has come up more often than there are gold mails and no reply was right. In other states
         the policy replies greedily. With `continued`, a reply earns the reward of the episode that the greedy policy
         finishes from there. Replies with the same calls are finished once.

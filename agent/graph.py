@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -33,8 +34,8 @@ from training.loopback import is_here
 from training.task import Policy
 
 TOOL_CALL_TAG = "<tool_call>"
-_CALL_MARKS = (TOOL_CALL_TAG, ">>")
-"""How calls begin in the forms of `training.backends.torch.tool_calls`."""
+_CALL_BEGINS = re.compile(rf"{TOOL_CALL_TAG}|^>>\S", re.MULTILINE)
+"""How calls begin in the forms of `training.backends.torch.tool_calls`. A quoted line (`>> so`) is none."""
 
 Outcome = Literal["answered", "no_tool_call", "malformed_call", "max_turns", "truncated"]
 
@@ -156,8 +157,7 @@ def outcome_of(reply: AIMessage, choice: Choice) -> Outcome | None:
         return None
     if choice.finish_reason == "length":
         return "truncated"
-    tried = any(mark in (choice.message.content or "") for mark in _CALL_MARKS)
-    return "malformed_call" if tried else "no_tool_call"
+    return "malformed_call" if _CALL_BEGINS.search(choice.message.content or "") else "no_tool_call"
 
 
 async def call_model(state: EpisodeState, runtime: Runtime[EpisodeContext]) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from zenml.pipelines.pipeline_definition import Pipeline
 
 from cluster.errors import RunFailed
 from cluster.flavors import PENDING
-from commands.background import called_every
 from environment.errors import BadMail
 from reports.console import say
+from steps.background import called_every
 from training.errors import BadInput
 
 POLL_SECONDS = 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -17,6 +16,7 @@ from zenml.models import DeploymentResponse
 from zenml.pipelines.pipeline_definition import Pipeline
 from zenml.utils import source_utils
 
+from steps.background import called_every
 from steps.project import ROOT
 
 LOG_LINES = 200
@@ -51,32 +51,24 @@ def service_pipeline(**options: Any) -> Callable[[Callable[..., Any]], ServicePi
     return lambda function: ServicePipeline(name=function.__name__, entrypoint=function, **options)
 
 
-@contextlib.contextmanager
-def _dead_service_noticed(name: str) -> Iterator[None]:
+def _dead_service_noticed(name: str) -> contextlib.AbstractContextManager[None]:
     """Reap the service's process if it ends.
 
     ZenML checks whether the process id exists. A dead child keeps its id until it is reaped, so otherwise ZenML would
     wait for a dead service until the time limit.
     """
-    over = threading.Event()
+    pid = None
 
     def reap() -> None:
-        pid = None
-        while not over.wait(1):
-            try:
-                pid = pid or (Client().get_deployment(name).deployment_metadata or {}).get("pid")
-                if pid:
-                    os.waitpid(pid, os.WNOHANG)
-            except (KeyError, ChildProcessError):
-                pid = None  # of the service that is replaced, or already reaped
+        nonlocal pid
+        try:
+            pid = pid or (Client().get_deployment(name).deployment_metadata or {}).get("pid")
+            if pid:
+                os.waitpid(pid, os.WNOHANG)
+        except (KeyError, ChildProcessError):
+            pid = None  # of the service that is replaced, or already reaped
 
-    reaper = threading.Thread(target=reap, name="reap-dead-service", daemon=True)
-    reaper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        reaper.join()
+    return called_every(1, reap, thread="reap-dead-service")
 
 
 def _last_error(name: str, failed: DeployerError) -> str:

@@ -154,7 +154,7 @@ def _server(read_at_import: tuple[str | None, ...]) -> socket.socket:
 
 
 def _import_third_party() -> None:
-    """Import what is not ours, after the variables that run.py sets for it."""
+    """Import the third-party packages. They read the variables that run.py sets for them."""
     runpy.run_path(str(ROOT / "run.py"), run_name="fork_server")["quiet_third_parties"]()
     for name in (*sorted(_named_at_the_top()), *_IMPORTED_LATER):
         with contextlib.suppress(ImportError):  # an attribute of a package, or a package for GPUs only

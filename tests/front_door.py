@@ -38,7 +38,7 @@ class FrontDoor:
         (self.folder / "configs").symlink_to(project.ROOT / "configs")
         (self.folder / "run.py").symlink_to(project.ROOT / "run.py")
         self.monkeypatch.chdir(self.folder)
-        # `main` reads .env beside its file, and tells libraries to be quiet, of which this process may have tests.
+        # `main` reads the .env next to run.py, and silences libraries whose messages other tests of this process look at.
         self.monkeypatch.setattr(run, "__file__", str(self.folder / "run.py"))
         self.monkeypatch.setattr(run, "quiet_third_parties", lambda: None)
         for module in _modules_that_write():

@@ -247,8 +247,8 @@ def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> s
     labels = {fact.label for fact in ours.facts if fact.label}
     named = any(fact.label in labels for fact in theirs.facts)  # then another noun is another value: "2 boxes, 2 pages"
     for other in theirs.facts:
-        beside = named and other.label and other.label not in labels and other.label[1:] not in asked.stems
-        agrees = any(fact.agrees(other) for fact in ours.facts) and not beside
+        elsewhere = named and other.label and other.label not in labels and other.label[1:] not in asked.stems
+        agrees = any(fact.agrees(other) for fact in ours.facts) and not elsewhere
         if agrees or not any(fact.rivals(other) for fact in ours.facts):
             continue
         if not (other.item in phrases and any(fact.agrees(other) for fact in asked.facts)):

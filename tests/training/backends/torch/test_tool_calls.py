@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from langchain_core.messages import AIMessage
+from openai.types.chat import ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
 from transformers import AutoTokenizer
 
+from agent.graph import outcome_of
 from environment.tools import tool_schemas
 from training.backends.model_sources.wheels import CHATML_COMPACT
 from training.backends.torch.chat_format import ChatFormat
-from training.backends.torch.tool_calls import CompactCalls, short_name
+from training.backends.torch.tool_calls import CompactCalls, HermesCalls, short_name
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 
 USER = [{"role": "user", "content": "who?"}]
@@ -211,5 +214,13 @@ def test_a_required_call_is_one_of_the_form(chat: ChatFormat, call: str, fits: b
 
 
 def test_the_graph_knows_how_calls_begin() -> None:
-    graph = (Path(__file__).parents[4] / "agent" / "graph.py").read_text()
-    assert re.search(rf'_CALL_MARKS = \(TOOL_CALL_TAG, "{CompactCalls.begins}"\)', graph)
+    for text, outcome in {
+        f"{CompactCalls.begins}search 5": "malformed_call",
+        f"well\n{CompactCalls.begins}search": "malformed_call",
+        f"{HermesCalls.begins}{{": "malformed_call",
+        ">> as Eva wrote": "no_tool_call",
+        "a >>b": "no_tool_call",
+    }.items():
+        message = ChatCompletionMessage(role="assistant", content=text)
+        choice = Choice(finish_reason="stop", index=0, message=message)
+        assert outcome_of(AIMessage(text), choice) == outcome, text

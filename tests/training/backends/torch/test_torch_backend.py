@@ -79,6 +79,15 @@ async def rollouts(model: art.TrainableModel) -> tuple[list[art.TrajectoryGroup]
     return groups, ids
 
 
+def tokenized(tokenizer: Any, trajectory: art.Trajectory) -> tuple[list[int], list[int]]:
+    """Return the ids that ART makes of a trajectory, and those of them that it trains."""
+    history = History(messages_and_choices=trajectory.messages_and_choices, tools=trajectory.tools)
+    options = {"chat_template_tool_schema_format": "vllm_openai"}
+    result = tokenize_trajectory(tokenizer, None, history, 1.0, False, trajectory, **options)
+    assert result is not None
+    return result.token_ids, [i for i, m in zip(result.token_ids, result.assistant_mask, strict=True) if m]
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_rollouts_train_the_sampled_tokens_in_their_real_context(
     family: str, tmp_path: Path, settings: TorchSettings
@@ -95,22 +104,10 @@ def test_rollouts_train_the_sampled_tokens_in_their_real_context(
             groups, conditioned = await rollouts(model)
             for group, ids_of_group in zip(groups, conditioned, strict=True):
                 for trajectory, ids in zip(group, ids_of_group, strict=True):
-                    history = History(messages_and_choices=trajectory.messages_and_choices, tools=trajectory.tools)
-                    result = tokenize_trajectory(
-                        tokenizer,
-                        None,
-                        history,
-                        1.0,
-                        False,
-                        trajectory,
-                        chat_template_tool_schema_format="vllm_openai",
-                    )
-                    assert result is not None
-                    assert result.token_ids[: len(ids)] == ids
+                    token_ids, trained = tokenized(tokenizer, trajectory)
+                    assert token_ids[: len(ids)] == ids
                     choices = [m for m in trajectory.messages_and_choices if not isinstance(m, dict)]
-                    sampled = [int(t.token.split(":")[1]) for c in choices for t in c.logprobs.content]
-                    trained = [i for i, m in zip(result.token_ids, result.assistant_mask, strict=True) if m]
-                    assert trained == sampled
+                    assert trained == [int(t.token.split(":")[1]) for c in choices for t in c.logprobs.content]
                     assert trajectory.additional_histories == []
             result = await backend.train(model, groups, learning_rate=1e-2)
             assert result.step == step + 1
@@ -157,19 +154,8 @@ def test_replies_at_a_decision_train_their_own_tokens_and_share_the_prompt(
         for trajectory, choice in zip(group, branches.choices, strict=True):
             sampled = [int(token.token.split(":")[1]) for token in choice.logprobs.content]
             total += 1 + len(sampled)
-            history = History(messages_and_choices=trajectory.messages_and_choices, tools=TOOLS)
-            result = tokenize_trajectory(
-                AutoTokenizer.from_pretrained(llama_dir),
-                None,
-                history,
-                1.0,
-                False,
-                trajectory,
-                chat_template_tool_schema_format="vllm_openai",
-            )
-            assert result is not None
-            assert result.token_ids[: len(prompt) + len(sampled)] == [*prompt, *sampled]
-            assert [i for i, m in zip(result.token_ids, result.assistant_mask, strict=True) if m] == sampled
+            token_ids, trained = tokenized(AutoTokenizer.from_pretrained(llama_dir), trajectory)
+            assert token_ids[: len(prompt) + len(sampled)] == [*prompt, *sampled] and trained == sampled
         packed = backend._get_packed_tensors(model, [group], 0.0, False, True, False, None, 1024)
         assert packed is not None
         # ART's prompts end one token early. The one after each reply, which closes it, is the template's.
