@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from environment.normal_form import normal_form
 from environment.words import content_words
 
 FactKind = Literal["time", "date", "weekday", "figure", "ordinal", "letter", "address"]
@@ -168,9 +169,7 @@ def plain(text: str) -> str:
 
 def fold(word: str) -> str:
     """Return a word in lower case without accents and possessive ending."""
-    folded = unicodedata.normalize("NFKD", word.casefold())
-    folded = "".join(letter for letter in folded if not unicodedata.combining(letter))
-    return re.sub(r"'s?$", "", folded.translate({ord("ł"): "l", ord("ø"): "o", ord("đ"): "d"}))
+    return re.sub(r"'s?$", "", normal_form(word.casefold()))
 
 
 def uninflected(word: str) -> str:
