@@ -8,7 +8,9 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,17 @@ def pytest_collection_finish() -> None:
     """Take what was imported out of the search for garbage, which a training makes after each update."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget the modules that a test imported from a folder of its own: another test has others of the same name, or none."""
+    before = set(sys.modules)
+    yield
+    temporary = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(temporary):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")
