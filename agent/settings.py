@@ -8,6 +8,8 @@ EMAIL_SEARCH = "email-search"
 """Name of the task."""
 
 DECISIONS = ("query", "open", "answer")
+USUAL_DECISIONS = ("query", "answer")
+"""Those that a run compares by default: replies seldom differ in which hit they open."""
 """Its decisions: see `agent.decisions`."""
 
 
@@ -17,7 +19,7 @@ class DemonstrationSettings(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name_queries: float = Field(
-        default=0.1,
+        default=0.25,
         ge=0,
         le=1,
         description="of the demonstrations whose question contains names: share that search for the names alone, the others "

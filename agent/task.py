@@ -16,7 +16,7 @@ from agent.judges import Judge
 from agent.reward import rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, answer_question
-from agent.settings import DECISIONS, EMAIL_SEARCH, AgentSettings, DemonstrationSettings
+from agent.settings import DECISIONS, EMAIL_SEARCH, USUAL_DECISIONS, AgentSettings, DemonstrationSettings
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
@@ -29,6 +29,7 @@ class EmailSearchTask:
 
     name = EMAIL_SEARCH
     decisions = DECISIONS
+    usual_decisions = USUAL_DECISIONS
 
     def __init__(
         self,

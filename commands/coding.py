@@ -89,7 +89,7 @@ def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None
 
 def _require_task(training: TrainingConfig, coding: CodingConfig) -> tuple[int, int]:
     """Check reward, prompts, context and validation. Return the number of bugs to train on and of those held out."""
-    compared_decisions(training, (), "coding")
+    compared_decisions(training, (), (), "coding")
     reward_function(coding.coding_reward)
     if coding.max_context_tokens > training.max_context:
         raise BadInput(

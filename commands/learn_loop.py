@@ -91,7 +91,7 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
     model_name()
     require_stop_rules(settings)
     require_scoring(settings, keys=keys)
-    compared_decisions(settings, (), "outreach")
+    compared_decisions(settings, (), (), "outreach")
     if settings.validates and settings.validation_metric == "accuracy":
         raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
     if settings.validates:

@@ -153,12 +153,12 @@ class EvaluationConfig(JudgeSettings):
 
     eval_limit: int | None = Field(default=200, ge=1, description="test questions to ask the trained policy; null: all")
     start_limit: int | None = Field(
-        default=None,
+        default=100,
         ge=1,
         description="of these, questions to ask the policy before GRPO, for the paired comparison; null: as many",
     )
     base_limit: int | None = Field(
-        default=None, ge=1, description="of these, questions to ask the untouched base; null: as many"
+        default=20, ge=1, description="of these, questions to ask the untouched base; null: as many"
     )
     eval_samples: int = Field(
         default=0,

@@ -16,22 +16,26 @@ if TYPE_CHECKING:
     import art
 
 
-def task_decisions(task: Task) -> tuple[str, ...]:
-    """Return the decisions of a task; none if it has only whole episodes."""
-    return tuple(task.decisions) if isinstance(task, HasDecisions) else ()
+def decisions_of(task: Task, settings: TrainerSettings) -> tuple[str, ...]:
+    """Return the decisions of a task at which a run compares replies; see `compared_decisions`."""
+    if isinstance(task, HasDecisions):
+        return compared_decisions(settings, task.decisions, task.usual_decisions, task.name)
+    return compared_decisions(settings, (), (), task.name)
 
 
-def compared_decisions(settings: TrainerSettings, own: Sequence[str], task: str) -> tuple[str, ...]:
+def compared_decisions(
+    settings: TrainerSettings, own: Sequence[str], usual: Sequence[str], task: str
+) -> tuple[str, ...]:
     """Return the decisions at which a run compares replies; none if it compares whole episodes.
 
-    `own` are the decisions of the task of this name.
+    `own` are the decisions of the task of this name, `usual` those that it compares by default.
 
     Raises:
         BadInput: the task has no such decision, or `epochs` limits the run.
     """
     wanted = settings.decisions
     if wanted is None:
-        wanted = tuple(own) if settings.is_verifiable else ()
+        wanted = tuple(usual) if settings.is_verifiable and settings.epochs is None else ()
     for name in wanted:
         if name not in own:
             known = f"its decisions are {', '.join(own)}" if own else "it has none"

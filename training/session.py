@@ -10,6 +10,7 @@ import art
 from filelock import FileLock, Timeout
 
 from training.backends import open_backend, vllm_lora_rank
+from training.decisions import decisions_of
 from training.errors import BadInput
 from training.progress import Progress
 from training.settings import TrainerSettings
@@ -95,6 +96,8 @@ async def _train(
     progress: Progress | None,
     start: Path | None,
 ) -> TrainingRun:
+    if settings.turn_credit is None and decisions_of(task, settings):
+        settings = settings.model_copy(update={"turn_credit": 0.0})  # replies in one state are compared already
     backend = open_backend(settings, run_folder)
     model = _Model(
         **_place(task.name, settings, run_folder),

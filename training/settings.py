@@ -28,21 +28,21 @@ class TrainerSettings(BaseModel):
     serverless_url: str | None = Field(
         default=None, description="base URL of the training API (backend=serverless); null: W&B's own"
     )
-    max_steps: int = Field(default=12, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
+    max_steps: int = Field(default=6, ge=0, le=100_000, description="GRPO steps; 0 stops after the warm start")
     epochs: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
         description="end after this number of passes over the train questions, if before max_steps; null: no limit",
     )
-    groups_per_step: int = Field(default=6, ge=1, le=1024, description="scenarios (questions) per step")
+    groups_per_step: int = Field(default=24, ge=1, le=1024, description="scenarios (questions) per step")
     rollouts_per_group: int = Field(
         default=8, ge=2, le=256, description="rollouts per scenario, or replies that a decision compares"
     )
     decisions: tuple[str, ...] | None = Field(
-        default=(),
+        default=None,
         description="learn from single replies at these decisions of an episode instead of from whole episodes, for example "
-        "query,open,answer; null: all that the task has, if scoring=verifiable; []: whole episodes",
+        "query,open,answer; null: those that usually pay in this task, if scoring=verifiable; []: whole episodes",
     )
     decision_reward: Literal["immediate", "continued"] = Field(
         default="immediate",
@@ -67,7 +67,7 @@ class TrainerSettings(BaseModel):
         "is not correct; null, or scoring other than verifiable: the whole group at once",
     )
     max_extra_groups: int = Field(
-        default=30,
+        default=0,
         ge=0,
         le=1024,
         description="additional questions that a step may ask to replace groups without reward spread; 0: none",
@@ -77,7 +77,7 @@ class TrainerSettings(BaseModel):
     )
     learning_rate: float = Field(default=1e-4, gt=0, le=1, description="GRPO learning rate")
     learning_rate_schedule: Literal["constant", "cosine"] = Field(
-        default="cosine",
+        default="constant",
         description="after warm_up_steps: constant, or falling along a half cosine to a tenth at the last GRPO step, "
         "and lower in steps that learn from fewer than groups_per_step groups",
     )
@@ -86,15 +86,15 @@ class TrainerSettings(BaseModel):
         description="divide advantages by the standard deviation of rewards in their group (GRPO), or in the batch",
     )
     warm_up_steps: int = Field(
-        default=2, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
+        default=1, ge=1, le=1000, description="GRPO steps over which the learning rate rises to its full value"
     )
 
     turn_credit: float | None = Field(
         default=None,
         ge=0,
         le=10,
-        description="weight of a turn-level advantage relative to rollouts in the same state (GiGPO); 0: none; null: 1 with "
-        "backend=torch, none with the others",
+        description="weight of a turn-level advantage relative to rollouts in the same state (GiGPO); 0: none; null: 1 for whole "
+        "episodes with backend=torch, else none",
     )
 
     # loss
@@ -131,11 +131,11 @@ class TrainerSettings(BaseModel):
 
     # warm start
     demonstrations: int = Field(
-        default=192, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
+        default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
     warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
-        default=5e-4, gt=0, le=1, description="peak learning rate of the warm start"
+        default=1e-3, gt=0, le=1, description="peak learning rate of the warm start"
     )
     warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
 
@@ -221,7 +221,7 @@ class TrainerSettings(BaseModel):
 
     # validation, and when to stop before max_steps
     validate_every: int = Field(
-        default=4,
+        default=0,
         ge=0,
         le=100_000,
         description="steps between validations on held-out train questions; 0 never validates",

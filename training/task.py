@@ -120,6 +120,8 @@ class HasDecisions(Protocol):
 
     decisions: Sequence[str]
     """Names of the decisions, in the order of an episode."""
+    usual_decisions: Sequence[str]
+    """Those of them that a run compares by default."""
 
     def is_open(self, scenario: Any) -> bool:
         """Return whether the scenario is likely to show a difference between replies, without asking a policy."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from training.alerts import find_alerts, step_signals
 from training.backends import update_arguments
 from training.batch import describe_batch
-from training.decisions import compared_decisions, decision_figures, reward_spread, task_decisions
+from training.decisions import decision_figures, decisions_of, reward_spread
 from training.errors import BadInput
 from training.files import is_disk_full
 from training.gathering import Gatherer
@@ -117,7 +117,7 @@ class Trainer:
         """
         require_stop_rules(self.settings)
         require_scoring(self.settings)
-        decisions = compared_decisions(self.settings, task_decisions(self.task), self.task.name)
+        decisions = decisions_of(self.task, self.settings)
         scorer = Scorer(self.settings, self._model_dir / JUDGE_CACHE)
         try:
             with self._watch, self._health:

@@ -25,6 +25,7 @@ class Deciding(ToyTask):
     """Two decisions per question. Some replies are right at `first`, unless the policy knows the question; all at `second`."""
 
     decisions = ("first", "second")
+    usual_decisions = decisions
 
     def __init__(self, die: Any = None, *, known: Collection[int] = ()) -> None:
         super().__init__(die)
@@ -184,17 +185,21 @@ def test_decisions_that_a_task_does_not_have_are_refused_before_anything_is_spen
 
 
 def test_rewards_that_compare_whole_episodes_refuse_decisions_and_take_episodes_by_default() -> None:
+    own = Deciding.decisions, ("first",), "toy"
     with pytest.raises(
         ValueError, match=r"decisions=\['first'\]: scoring=ruler compares whole episodes; set decisions=\[\]"
     ):
         deciding(decisions=("first",), scoring="ruler")
-    assert compared_decisions(deciding(scoring="ruler"), Deciding.decisions, "toy") == ()
-    assert compared_decisions(deciding(), Deciding.decisions, "toy") == ("first", "second")
+    assert compared_decisions(deciding(scoring="ruler"), *own) == ()
+    assert compared_decisions(deciding(), *own) == ("first",)
+    assert compared_decisions(deciding(epochs=2), *own) == ()
+    every = ("first", "second")
+    assert compared_decisions(deciding(decisions=every), *own) == every
     with pytest.raises(
         BadInput, match=r"^epochs=2: a run that compares decisions asks open questions, not all in turn"
     ):
-        compared_decisions(deciding(epochs=2), Deciding.decisions, "toy")
-    assert compared_decisions(deciding(epochs=2, decisions=()), Deciding.decisions, "toy") == ()
+        compared_decisions(deciding(decisions=every, epochs=2), *own)
+    assert compared_decisions(deciding(epochs=2, decisions=()), *own) == ()
 
 
 def test_a_run_without_open_questions_asks_the_others() -> None:
