@@ -48,7 +48,7 @@ def test_a_setting_in_full() -> None:
         "groups_per_step",
         "  scenarios (questions) per step",
         "  type        integer, >= 1 and <= 1024",
-        "  default     6",
+        "  default     24",
         "  set it      --set groups_per_step=VALUE, or in section trainer of a YAML file",
     ]
     assert lines_of("trainer.groups_per_step") == lines_of("groups_per_step")

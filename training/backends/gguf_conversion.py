@@ -125,10 +125,14 @@ def _require_supported(gguf: Path, reader: GGUFReader) -> str:
 def _require_tools(gguf: Path, tokenizer: Any) -> None:
     message = [{"role": "user", "content": "Hello"}]
     try:
-        text = tokenizer.apply_chat_template(message, tools=[_PROBE], tokenize=False) if tokenizer.chat_template else ""
+        with_tools, without = (
+            tokenizer.apply_chat_template(message, tools=tools, tokenize=False) if tokenizer.chat_template else ""
+            for tools in ([_PROBE], None)
+        )
     except TemplateError:
-        text = ""
-    if _PROBE["function"]["name"] not in text:
+        with_tools = without = ""
+    # A template may abbreviate the names of tools, so that they cannot be looked for.
+    if with_tools == without:
         what = "has a chat template without tools" if tokenizer.chat_template else "has no chat template"
         raise BadInput(
             f"{gguf.name} {what}: take an instruction-tuned model whose template lists tools, such as Qwen2.5-Instruct"
