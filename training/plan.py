@@ -24,7 +24,7 @@ class Pace(BaseModel):
     """Speed of an earlier run with the same base model and backend."""
 
     seconds_per_rollout: float
-    """Including the update."""
+    """Including the update. With decisions: per planned reply, of which about half are sampled, because most groups end after their probes."""
     seconds_per_validation_rollout: float | None = None
     """`None` where unknown; then `seconds_per_rollout` is used."""
     seconds_per_demonstration: float | None
@@ -130,8 +130,11 @@ def plan_run(
     )
 
 
-def earlier_pace(runs: Path, base_model: str, backend: str) -> Pace | None:
-    """Return the pace of the newest run in this checkout with this base model and backend; `None` if there is none."""
+def earlier_pace(runs: Path, base_model: str, backend: str, *, decisions: bool = False) -> Pace | None:
+    """Return the pace of the newest run in this checkout with this base model and backend; `None` if there is none.
+
+    The run compared replies if `decisions` is true, otherwise whole episodes.
+    """
     found: list[tuple[Experiment, list[StepRecord]]] = []
     for file in runs.glob(f"*/{EXPERIMENT_FILE}"):
         try:
@@ -140,7 +143,7 @@ def earlier_pace(runs: Path, base_model: str, backend: str) -> Pace | None:
         except BadInput:
             continue  # a damaged earlier run must not prevent the plan
         same = (experiment.config.get("base_model"), experiment.config.get("backend")) == (base_model, backend)
-        if same and any(row.phase == "grpo" for row in rows):
+        if same and any(row.phase == "grpo" and bool(row.decisions) == decisions for row in rows):
             found.append((experiment, rows))
     if not found:
         return None
@@ -158,7 +161,10 @@ def _pace(rows: Iterable[StepRecord], config: Mapping[str, Any], source: str) ->
             validations.append(row.validation_seconds)
         if row.phase == "grpo":
             seconds += row.seconds - validation_seconds
-            rollouts += row.sampled_tokens / row.tokens_per_rollout if row.tokens_per_rollout else 0
+            if row.decisions:
+                rollouts += config["groups_per_step"] * len(row.decisions) * config["rollouts_per_group"]
+            else:
+                rollouts += row.sampled_tokens / row.tokens_per_rollout if row.tokens_per_rollout else 0
             tokens += row.sampled_tokens
         elif demonstrations := (row.model_extra or {}).get("demonstrations"):
             demonstrated = (row.seconds - validation_seconds) / (demonstrations * config.get("warm_start_epochs", 1))

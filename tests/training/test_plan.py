@@ -15,7 +15,7 @@ from tests.fakes.judge import JudgeModel
 from training.backends.torch import TorchSettings
 from training.errors import BadInput
 from training.experiment import Experiment
-from training.history import HISTORY_FILE, StepRecord, append_row
+from training.history import HISTORY_FILE, DecisionFigures, StepRecord, append_row
 from training.plan import Pace, earlier_pace, plan_run
 from training.preflight import check_run, require_ready
 from training.settings import TrainerSettings
@@ -94,8 +94,9 @@ def test_the_judges_price() -> None:
 
 
 def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
-    def run(key: str, day: int, base_model: str, seconds: float) -> None:
+    def run(key: str, day: int, base_model: str, seconds: float, **compared: Any) -> None:
         config = {"base_model": base_model, "backend": "torch", "validation_questions": 8, "warm_start_epochs": 2}
+        config |= {"groups_per_step": 3, "rollouts_per_group": 4}
         described = {"git_revision": None, "base_model": "x", "base_model_checksum": "0"}
         created = datetime(2026, 11, day, tzinfo=UTC)
         Experiment(name=key, run=key, config=config, created=created, **described).save(tmp_path / key)
@@ -108,11 +109,12 @@ def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> 
             ),
         )
         tokens = {"sampled_tokens": 2400, "tokens_per_rollout": 100.0, "validation_seconds": 12}
-        append_row(history, StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=seconds, **tokens))
+        append_row(history, StepRecord(step=1, phase="grpo", checkpoint_step=2, seconds=seconds, **tokens, **compared))
 
     run("old", 1, "small", 999.0)
     run("new", 2, "small", 60.0)
     run("other", 3, "large", 999.0)
+    run("replies", 4, "small", 60.0, decisions={"query": DecisionFigures(groups=4, with_spread=1, right=0.5)})
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "experiment.json").write_text("{")
     pace = earlier_pace(tmp_path, "small", "torch")
@@ -121,6 +123,9 @@ def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> 
     assert pace.seconds_per_validation_rollout == 1.0
     assert pace.source == "run new of 2026-11-02"
     assert earlier_pace(tmp_path, "small", "local") is None
+    of_replies = earlier_pace(tmp_path, "small", "torch", decisions=True)
+    assert of_replies is not None and of_replies.source == "run replies of 2026-11-04"
+    assert of_replies.seconds_per_rollout == 48.0 / 12, "per planned reply: 3 questions, 1 decision, 4 replies"
 
 
 @pytest.fixture
