@@ -24,7 +24,7 @@ class Pace(BaseModel):
     """Speed of an earlier run with the same base model and backend."""
 
     seconds_per_rollout: float
-    """Including the update. With decisions: per planned reply, of which about half are sampled, because most groups end after their probes."""
+    """Including the update. With decisions: per planned reply; many are not sampled, because groups end after their probes."""
     seconds_per_validation_rollout: float | None = None
     """`None` where unknown; then `seconds_per_rollout` is used."""
     seconds_per_demonstration: float | None
