@@ -101,7 +101,7 @@ class VllmServer:
         port = port or _free_port()
         self._process = subprocess.Popen(
             # Ends with this process, even if that is killed.
-            managed_process_cmd([str(vllm), *serve_arguments(model_dir, adapters, port)]),
+            managed_process_cmd([*_started(vllm), *serve_arguments(model_dir, adapters, port)]),
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -166,6 +166,15 @@ def serve_arguments(model_dir: Path, adapters: Mapping[str, Path], port: int) ->
         words += ["--enable-lora", "--max-loras", str(len(adapters)), "--max-lora-rank", most, "--lora-modules"]
         words += [f"{name}={path}" for name, path in adapters.items()]
     return words
+
+
+def _started(vllm: Path) -> list[str]:
+    """Return the command of the script `vllm`.
+
+    ART installs its environment elsewhere and renames it, so the first line of the script names a Python that is gone.
+    """
+    python = vllm.with_name("python")
+    return [str(python), str(vllm)] if python.exists() else [str(vllm)]
 
 
 def _free_port() -> int:

@@ -50,9 +50,12 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def install(folder: Path, source: str) -> None:
-    vllm = folder / "vllm"
-    vllm.write_text(f"#!{sys.executable}\n{source}")
-    vllm.chmod(0o755)
+    """Install `vllm` as ART does: its first line names the Python of the folder in which it was installed first."""
+    vllm, python = folder / "vllm", folder / "python"
+    vllm.write_text(f"#!{folder}.staging/python\n{source}")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    for script in (vllm, python):
+        script.chmod(0o755)
 
 
 def test_a_policy_is_served_with_the_base_weights_that_it_was_trained_with() -> None:
