@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import openai
-
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.r2e_gym import repository_bugs
 from tasks.coding.repl import (
@@ -26,7 +24,7 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
-from training.loopback import is_here
+from training.policy_client import policy_client
 from training.task import CALL_SEQUENCE, Policy
 from training.user_functions import reward_by
 
@@ -150,7 +148,7 @@ class CodingTask:
 
     async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
         """One episode of a policy."""
-        return await self._play(PolicyActor(policy, _openai_client(policy), self.rollout_timeout), scenario)
+        return await self._play(PolicyActor(policy, policy_client(policy), self.rollout_timeout), scenario)
 
     async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
         """One episode of known cells."""
@@ -165,7 +163,6 @@ class CodingTask:
 
 # One client per event loop: creating one takes tens of milliseconds, and connections cannot cross event loops.
 _sandboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SandboxClient]] = WeakKeyDictionary()
-_policies: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, openai.AsyncOpenAI]] = WeakKeyDictionary()
 
 
 def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
@@ -173,19 +170,6 @@ def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
     if base_url not in of_this_loop:
         of_this_loop[base_url] = SandboxClient(base_url, patience=patience)
     return of_this_loop[base_url]
-
-
-def _openai_client(policy: Policy) -> openai.AsyncOpenAI:
-    of_this_loop = _policies.setdefault(asyncio.get_running_loop(), {})
-    if policy.base_url not in of_this_loop:
-        of_this_loop[policy.base_url] = openai.AsyncOpenAI(
-            base_url=policy.base_url,
-            api_key=policy.api_key,
-            max_retries=2,
-            timeout=None,
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=not is_here(policy.base_url)),
-        )
-    return of_this_loop[policy.base_url]
 
 
 BUILT_IN = "built-in"

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import art
-import openai
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 
@@ -21,7 +20,7 @@ from tasks.outreach.prompts import load
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
-from training.loopback import is_here
+from training.policy_client import policy_client
 from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
 
@@ -137,44 +136,38 @@ class OutreachTask:
         options_of: str | None = None
         outcome = "max_turns"
         progress = progress_of(policy.base_url)
-        async with openai.AsyncOpenAI(
-            base_url=policy.base_url,
-            api_key=policy.api_key,
-            max_retries=2,
-            timeout=None,
-            http_client=openai.DefaultAsyncHttpxClient(trust_env=not is_here(policy.base_url)),
-        ) as client:
-            while counts["turns"] < self.settings.max_turns and email is None:
-                async with progress.required(self.settings.reply_timeout):
-                    reply = await client.chat.completions.create(
-                        messages=sent,
-                        tools=TOOLS,
-                        logprobs=True,
-                        **policy.request_arguments(prompt_cache_key=message_id),
-                    )
-                progress.moved()
-                choice = reply.choices[0]
-                record.append(as_sampled(choice))
-                counts["turns"] += 1
-                counts["sampled_tokens"] += len(_logprobs(choice))
-                counts["context_tokens"] = reply.usage.total_tokens if reply.usage else 0
-                call = _call_of(choice)
-                if call is None:
-                    outcome = "truncated" if choice.finish_reason == "length" else "malformed_call"
-                    break
-                name, arguments, call_id = call
-                calls.append((name, arguments))
-                read = len(tools.read)
-                result: ToolResult = tools.call(name, arguments)
-                counts["invalid_calls"] += result.invalid
-                if len(tools.read) == 1 and read == 0:
-                    first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice)) if _logprobs(choice) else None
-                    options, options_of = tools.options, tools.options_of
-                email = result.email
-                if email is None and counts["turns"] < self.settings.max_turns:
-                    observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
-                    record.append(observation)
-                    sent += [choice.message.model_dump(exclude_none=True), observation]
+        client = policy_client(policy)
+        while counts["turns"] < self.settings.max_turns and email is None:
+            async with progress.required(self.settings.reply_timeout):
+                reply = await client.chat.completions.create(
+                    messages=sent,
+                    tools=TOOLS,
+                    logprobs=True,
+                    **policy.request_arguments(prompt_cache_key=message_id),
+                )
+            progress.moved()
+            choice = reply.choices[0]
+            record.append(as_sampled(choice))
+            counts["turns"] += 1
+            counts["sampled_tokens"] += len(_logprobs(choice))
+            counts["context_tokens"] = reply.usage.total_tokens if reply.usage else 0
+            call = _call_of(choice)
+            if call is None:
+                outcome = "truncated" if choice.finish_reason == "length" else "malformed_call"
+                break
+            name, arguments, call_id = call
+            calls.append((name, arguments))
+            read = len(tools.read)
+            result: ToolResult = tools.call(name, arguments)
+            counts["invalid_calls"] += result.invalid
+            if len(tools.read) == 1 and read == 0:
+                first_fact, first_logprob = tools.read[0].id, sum(_logprobs(choice)) if _logprobs(choice) else None
+                options, options_of = tools.options, tools.options_of
+            email = result.email
+            if email is None and counts["turns"] < self.settings.max_turns:
+                observation = {"role": "tool", "tool_call_id": call_id, "content": result.text}
+                record.append(observation)
+                sent += [choice.message.model_dump(exclude_none=True), observation]
         check = check_email(email, scenario.prospect, tools.read, tools.names, self.rubric) if email else None
         back = self.feedback.send(scenario, check, self.settings.sends_per_email, message_id)
         signatures = [json.dumps(call, sort_keys=True) for call in calls]

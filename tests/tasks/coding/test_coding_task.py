@@ -18,10 +18,11 @@ from tasks.coding.rewards import Result, all_tests, partial_tests, reward_functi
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
-from tasks.coding.task import CodingTask, _openai_client
+from tasks.coding.task import CodingTask
 from tests.fakes.policy import ScriptedPolicy
 from tests.sandbox.docker_daemon import require_bubblewrap
 from training.errors import BadInput
+from training.policy_client import policy_client
 from training.task import Policy
 
 pytestmark = pytest.mark.service
@@ -135,7 +136,7 @@ def test_rollouts_are_sampled_as_the_settings_say(slow_policy: ScriptedPolicy) -
     slow_policy.replies = ["1"]
 
     async def one_reply() -> None:
-        await PolicyActor(policy, _openai_client(policy), 60).reply([{"role": "user", "content": "?"}])
+        await PolicyActor(policy, policy_client(policy), 60).reply([{"role": "user", "content": "?"}])
 
     asyncio.run(one_reply())
     [sent] = slow_policy.requests
@@ -149,8 +150,8 @@ def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(
     elsewhere = Policy(base_url="http://policy.example.com/v1", model="m")
 
     async def one_reply() -> str:
-        assert _openai_client(elsewhere)._client.trust_env
-        actor = PolicyActor(slow_policy.policy, _openai_client(slow_policy.policy), 60)
+        assert policy_client(elsewhere)._client.trust_env
+        actor = PolicyActor(slow_policy.policy, policy_client(slow_policy.policy), 60)
         return (await actor.reply([{"role": "user", "content": "?"}])).text
 
     assert asyncio.run(one_reply()) == "1"
@@ -160,7 +161,7 @@ def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str
     task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64, rollout_timeout=0.1)
 
     async def run() -> CodingRun:
-        assert _openai_client(slow_policy.policy).timeout is None
+        assert policy_client(slow_policy.policy).timeout is None
         return await task.run(slow_policy.policy, SCENARIOS[0])
 
     slow_policy.replies, slow_policy.tokens_between_looks = SCENARIOS[0].oracle_cells(), 7
