@@ -28,8 +28,13 @@ def begin_clock(config: Config, *, evaluates: bool) -> None:
     kind = training.base_model, training.backend
     decides = bool(mail_decisions(training))
     pace, machine = earlier_pace(RUNS, *kind, decisions=decides), "at the pace of the last run here"
-    if pace is None and (measured := MEASURED.get((*kind, decides, multiplies_bfloat16()))) is not None:
+    measured = MEASURED.get((*kind, decides, multiplies_bfloat16()))
+    if pace is None and measured is not None:
         pace, machine = _of_this_machine(measured, training)
+    elif pace is not None and measured is not None and pace.seconds_per_validation_rollout is None:
+        # A run without validation says nothing about whole answers.
+        answers = {"seconds_per_validation_rollout": measured.seconds_per_validation_rollout}
+        pace = pace.model_copy(update=answers)
     seconds = _seconds(config, training, pace, evaluates=evaluates) if pace else None
     if seconds is None:
         return

