@@ -150,7 +150,13 @@ def play_oracle(
         text = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
         record.append({"role": "assistant", "content": text})
         calls.append(
-            ToolCallRecord(name=name, arguments=arguments, observation=result.observation, email_ids=result.email_ids)
+            ToolCallRecord(
+                name=name,
+                arguments=arguments,
+                observation=result.observation,
+                email_ids=result.email_ids,
+                passage_ids=result.passage_ids,
+            )
         )
         if result.final is not None:
             answer = result.final

@@ -47,7 +47,13 @@ class ToolCallRecord(BaseModel):
     arguments: dict[str, Any]
     observation: str
     email_ids: list[int] = Field(default_factory=list)
+    passage_ids: list[int] = Field(default_factory=list)
     invalid: bool = False
+
+    @property
+    def read_ids(self) -> list[int]:
+        """The mails of which the observation shows a passage that proves an answer: the one read, or hits of a search."""
+        return self.email_ids if self.name == READ else self.passage_ids
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,7 @@ def execute(reply: AIMessage, tools: MailTools, question: str) -> Executed:
                 arguments=call["args"],
                 observation=result.observation,
                 email_ids=result.email_ids,
+                passage_ids=result.passage_ids,
                 invalid=result.invalid,
             )
         )

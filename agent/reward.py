@@ -3,8 +3,8 @@
 The structure is the one published for ART-E, generalised to questions that need several mails. Three things differ. In
 ART-E a wrong answer earns -1 and silence 0, which teaches a weak policy to be silent before it learns to read. Here
 silence never pays more than an answer. Answers are graded by their overlap with the reference, because on real mail
-a strict verdict is nearly always the same for all rollouts of a group. And a source counts only if the agent read it:
-otherwise a policy that opened the wrong hit learns to cite the next one instead of opening it.
+a strict verdict is nearly always the same for all rollouts of a group. And a source counts only if the agent read it, or
+saw a passage of it in a search: otherwise a policy that opened the wrong hit learns to cite the next one unseen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH
 
 
 class Rubric(BaseModel):
-    """What the episode did, counted; `found`, `read` and `cited` (read *and* cited) are fractions of the gold mails."""
+    """What the episode did, counted; `found`, `read` and `cited` (seen *and* cited) are fractions of the gold mails."""
 
     correct: bool
     answered: bool
@@ -42,6 +42,7 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
     gold = set(gold_ids)
     shown = {id for call in run.calls if call.name == SEARCH for id in call.email_ids}
     read = {id for call in run.calls if call.name == READ for id in call.email_ids}
+    seen = {id for call in run.calls for id in call.read_ids}
     cited = {id for call in run.calls if call.name == FINAL_ANSWER for id in call.email_ids}
     signatures = [(call.name, str(sorted(call.arguments.items()))) for call in run.calls]
     return Rubric(
@@ -51,7 +52,7 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
         overlap=token_f1(scenario.answer, run.answer.answer if run.answer else None),
         found=len(shown & gold) / max(1, len(gold)),
         read=len(read & gold) / max(1, len(gold)),
-        cited=len(cited & read & gold) / max(1, len(gold)),
+        cited=len(cited & seen & gold) / max(1, len(gold)),
         cited_count=len(cited),
         gold_count=len(gold),
         invalid_calls=sum(call.invalid for call in run.calls),

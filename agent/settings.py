@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from environment.tools import PASSAGE_HITS
+
 EMAIL_SEARCH = "email-search"
 """Name of the task."""
+
+_CHARS_PER_TOKEN = 4
 
 DECISIONS = ("query", "open", "answer")
 USUAL_DECISIONS = ("query", "answer")
@@ -58,8 +62,24 @@ class AgentSettings(BaseModel):
     read_chars: int = Field(
         default=750, ge=100, le=20_000, description="characters of a mail's body that one read shows"
     )
+    passage_chars: int = Field(
+        default=0,
+        ge=0,
+        le=2000,
+        description="characters of the matching passage that a search shows of each of its first three hits, so that the "
+        "model can choose before it opens one; 0: eight words",
+    )
     optional_arguments: bool = Field(
         default=False,
         description="describe the optional tool arguments to the model (search filters, reading position); prompts "
         "become longer",
     )
+
+    def require_room(self, max_context: int) -> None:
+        """Raise ValueError when the passages of a search, a read and a reply alone would fill `max_context` tokens."""
+        needed = (PASSAGE_HITS * self.passage_chars + self.read_chars) // _CHARS_PER_TOKEN + self.max_tokens
+        if self.passage_chars and needed >= max_context:
+            raise ValueError(
+                f"passage_chars={self.passage_chars}: {PASSAGE_HITS} passages, a read of read_chars={self.read_chars} and a reply of "
+                f"max_tokens={self.max_tokens} take about {needed} tokens of max_context={max_context}: lower them, or raise max_context"
+            )

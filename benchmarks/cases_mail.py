@@ -35,7 +35,7 @@ from environment.tools import READ, SEARCH, MailTools
 _OWNER = "ann@x.example"
 _DAY = "2024-03-04 10:00:00"
 _LAST = datetime(2039, 12, 31)
-_LIMITS = SimpleNamespace(max_results=5, read_chars=5_000, optional_arguments=True)
+_LIMITS = SimpleNamespace(max_results=5, read_chars=5_000, optional_arguments=True, passage_chars=0)
 
 
 def main() -> int:

@@ -136,7 +136,8 @@ class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, Judg
             )
 
     @model_validator(mode="after")
-    def _spread_is_possible(self) -> Self:
+    def _limits_agree(self) -> Self:
+        self.require_room(self.max_context)
         largest = self.verifiable_weights.largest_deviation
         if self.scoring == "verifiable" and self.min_reward_std >= largest:
             raise ValueError(

@@ -7,7 +7,7 @@ cited. A malformed call returns a line of text, never an exception.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from environment.email_db import Mailbox
 from environment.errors import QueryTimeout
-from environment.mail_text import condensed
-from environment.models import EmailView, FinalAnswer
-from environment.snippets import densest_start
+from environment.mail_text import condensed, one_line
+from environment.models import EmailView, FinalAnswer, SearchResult
+from environment.snippets import ELLIPSIS, densest_start
 from environment.tool_arguments import AnswerArguments, ReadArguments, SearchArguments, faulty_option
 from environment.words import query_words
 
@@ -63,6 +63,8 @@ def tool_schemas(optional_arguments: bool) -> list[dict[str, Any]]:
     ]
 
 
+PASSAGE_HITS = 3
+"""First hits of a search that show a passage. On real mail they hold the right mail for 97% of the questions."""
 _MAX_SUBJECT_CHARS = 80
 _MAX_PEOPLE = 3
 _MAX_THREAD = 5
@@ -80,6 +82,10 @@ class ToolSettings(Protocol):
         """Characters of a mail's body that one read shows."""
 
     @property
+    def passage_chars(self) -> int:
+        """Characters of the passage that a search shows of each of its first hits; 0: eight words, as for the others."""
+
+    @property
     def optional_arguments(self) -> bool:
         """Whether the schemas describe the optional arguments."""
 
@@ -93,6 +99,8 @@ class ToolResult(BaseModel):
     """The call was malformed: an unknown tool or unusable arguments."""
     email_ids: list[int] = []
     """Database ids of the mails in the observation: hits of a search, the mail read, or the mails cited."""
+    passage_ids: list[int] = []
+    """Of the hits of a search, those shown with a passage."""
 
 
 class MailTools:
@@ -151,11 +159,30 @@ class MailTools:
             to_addr=asked.to_addr,
         )
         self._sought = frozenset(query_words(asked.keywords).values())
+        passages = self._passages(hits[:PASSAGE_HITS])
         lines = [
-            f"{self.number_of(hit.id)} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | {hit.snippet}"
+            f"{self.number_of(hit.id)} | {self._day(hit.date)} | {self._person(hit.from_address)} | {_subject(hit.subject)} | "
+            f"{passages.get(hit.id, hit.snippet)}"
             for hit in hits
         ]
-        return ToolResult(observation="\n".join(lines) or "No mails found.", email_ids=[hit.id for hit in hits])
+        return ToolResult(
+            observation="\n".join(lines) or "No mails found.",
+            email_ids=[hit.id for hit in hits],
+            passage_ids=list(passages),
+        )
+
+    def _passages(self, hits: Sequence[SearchResult]) -> dict[int, str]:
+        """Return the passage of each hit that matches the search best, on one line; none if only snippets are shown."""
+        length = self.settings.passage_chars
+        passages: dict[int, str] = {}
+        for hit in hits if length else ():
+            if mail := self.mailbox.read(hit.id):
+                body = condensed(mail.body, mail.subject)
+                start = densest_start(body, self._sought, length) if len(body) > length else 0
+                passage, end = _cut(body, start, length)
+                shown = f"{ELLIPSIS if start else ''}{one_line(passage)}{ELLIPSIS if end < len(body) else ''}"
+                passages |= {hit.id: shown} if shown else {}
+        return passages
 
     def _read(self, arguments: dict[str, Any]) -> ToolResult:
         try:
@@ -203,12 +230,9 @@ class MailTools:
         if start is None:
             start = densest_start(body, self._sought, length) if len(body) > length else 0
             before = '(cut; begins with "start": 0)… ' if start else ""
-        start = max(start, 0)
-        end = start + length
+        passage, end = _cut(body, max(start, 0), length)
         if end >= len(body):
-            return "\n".join([*head, "", before + (body[start:].strip() or f"(the mail ends at {len(body)})")])
-        end = max(body.rfind(" ", start + 1, end), body.rfind("\n", start + 1, end)) + 1 or end
-        passage = body[start:end].strip()
+            return "\n".join([*head, "", before + (passage or f"(the mail ends at {len(body)})")])
         return "\n".join([*head, "", f'{before}{passage} …(cut; read on with "start": {end})'])
 
     def _day(self, date: datetime) -> str:
@@ -218,6 +242,14 @@ class MailTools:
     def _person(self, address: str) -> str:
         """Return an address, for colleagues of the owner only its local part."""
         return address.removesuffix(self._domain) or "(unknown)"
+
+
+def _cut(body: str, start: int, length: int) -> tuple[str, int]:
+    """Return at most `length` characters of `body` from `start` on, cut between words, and where they end."""
+    end = start + length
+    if end < len(body):
+        end = max(body.rfind(" ", start + 1, end), body.rfind("\n", start + 1, end)) + 1 or end
+    return body[start:end].strip(), end
 
 
 def _invalid(observation: str) -> ToolResult:

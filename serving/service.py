@@ -21,7 +21,6 @@ from agent.rollout import AgentRun, Watcher, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox, MailDatabase, parse_query_date
 from environment.mail_text import normalise_address
-from environment.tools import READ
 from serving.answer import Answer, Question, ServedModel, Source
 from serving.proof import find_proof
 from training.task import Policy
@@ -194,7 +193,7 @@ class AnswerService:
 def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
     """Return the answer of an episode with its cited mails and their proof."""
     final = run.answer
-    read = {email_id for call in run.calls if call.name == READ and not call.invalid for email_id in call.email_ids}
+    read = {email_id for call in run.calls for email_id in call.read_ids}
     sources: list[Source] = []
     cited = run.calls[-1].email_ids if final else []
     for email_id in cited:

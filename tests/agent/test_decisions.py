@@ -43,8 +43,9 @@ def decide(
     replies: int = 3,
     probes: int | None = None,
     continued: bool = False,
+    passage_chars: int = 0,
 ) -> list[art.TrajectoryGroup]:
-    task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings())
+    task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings(passage_chars=passage_chars))
     deciding = task.decide(scripted.policy, scenario, decisions, replies, probes or replies, continued=continued)
     return asyncio.run(deciding)
 
@@ -142,6 +143,23 @@ def test_opening_every_hit_in_one_reply_earns_less_than_opening_the_right_one(
     group, _ = decide(scripted, database, two_mail_question, ("open",))
     rewards = [trajectory.reward for trajectory in group.trajectories]
     assert rewards[2] < max(rewards[:2]) == BEST
+
+
+@pytest.mark.parametrize("passage_chars", [0, 350])
+def test_a_mail_may_be_cited_unopened_where_the_search_shows_its_passage(
+    passage_chars: int, scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    one_mail = two_mail_question.model_copy(update={"message_ids": two_mail_question.message_ids[1:]})
+    at_once = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": [2]})
+    other = ("return_final_answer_tool", {"answer": "555-0173", "source_ids": [1]})
+    misread = ("return_final_answer_tool", {"answer": "12", "source_ids": [2]})
+    scripted.replies = [("search_inbox_tool", {"keywords": ["Dana Heron"]}), at_once, other, misread, read(1), read(2)]
+    [group] = decide(scripted, database, one_mail, ("open",), replies=5, passage_chars=passage_chars)
+    assert group.trajectories[0].metadata[DECISION] == "open"
+    cited, elsewhere, wrong, opened_other, opened = [trajectory.reward for trajectory in group.trajectories]
+    assert (cited > elsewhere) is bool(passage_chars) and opened == BEST
+    assert cited > opened_other and opened > wrong and opened > opened_other
+    assert [bool(t.metrics["correct"]) for t in group.trajectories] == [True, True, False, False, True]
 
 
 def test_a_policy_that_finds_nothing_is_asked_for_one_query_more_than_there_are_mails(

@@ -129,6 +129,11 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("max_context=30000", ["max_context=30000", "more than torch.kv_cache_tokens=20480"]),
         ("stop_cost=5", ["stop_cost=5 limits the cost of a judge", "scoring=verifiable has none"]),
         ("min_reward_std=1.4", ["min_reward_std=1.4", "at most 1.35", "no question would be learnt from"]),
+        (
+            "passage_chars=2000",
+            ["passage_chars=2000", "take about 1783 tokens", "of max_context=1500", "or raise max_context"],
+        ),
+        ("passage_chars=2001", ["passage_chars", "2000"]),
         ("probe_rollouts=9", ["probe_rollouts=9", "more than rollouts_per_group=8", "null"]),
         ("torch.threads=0", ["torch.threads=0", "greater than or equal to 1"]),
         ("health.memory_share=2", ["health.memory_share=2", "less than or equal to 1"]),
@@ -142,7 +147,7 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
 )
 def test_a_mistake_is_named_in_one_line(override: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(None, [override])
+        load_config(None, [override, *(["max_context=1500"] if "passage" in override else [])])
     message = str(caught.value)
     assert "\n" not in message
     for word in words:

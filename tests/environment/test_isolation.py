@@ -20,7 +20,7 @@ CALLS = 10_000
 NOW = datetime(2001, 1, 20)
 SECRET = "xyzzysecret"
 MARK = "0wnm4il"
-LIMITS = SimpleNamespace(max_results=5, read_chars=300, optional_arguments=False)
+LIMITS = SimpleNamespace(max_results=5, read_chars=300, optional_arguments=False, passage_chars=0)
 
 HOSTILE = [
     "", " ", "\x00", "\ud800", "\u202e", "é", "ß", "İ", "\u0301", "𝒳", "🦅", "\n", "\t", "%", "_", "*", '"', "'", "''", "`",
@@ -61,9 +61,10 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailDatabase]
     database.close()
 
 
-@pytest.fixture
-def tools(database: MailDatabase) -> MailTools:
-    return MailTools(database.mailbox(OWNER, NOW), LIMITS)
+@pytest.fixture(params=[0, 80])
+def tools(database: MailDatabase, request: pytest.FixtureRequest) -> MailTools:
+    limits = SimpleNamespace(**{**vars(LIMITS), "passage_chars": request.param})
+    return MailTools(database.mailbox(OWNER, NOW), limits)
 
 
 def text(chance: random.Random) -> str:

@@ -17,7 +17,7 @@ from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 NAMES = [SEARCH, READ, FINAL_ANSWER]
 FOREIGN = 3
-LIMITS = SimpleNamespace(max_results=5, read_chars=200, optional_arguments=False)
+LIMITS = SimpleNamespace(max_results=5, read_chars=200, optional_arguments=False, passage_chars=0)
 
 
 @pytest.fixture
@@ -230,8 +230,47 @@ def test_any_call_gets_text_and_only_mail_of_its_own_inbox(tools: MailTools, nam
 def test_the_rest_of_the_thread_is_named(database_of: Callable[[Iterable[Email]], MailDatabase]) -> None:
     answers = [mail(number, replies_to=("<0@example.com>",)) for number in range(1, 9)]
     mailbox = database_of([mail(0), *answers]).mailbox(OWNER, datetime(2001, 2, 1))
-    tools = MailTools(mailbox, SimpleNamespace(max_results=5, read_chars=200))
+    tools = MailTools(mailbox, LIMITS)
     tools.number_of(3)
     shown = tools.call(READ, {"email_id": 1})
     assert "Subject: Note 2\nThread: 2, 3, 4, 5, 6\n\n" in shown.observation
     assert [tools.call(READ, {"email_id": number}).email_ids for number in (1, 2, 6, 99)] == [[3], [5], [9], []]
+
+
+def with_passages(mailbox: object, chars: int = 60) -> MailTools:
+    return MailTools(mailbox, SimpleNamespace(**{**vars(LIMITS), "passage_chars": chars}))
+
+
+def test_a_search_shows_the_matching_passages_of_its_first_three_hits(
+    database_of: Callable[[Iterable[Email]], MailDatabase],
+) -> None:
+    told = "\n".join([*["filler " * 5] * 20, "The caterer is  Bluebird,", "as in May.", *["filler " * 5] * 20])
+    bodies = [told, "The caterer is ill.", "The caterer, again. " + "word " * 30, "A caterer is late." + " word" * 30]
+    database = database_of(mail(number, body=body) for number, body in enumerate(bodies, start=1))
+    mailbox = database.mailbox(OWNER, datetime(2001, 12, 31))
+    asked = {"keywords": ["caterer"]}
+    plain, shown = MailTools(mailbox, LIMITS).call(SEARCH, asked), with_passages(mailbox).call(SEARCH, asked)
+    assert plain.passage_ids == [] and shown.email_ids == plain.email_ids == [4, 3, 2, 1]
+    assert shown.passage_ids == [4, 3, 2]
+    lines = shown.observation.splitlines()
+    assert lines[2] == "3 | 3 Jan | bob.ray | Note 2 | The caterer is ill.", "a short mail is shown whole"
+    assert lines[1].endswith("word…") and len(lines[1]) <= len("2 | 4 Jan | bob.ray | Note 3 | ") + 61
+    assert lines[3] == plain.observation.splitlines()[3], "a fourth hit keeps its eight words"
+    found = with_passages(mailbox).call(SEARCH, {"keywords": ["bluebird"]}).observation
+    assert found.endswith("| …filler filler filler filler filler The caterer is Bluebird,…")
+
+
+def test_passages_of_a_mailbox_of_one_mail_and_of_a_mail_that_is_gone_by_then(
+    database_of: Callable[[Iterable[Email]], MailDatabase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox = database_of([mail(1, body="Lunch at noon?")]).mailbox(OWNER, datetime(2001, 2, 1))
+    tools = with_passages(mailbox)
+    hit = tools.call(SEARCH, {"keywords": ["lunch"]})
+    assert (hit.observation, hit.passage_ids) == ("1 | 2 Jan | bob.ray | Note 1 | Lunch at noon?", [1])
+    monkeypatch.setattr(mailbox, "read", lambda _: None)
+    for gone in (tools.call(READ, {"email_id": 1}), tools.call(READ, {"email_id": 2})):
+        assert gone.observation == "No mail with that number has been found yet." and not gone.email_ids
+    again = tools.call(SEARCH, {"keywords": ["lunch"]})
+    assert (again.observation, again.passage_ids) == (hit.observation, []), "the hit itself still has its eight words"
+    answer = tools.call(FINAL_ANSWER, {"answer": "noon", "source_ids": [1]})
+    assert answer.final == FinalAnswer(answer="noon", source_ids=())
