@@ -10,7 +10,7 @@ import json
 import random
 import re
 import time
-from typing import Any
+from typing import Any, cast
 
 import art
 
@@ -19,8 +19,8 @@ from agent.judges.facts import content_stems
 from agent.rollout import AgentRun, opening_messages
 from agent.settings import AgentSettings, DemonstrationSettings
 from environment.email_db import Mailbox
-from environment.models import EmailView, FinalAnswer, Scenario
-from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, tool_schemas
+from environment.models import EmailView, FinalAnswer, Scenario, SearchResult
+from environment.tools import FINAL_ANSWER, PASSAGE_HITS, READ, SEARCH, MailTools, tool_schemas
 from environment.words import content_words
 
 MAX_KEYWORDS = 8
@@ -30,6 +30,23 @@ MAX_ANSWER_WORDS = 20
 _DEFAULT = DemonstrationSettings()
 _WORD = re.compile(r"[^\W_]+(?:[-'.&][^\W_]+)*")
 _NAME = re.compile(r"\b[A-Z][\w&'-]*(?: (?:& )?[A-Z][\w&'-]*)*")
+
+
+class _Moved:
+    """A mailbox whose searches show the mail `target`, if they find it, at `place` (0 is the first hit)."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self.target = self.place = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mailbox, name)
+
+    def search(self, *arguments: Any, **options: Any) -> list[SearchResult]:
+        hits = self._mailbox.search(*arguments, **options)
+        moved = [hit for hit in hits if hit.id == self.target]
+        rest = [hit for hit in hits if hit.id != self.target]
+        return [*rest[: self.place], *moved, *rest[self.place :]]
 
 
 def _text(mail: EmailView) -> str:
@@ -134,9 +151,15 @@ def play_oracle(
     Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, opens
     the first hit, and answers if the reference follows from what it has read (`can_be_told`). If the first hit of the first
     search is not the mail, but that of a colleague who asks the same question, it opens up to `show.reads_in_vain` more. If
-    that does not lead to the reference, the episode ends without an answer.
+    that does not lead to the reference, the episode ends without an answer. With `show.demonstrated_hits` other than
+    `first` it opens the mail at once if it is one of the first three hits, which `even` reorders to that end.
     """
     started = time.monotonic()
+    moved = _Moved(mailbox)
+    if show.demonstrated_hits == "even" and not hindsight:
+        mailbox = cast(Mailbox, moved)
+    places = random.Random(f"places-{scenario.id}")
+    chooses = hindsight or show.demonstrated_hits != "first"
     tools = MailTools(mailbox, settings)
     record: list[Any] = list(opening_messages(scenario.question, mailbox, settings))
     calls: list[ToolCallRecord] = []
@@ -171,13 +194,15 @@ def play_oracle(
         found = [hit.id for hit in mailbox.search([query], max_results=settings.max_results)]
         place = found.index(target.id) if target.id in found else len(found)
         # After a later search, the hits before the target may be mails that were read already.
-        if place == len(found) or (place > (0 if read else show.reads_in_vain) and not hindsight):
+        furthest = PASSAGE_HITS - 1 if chooses else 0 if read else show.reads_in_vain
+        if place == len(found) or (place > furthest and not hindsight):
             return []
-        return [target.id] if hindsight else found[: place + 1]
+        return [target.id] if chooses else found[: place + 1]
 
     targets = [mail for gold_id in gold_ids if (mail := mailbox.read(gold_id)) is not None]
     for target in targets:
         to_read = [target.id]
+        moved.target, moved.place = target.id, places.randrange(PASSAGE_HITS)
         if target.id not in shown or not hindsight:
             plans = (
                 (query, opened(query, target))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from environment.tools import PASSAGE_HITS
@@ -35,6 +37,11 @@ class DemonstrationSettings(BaseModel):
         le=9,
         description="mails that a demonstration may open after its first search before the right one; 0: only questions whose "
         "first hit is the right mail are demonstrated",
+    )
+    demonstrated_hits: Literal["first", "gold", "even"] = Field(
+        default="first",
+        description="which hit a demonstration opens: the first (see reads_in_vain); gold: the right mail where it is one of the "
+        "first three; even: the same, with the right mail moved to any of the three places equally often",
     )
 
 

@@ -9,7 +9,7 @@ from itertools import chain, islice, zip_longest
 
 import art
 
-from agent.decisions import DecisionPlay
+from agent.decisions import OPEN, QUERY, DecisionPlay
 from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
@@ -20,7 +20,7 @@ from agent.settings import DECISIONS, EMAIL_SEARCH, USUAL_DECISIONS, AgentSettin
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
-from environment.tools import tool_schemas
+from environment.tools import PASSAGE_HITS, tool_schemas
 from training.task import CALL_SEQUENCE, UNLABELLED, VERDICT_COST, Policy
 
 
@@ -88,10 +88,16 @@ class EmailSearchTask:
             if run.answer is not None and set(run.answer.source_ids) == set(scenario.message_ids):
                 yield demonstration(run, scenario, self.settings)
 
-    def is_open(self, scenario: Scenario) -> bool:
-        """Return whether the question, typed as it is, finds another mail than a gold mail first."""
+    def is_open(self, scenario: Scenario, decisions: Collection[str]) -> bool:
+        """Return whether the question, typed as it is, finds another mail than a gold mail first.
+
+        If `decisions` are about opening but not about queries, a gold mail must also be second or third: without a better
+        query, nothing else could be opened.
+        """
         mailbox, gold_ids = open_scenario(scenario, self.database)
-        return not {hit.id for hit in mailbox.search([scenario.question], max_results=1)} & set(gold_ids)
+        found = [hit.id in gold_ids for hit in mailbox.search([scenario.question], max_results=PASSAGE_HITS)]
+        chooses = OPEN in decisions and QUERY not in decisions
+        return not any(found[:1]) and (any(found) or not chooses)
 
     async def decide(
         self,

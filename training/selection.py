@@ -65,9 +65,8 @@ def select_questions(
         for index, scenario in enumerate(scenarios)
     ]
     if decisions and isinstance(task, HasDecisions):
-        return OpenQuestions(
-            questions, {question.index for question in questions if task.is_open(question.scenario)}, settings
-        )
+        open_at_first = {question.index for question in questions if task.is_open(question.scenario, decisions)}
+        return OpenQuestions(questions, open_at_first, settings)
     return QuestionSelection(questions, settings)
 
 

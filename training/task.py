@@ -123,8 +123,8 @@ class HasDecisions(Protocol):
     usual_decisions: Sequence[str]
     """Those of them that a run compares by default."""
 
-    def is_open(self, scenario: Any) -> bool:
-        """Return whether the scenario is likely to show a difference between replies, without asking a policy."""
+    def is_open(self, scenario: Any, decisions: Collection[str]) -> bool:
+        """Return whether replies at `decisions` are likely to differ in this scenario, without asking a policy."""
         ...
 
     async def decide(

@@ -178,3 +178,23 @@ def test_the_other_replies_are_sampled_only_if_a_probe_is_not_right(
     groups = decide(scripted, database, two_mail_question, ("query", "open"), replies=5, probes=2)
     assert [len(group.trajectories) for group in groups] == [2, 5, 5]
     assert [request["n"] for request in scripted.requests] == [2, 2, 3, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("question", "place", "open_at"),
+    [
+        ("Who leads Heron?", 1, {}),
+        ("Who is Dana Voss?", 2, {"query,open,answer", "open", "open,answer"}),
+        ("When is the canteen closed?", None, {"query,open,answer"}),
+    ],
+)
+def test_a_question_is_open_where_its_decisions_can_differ(
+    question: str, place: int | None, open_at: set[str], database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    gold = "<1@example.com>"
+    scenario = two_mail_question.model_copy(update={"question": question, "message_ids": (gold,)})
+    found = [hit.message_id for hit in database.mailbox(scenario.inbox_address, scenario.query_date).search([question])]
+    assert (found.index(gold) + 1 if gold in found else None) == place
+    task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings())
+    named = ("query,open,answer", "open", "open,answer")
+    assert {names for names in named if task.is_open(scenario, names.split(","))} == set(open_at)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,56 @@ def test_how_many_mails_a_demonstration_opens_in_vain_is_a_setting(tmp_path: Pat
         return {sum(call.name == "read_email_tool" for call in run.calls) - 1 for run in runs if run.answer}
 
     assert [in_vain(reads) for reads in (0, 1)] == [{0}, {0, 1}]
+
+
+def test_which_hit_a_demonstration_opens_is_a_setting(tmp_path: Path) -> None:
+    company = synthetic_company(train_inboxes=2, test_inboxes=0)
+    build_database(company.emails(), tmp_path / "mails.sqlite")
+    database = MailDatabase(tmp_path / "mails.sqlite")
+
+    def demonstrated(hits: str) -> tuple[Counter[int], set[int]]:
+        """Return the numbers of the mails that are opened after the first search, and how many are read per mail cited."""
+        show = DemonstrationSettings(name_queries=0, demonstrated_hits=hits)
+        settings = AgentSettings(passage_chars=350)
+        task = EmailSearchTask(database, company.scenarios(), ExactJudge(), settings, show=show)
+        opened: Counter[int] = Counter()
+        in_vain = set()
+        for example in task.demonstrations(task.train_scenarios(), 300):
+            calls = [
+                json.loads(turn["content"].split("\n")[1])
+                for turn in example.messages_and_choices
+                if turn["role"] == "assistant"
+            ]
+            opened[calls[1]["arguments"]["email_id"]] += 1
+            reads = sum(call["name"] == "read_email_tool" for call in calls)
+            in_vain.add(reads - len(calls[-1]["arguments"]["source_ids"]))
+            shown = example.messages_and_choices[3]["content"].splitlines()
+            assert [line.split(" | ")[0] for line in shown] == [str(place + 1) for place in range(len(shown))]
+        return opened, in_vain
+
+    first, gold, even = (demonstrated(hits) for hits in ("first", "gold", "even"))
+    assert first[0].keys() == {1} and first[1] == gold[1] == even[1] == {0}
+    assert gold[0].keys() == {1, 2, 3} and gold[0][1] == first[0][1] > gold[0][2] + gold[0][3]
+    assert even[0].total() == gold[0].total() and min(even[0].values()) > 0.25 * even[0].total()
+
+
+def test_the_oracle_of_the_evaluation_sees_what_the_agent_sees(
+    database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    one_mail = two_mail_question.model_copy(
+        update={"question": "How can I reach Dana Voss?", "message_ids": two_mail_question.message_ids[1:]}
+    )
+    mailbox, gold_ids = open_scenario(one_mail, database)
+    runs = [
+        play_oracle(
+            one_mail,
+            mailbox,
+            gold_ids,
+            AgentSettings(),
+            hindsight=hindsight,
+            show=DemonstrationSettings(demonstrated_hits=hits),
+        ).calls
+        for hindsight, hits in ((True, "first"), (True, "even"), (False, "gold"))
+    ]
+    assert runs[0] == runs[1]
+    assert runs[2][0].email_ids == [hit.id for hit in mailbox.search(runs[2][0].arguments["keywords"])]

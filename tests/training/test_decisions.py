@@ -34,7 +34,8 @@ class Deciding(ToyTask):
         self.fails: Collection[int] = ()
         self.probes: set[int] = set()
 
-    def is_open(self, scenario: int) -> bool:
+    def is_open(self, scenario: int, decisions: Collection[str]) -> bool:
+        assert set(decisions) <= set(self.decisions)
         return scenario in OPEN
 
     async def decide(
