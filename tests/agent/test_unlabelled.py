@@ -70,5 +70,5 @@ def test_an_evaluation_leaves_accuracy_empty(database: MailDatabase, scripted: S
 )
 def test_settings_that_need_answers_are_refused_at_once(changes: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        require_labels(TrainerSettings(**changes), [QUESTION])
+        require_labels(TrainerSettings(validate_every=1, **changes), [QUESTION])
     require_labels(TrainerSettings(scoring="ruler", validation_metric="win_rate", demonstrations=0), [QUESTION])

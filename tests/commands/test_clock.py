@@ -49,7 +49,7 @@ def test_fewer_questions_and_demonstrations_take_less(
 ) -> None:
     whole = minutes(capsys, monkeypatch, 170)
     assert minutes(capsys, monkeypatch, 170, demonstrations=16) < whole
-    assert minutes(capsys, monkeypatch, 17, base_limit=20) < minutes(capsys, monkeypatch, 17)
+    assert minutes(capsys, monkeypatch, 17, start_limit=20) < minutes(capsys, monkeypatch, 17)
 
 
 def test_runs_of_unknown_pace_get_no_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "learning_rate": ({}, 1e-5),
     "learning_rate_schedule": ({}, "cosine"),
     "scale_rewards": ({}, "batch"),
-    "warm_up_steps": ({}, 1),
+    "warm_up_steps": ({}, 2),
     "policy_loss": ({}, "ppo"),
     "clip_low": ({}, 0.2),
     "clip_high": ({}, 0.3),

@@ -87,6 +87,7 @@ def test_all_ways_to_learn_more_from_a_rollout_work_together(base: Path, tmp_pat
         turn_credit=0.5,
         kl_penalty=0.01,
         learning_rate_schedule="cosine",
+        warm_up_steps=2,
         max_steps_off_policy=1,
     )
     steps = run.history[1:]

@@ -111,5 +111,5 @@ def test_a_warm_start_is_the_start(judge: JudgeModel, tmp_path: Path) -> None:
 def test_wins_need_a_judge_that_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(BadInput, match="validation_metric=win_rate asks openai/o4-mini, which needs OPENAI_API_KEY"):
-        require_scoring(TrainerSettings(validation_metric="win_rate"))
+        require_scoring(TrainerSettings(validation_metric="win_rate", validate_every=1))
     require_scoring(TrainerSettings(validation_metric="win_rate", validate_every=0))
