@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,8 +30,6 @@ def require_backend(settings: TrainerSettings) -> str:
 
     Raises `BadInput` if the backend cannot work here.
     """
-    import os
-
     require_effect(settings)
     if settings.backend == "serverless":
         if not os.environ.get("WANDB_API_KEY"):
@@ -172,6 +173,9 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
     if settings.backend == "local":
         from art.local import LocalBackend
 
+        # ART installs vLLM with `uv`, which is next to this interpreter, also in an environment that is not activated.
+        if shutil.which("uv") is None:
+            os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         return LocalBackend(path=str(path))
     from training.backends.serverless import PullingServerlessBackend
 

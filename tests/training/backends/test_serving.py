@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,10 +11,12 @@ import openai
 import pytest
 
 from tests.tiny_checkpoint import tiny_checkpoint
+from training import backends
 from training.backends import serving
 from training.backends.serving import VllmServer, open_policy_server, serve_arguments, serving_settings
 from training.backends.torch import PolicyServer, TorchSettings
 from training.errors import BadInput
+from training.settings import TrainerSettings
 
 pytestmark = pytest.mark.service
 
@@ -109,3 +113,10 @@ def test_a_start_that_fails_is_one_line(tmp_path: Path, runtime: Path) -> None:
 def test_unset_options_are_left_to_vllm(tmp_path: Path) -> None:
     words = serve_arguments(tmp_path, {}, 8000)
     assert "--enable-lora" not in words and "--max-model-len" not in words
+
+
+def test_art_finds_uv_in_an_environment_that_is_not_activated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    monkeypatch.setattr(backends, "require_backend", lambda settings: "a GPU")
+    backends.open_backend(TrainerSettings(backend="local"), tmp_path)
+    assert shutil.which("uv")
