@@ -1,15 +1,16 @@
-"""Which server answers for a policy. vLLM's command is played by a script that serves the same models on a CPU."""
+"""Which server answers for a policy. vLLM is a stand-in that ART's installer installs and that serves the models on a CPU."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import sys
+import sysconfig
 from pathlib import Path
 
 import openai
 import pytest
 
+from tests.fakes.vllm_runtime import install_runtime
 from tests.tiny_checkpoint import tiny_checkpoint
 from training import backends
 from training.backends import serving
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.service
 
 ROOT = Path(__file__).parents[3]
 SERVES = """
-import argparse, json, sys, threading
+import argparse, site, sys, threading
+site.addsitedir({packages!r})
 sys.path.insert(0, {root!r})
 parser = argparse.ArgumentParser()
 parser.add_argument("command", choices=["serve"])
@@ -41,25 +43,12 @@ threading.Event().wait()
 """
 
 
-@pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of ART's vLLM runtime, on a machine with a GPU."""
-    folder = tmp_path / "cache" / ("a" * 64) / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    (folder / "art-vllm-runtime-server").touch()
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a GPU and without ART's vLLM runtime."""
     monkeypatch.setattr(serving, "_gpu_here", lambda: True)
     monkeypatch.delenv("ART_VLLM_RUNTIME_BIN", raising=False)
     monkeypatch.setenv("ART_VLLM_RUNTIME_CACHE_DIR", str(tmp_path / "cache"))
-    return folder
-
-
-def install(folder: Path, source: str) -> None:
-    """Install `vllm` as ART does: its first line names the Python of the folder in which it was installed first."""
-    vllm, python = folder / "vllm", folder / "python"
-    vllm.write_text(f"#!{folder}.staging/python\n{source}")
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    for script in (vllm, python):
-        script.chmod(0o755)
 
 
 def test_a_policy_is_served_with_the_base_weights_that_it_was_trained_with() -> None:
@@ -75,8 +64,8 @@ def reply(base_url: str, model: str) -> str:
     return asked.choices[0].message.content or ""
 
 
-def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(tmp_path: Path, runtime: Path) -> None:
-    install(runtime, SERVES.format(root=str(ROOT)))
+def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(tmp_path: Path) -> None:
+    install_runtime(tmp_path, SERVES.format(root=str(ROOT), packages=sysconfig.get_path("purelib")))
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     models = tmp_path / "base-1", {"trained": checkpoint.path}
     with open_policy_server(*models, {"backend": "torch"}) as ours:
@@ -89,13 +78,13 @@ def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(t
     assert process.poll() is not None and expected[0] != expected[1]
 
 
-def test_without_it_ours_answers(tmp_path: Path, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_ours_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     models = tmp_path / "base-1", {"trained": checkpoint.path}
     recorded: list[str] = []
     with open_policy_server(*models, {"backend": "local"}, warn=recorded.append) as server:
         assert isinstance(server, PolicyServer), "vLLM is not installed"
-    install(runtime, "")
+    install_runtime(tmp_path, "pass")
     monkeypatch.setattr(serving, "_gpu_here", lambda: False)
     with open_policy_server(*models, {"backend": "local"}, warn=recorded.append) as server:
         assert isinstance(server, PolicyServer), "there is no GPU"
@@ -104,10 +93,10 @@ def test_without_it_ours_answers(tmp_path: Path, runtime: Path, monkeypatch: pyt
     assert ["no vLLM here" in recorded[0], "no GPU here" in recorded[1], len(recorded)] == [True, True, 2]
 
 
-def test_a_start_that_fails_is_one_line(tmp_path: Path, runtime: Path) -> None:
-    install(runtime, "print('loading')\nraise SystemExit('no kernel image is available')")
+def test_a_start_that_fails_is_one_line(tmp_path: Path) -> None:
+    install_runtime(tmp_path, "print('loading')\nraise SystemExit('no kernel image is available')")
     with pytest.raises(BadInput, match=r"vLLM did not start \(exit code 1\): no kernel image is available; its log is"):
-        VllmServer(runtime / "vllm", tmp_path, {})
+        open_policy_server(tmp_path, {}, {"backend": "local"})
 
 
 def test_unset_options_are_left_to_vllm(tmp_path: Path) -> None:
