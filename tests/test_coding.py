@@ -38,8 +38,11 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
             settings(bugs="nowhere", demonstrations=0),
             "bugs=nowhere: no such folder; give built-in, a folder of parquet files or a Hub id",
         ),
-        (settings(dataset_size=40), "validation_questions=48 leaves nothing to train on: there are 40 train scenarios"),
-        (settings(bugs="own/bugs"), "demonstrations=192: only the built-in bugs have demonstrations"),
+        (
+            settings(dataset_size=40, validate_every=1),
+            "validation_questions=48 leaves nothing to train on: there are 40 train scenarios",
+        ),
+        (settings(bugs="own/bugs"), "demonstrations=128: only the built-in bugs have demonstrations"),
         (["--schedule", "0 2 * * *"], "--schedule: for task=email-search only; leave it out with task=coding"),
         (["--from", "first"], "--from (continue_from): for task=email-search only"),
         (settings(judge="llm", eval_samples=2), "judge and eval_samples: no effect on task=coding; leave it out"),
