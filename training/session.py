@@ -96,7 +96,7 @@ async def _train(
     progress: Progress | None,
     start: Path | None,
 ) -> TrainingRun:
-    if settings.turn_credit is None and decisions_of(task, settings):
+    if settings.backend == "torch" and settings.turn_credit is None and decisions_of(task, settings):
         settings = settings.model_copy(update={"turn_credit": 0.0})  # replies in one state are compared already
     backend = open_backend(settings, run_folder)
     model = _Model(
