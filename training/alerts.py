@@ -71,7 +71,7 @@ def step_signals(groups: Sequence[art.TrajectoryGroup], first_rollouts: int) -> 
     sequences = [count for group in groups if (count := _distinct_call_sequences(group))]
     habits = sorted({name for t in trajectories for name in t.metrics if name.startswith(SUSPECT)})
     return {
-        "reward_error": statistics.stdev(units) / math.sqrt(len(units)),
+        "reward_error": statistics.stdev(units) / math.sqrt(len(units)) if len(units) > 1 else None,
         "reward_highest": max(rewards),
         "reward_highest_share": sum(reward > max(rewards) - 1e-6 for reward in rewards) / len(rewards),
         "reward_right": statistics.fmean(by_verdict[True]) if by_verdict[True] else None,

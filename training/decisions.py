@@ -35,7 +35,9 @@ def compared_decisions(
     """
     wanted = settings.decisions
     if wanted is None:
-        wanted = tuple(usual) if settings.is_verifiable and settings.epochs is None else ()
+        # That W&B's servers return several replies to one request has not been tried.
+        usually = settings.is_verifiable and settings.epochs is None and settings.backend != "serverless"
+        wanted = tuple(usual) if usually else ()
     for name in wanted:
         if name not in own:
             known = f"its decisions are {', '.join(own)}" if own else "it has none"
