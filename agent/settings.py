@@ -14,9 +14,9 @@ EMAIL_SEARCH = "email-search"
 _CHARS_PER_TOKEN = 4
 
 DECISIONS = ("query", "open", "answer")
+"""Its decisions: see `agent.decisions`."""
 USUAL_DECISIONS = ("query", "answer")
 """Those that a run compares by default: replies seldom differ in which hit they open."""
-"""Its decisions: see `agent.decisions`."""
 
 
 class DemonstrationSettings(BaseModel):

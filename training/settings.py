@@ -42,7 +42,7 @@ class TrainerSettings(BaseModel):
     decisions: tuple[str, ...] | None = Field(
         default=None,
         description="learn from single replies at these decisions of an episode instead of from whole episodes, for example "
-        "query,open,answer; null: those that usually pay in this task, if scoring=verifiable; []: whole episodes",
+        "query,open,answer; null: those that usually pay in this task, where it can (docs/training.md); []: whole episodes",
     )
     decision_reward: Literal["immediate", "continued"] = Field(
         default="immediate",
