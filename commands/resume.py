@@ -14,6 +14,7 @@ from configs.loading import explicit_values, load_config
 from configs.schema import Config, DataConfig, TrainingConfig, section
 from reports.console import say
 from steps.artifact_names import CODING_SCENARIOS
+from steps.data.sources import settings_of_step
 from steps.project import MODELS, RUNS, training_code
 from steps.training.published_run import published_experiments
 from training.backends.base_model import resolve_base_model
@@ -104,8 +105,7 @@ def all_runs() -> list[tuple[Experiment, Path | None]]:
 
 def _data_settings(data: DataRun) -> dict[str, Any]:
     """Return the settings with which the mails and questions of a run were prepared."""
-    settings: dict[str, Any] = Client().get_artifact_version(data.database).step.config.parameters["config"]
-    return settings
+    return settings_of_step(Client().get_artifact_version(data.database))
 
 
 def _settings(config: Config) -> dict[str, Any]:

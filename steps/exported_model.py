@@ -17,6 +17,7 @@ from agent import prompts
 from environment.tools import tool_schemas
 from reports.model_card import model_card
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
+from steps.data.sources import settings_of_step
 from steps.inference.service_lifecycle import episode_settings
 from training.backends.base_model import writes_compact_calls
 from training.backends.export import write_adapter, write_merged
@@ -71,7 +72,7 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, *, merged: bool
     metrics = version.get_artifact(METRICS) if version else None
     if metrics is not None and not _is_about(metrics, version):
         metrics = None
-    judged_by = metrics.step.config.parameters["config"] if metrics else {}
+    judged_by = settings_of_step(metrics) if metrics else {}
     settings = episode_settings(manifest.config)
     adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return model_card(
@@ -99,7 +100,12 @@ def _model_version(manifest: CheckpointManifest) -> ModelVersionResponse | None:
 
 
 def _is_about(metrics: ArtifactVersionResponse, version: ModelVersionResponse | None) -> bool:
-    """Return whether the metrics are those of the version's own checkpoint: an evaluation may be of an earlier one."""
+    """Return whether the metrics are those of the version's own checkpoint.
+
+    An evaluation may be of an earlier one. If its run was deleted, nobody knows.
+    """
+    if metrics.producer_step_run_id is None:
+        return False
     own = version.get_artifact(CHECKPOINT) if version else None
     evaluated = metrics.step.inputs.get("checkpoint") or []
     return not evaluated or (own is not None and own.id in {artifact.id for artifact in evaluated})
@@ -119,7 +125,7 @@ def _described(name: str, id: str) -> str:
     known: dict[str, Any] = version.run_metadata
     counts = ""
     if name == MAIL_DATABASE and {"kept", "inboxes"} <= known.keys():
-        source = version.step.config.parameters["config"]["emails"]
+        source = settings_of_step(version).get("emails", "unknown, because its run was deleted")
         counts = f": {known['kept']:,} mails in {known['inboxes']:,} inboxes, source {source}"
     if name == SCENARIOS and {"train", "test"} <= known.keys():
         counts = f": {known['train']:,} questions to train on, {known['test']:,} held out"

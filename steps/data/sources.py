@@ -6,9 +6,11 @@ import hashlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import HfApi
 from zenml.client import Client
+from zenml.models import ArtifactVersionResponse
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
@@ -104,10 +106,21 @@ def prepared_version(config: DataConfig) -> str | None:
     except KeyError:
         return None
     for version in versions:
-        if version.step.config.parameters.get("config") == config.model_dump(mode="json"):
+        if settings_of_step(version) == config.model_dump(mode="json"):
             found: str = version.run_metadata["source_version"]
             return found
     return None
+
+
+def settings_of_step(version: ArtifactVersionResponse) -> dict[str, Any]:
+    """Return the settings of the step that made an artifact.
+
+    They are empty if no step made it or its run was deleted, which leaves the artifact in the store.
+    """
+    if version.producer_step_run_id is None:
+        return {}
+    settings: dict[str, Any] = version.step.config.parameters.get("config", {})
+    return settings
 
 
 def local_sources(config: DataConfig) -> list[str]:

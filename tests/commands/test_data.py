@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from zenml import save_artifact
 
 from commands import data as command
+from commands.resume import _data_settings
 from configs.schema import DataConfig
 from environment.errors import BadMail
+from steps.artifact_names import MAIL_DATABASE
+from steps.data.sources import prepared_version
 
 pytestmark = pytest.mark.service
 
@@ -30,3 +34,10 @@ def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatc
     nowhere = DataConfig(emails="no/such/folder")
     assert command.version_of_source(nowhere) == command.source_version(nowhere), "reading it says what is wrong"
     assert len(said) == 1
+
+
+def test_data_whose_run_was_deleted_have_unknown_settings() -> None:
+    # What remains of an artifact whose run was deleted: no step has made it.
+    left = save_artifact(["no mails"], name=MAIL_DATABASE)
+    assert prepared_version(DataConfig(emails="of/nobody")) is None
+    assert _data_settings(command.DataRun(database=left.id, scenarios=left.id)) == {}
