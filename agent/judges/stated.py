@@ -38,11 +38,9 @@ def share_of_facts(question: str, reference: str, answer: str) -> float:
     if not answer.strip() or too_long(question, reference, answer) or opposed(reference, answer):
         return 0.0
     asked, ours, theirs = map(parsed, (question, reference, answer))
-    facts, names = needed(asked, ours, may_leave_out(question, reference, answer))
-    count = len(facts) + len(names)
+    stated, count = count_stated(question, reference, answer)
     if not count or max(len(ours.tokens), len(theirs.tokens)) > MAX_TOKENS:
         return 0.0
-    stated = sum(map(theirs.has, facts)) + sum(all(map(theirs.has_name, name)) for name in names)
     others = [token for token, _ in contradictions(asked, ours, theirs)]
     candidates = sum(isinstance(token, Fact) for token in others) + len(
         {t.item for t in others if not isinstance(t, Fact)}
@@ -50,6 +48,14 @@ def share_of_facts(question: str, reference: str, answer: str) -> float:
     against = max(candidates, surplus(question, reference, answer)) + bool(turned(asked, ours, theirs))
     against += _EXCHANGED * bool(exchanged(asked, ours, theirs))
     return max(0, stated - against) / count
+
+
+def count_stated(question: str, reference: str, text: str) -> tuple[int, int]:
+    """Return how many of the reference's new facts and names a text states, and how many there are."""
+    theirs = parsed(text)
+    facts, names = needed(parsed(question), parsed(reference), may_leave_out(question, reference, text))
+    stated = sum(map(theirs.has, facts)) + sum(all(map(theirs.has_name, name)) for name in names)
+    return stated, len(facts) + len(names)
 
 
 def surplus(question: str, reference: str, answer: str) -> int:
