@@ -27,7 +27,6 @@ from agent.judges.stated import count_stated, share_of_facts
 from agent.metrics import Prediction, source_recall_of
 from agent.settings import AgentSettings
 from benchmarks.output import show
-from configs.schema import DataConfig
 from environment.email_db import MailDatabase, build_database, parse_query_date
 from environment.errors import BadMail
 from environment.models import Scenario
@@ -65,7 +64,6 @@ def main() -> int:
                 max_messages=1,
                 held_out_fraction=arguments.held_out_fraction,
                 seed=arguments.data_seed,
-                excluded_ids=DataConfig().excluded_questions,
                 train_limit=0,
                 test_limit=arguments.limit,
             )
@@ -77,8 +75,8 @@ def main() -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     figures: dict[str, Any] = {"retrieval": retrieval(rows), "policies": decomposition(predictions, places)}
-    header = ("gold hit", "questions", "share", "with facts", "facts in passage", "all in passage", "facts in read")
-    show("The typed question", header, [(name, *row.values()) for name, row in figures["retrieval"].items()])
+    columns = ("gold hit", "questions", "share", "with facts", "facts in passage", "all in passage", "facts in read")
+    show("The typed question", columns, [(name, *row.values()) for name, row in figures["retrieval"].items()])
     header = ("gold hit", "questions", "right mail", "correct given it", "correct", "share of facts")
     for policy, of_place in figures["policies"].items():
         show(policy, header, [(name, *row.values()) for name, row in of_place.items()])
