@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
+from agent.judges.stated import share_of_facts
 from agent.metrics import token_f1
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun
@@ -26,6 +27,8 @@ class Rubric(BaseModel):
     malformed: bool
     overlap: float = Field(ge=0, le=1)
     """Token-F1 of the answer and the reference."""
+    facts: float = Field(default=0.0, ge=0, le=1)
+    """Share of the reference's facts that the answer states (`share_of_facts`); 1 if it is correct."""
     found: float = Field(ge=0, le=1)
     read: float = Field(ge=0, le=1)
     cited: float = Field(ge=0, le=1)
@@ -50,6 +53,11 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
         answered=run.answer is not None,
         malformed=run.outcome in ("malformed_call", "no_tool_call", "truncated"),
         overlap=token_f1(scenario.answer, run.answer.answer if run.answer else None),
+        facts=1.0
+        if correct
+        else share_of_facts(scenario.question, scenario.answer, run.answer.answer)
+        if run.answer
+        else 0.0,
         found=len(shown & gold) / max(1, len(gold)),
         read=len(read & gold) / max(1, len(gold)),
         cited=len(cited & seen & gold) / max(1, len(gold)),
@@ -64,13 +72,14 @@ def rubric(run: AgentRun, scenario: Scenario, gold_ids: list[int], correct: bool
 def verifiable_reward(counts: Rubric, max_turns: int, weights: RewardWeights) -> float:
     """Return the reward of one counted episode.
 
-    Every answer earns up to `overlap` for the words that it shares with the reference. A correct one adds `correct`, up
+    Every answer earns up to `overlap` for the words that it shares with the reference, and up to `facts` for the facts that it
+    states of it. A correct one adds `correct`, up
     to `all_sources` for gold mails read and cited, up to `few_sources` for citing few others, and up to `few_turns` for
     brevity. Anything else adds its base (`wrong`, `no_answer`, `malformed`) and partial credit: up to `partial` each
     for gold mails found, read, and both read and cited, and `partial` for no invalid call. Partial credit never depends
     on the number of turns, because that teaches an agent to pad.
     """
-    graded = weights.overlap * counts.overlap
+    graded = weights.overlap * counts.overlap + weights.facts * counts.facts
     if counts.correct:
         economy = min(1.0, counts.gold_count / counts.cited_count) if counts.cited_count else 0.0
         return (

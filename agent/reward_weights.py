@@ -32,6 +32,13 @@ class RewardWeights(BaseModel):
     overlap: float = Field(
         default=0.2, ge=0, le=10, description="weight of the token-F1 of any answer with the reference"
     )
+    facts: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="weight of the share of the reference's facts and names that any answer states, less its contradictions; a "
+        "correct answer earns all of it",
+    )
     all_sources: float = Field(
         default=0.3,
         ge=0,
@@ -81,4 +88,4 @@ class RewardWeights(BaseModel):
     @property
     def best(self) -> float:
         """The reward of a correct answer that cites the right mails in the words of the reference, without `few_turns`."""
-        return self.correct + self.overlap + self.all_sources + self.few_sources
+        return self.correct + self.overlap + self.facts + self.all_sources + self.few_sources

@@ -129,7 +129,9 @@ class EmailSearchTask:
         else:
             counts = rubric(run, scenario, gold_ids, correct=False)
             reward = 0.0
-            measured = counts.model_dump(exclude={"correct", "overlap", "found", "read", "cited", "gold_count"})
+            measured = counts.model_dump(
+                exclude={"correct", "overlap", "facts", "found", "read", "cited", "gold_count"}
+            )
         return art.Trajectory(
             messages_and_choices=run.record,
             tools=tool_schemas(self.settings.optional_arguments),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import groupby
 
@@ -28,8 +29,8 @@ from agent.judges.notations import parse
 _ARTICLES = ("a", "an", "the")
 _CHOICE = re.compile(r"\b(?:or(?! (?:more|less|later|fewer)\b)|either|versus|vs)\b", re.IGNORECASE)
 _LIST_NUMBER = re.compile(r"(?:^|\s)(\d{1,2})[.)]\s")
-_MAX_CHARS = 8_000
-_MAX_TOKENS = 400
+MAX_CHARS = 8_000
+MAX_TOKENS = 400
 """Longer texts must be equal, so that the time stays linear."""
 
 _SAME_WORDING = {
@@ -91,17 +92,20 @@ def judge_exactly(question: str, reference: str, answer: str) -> Verdict:
     """Return the verdict of `ExactJudge` synchronously."""
     if not answer.strip():
         return Verdict(correct=False, reason="the answer is empty")
-    if len(answer) > 4 * len(reference) + _MAX_CHARS:
+    if len(answer) > 4 * len(reference) + MAX_CHARS:
         return Verdict(correct=False, reason="the answer is far longer than the reference")
     if answer.strip() == reference.strip() or (normalise(reference) and normalise(answer) == normalise(reference)):
         return Verdict(correct=True, reason="the answer equals the reference")
-    if max(len(reference), len(answer)) > _MAX_CHARS:
-        return Verdict(correct=False, reason="the answer differs from the long reference, or is too long")
-    words, allowed = _own_words(question[:_MAX_CHARS], answer), 2 * count_words(reference) + 5
-    if words > allowed:
-        return Verdict(correct=False, reason=f"the answer has {words} words of its own, at most {allowed} are allowed")
-    fault = _fault(question[:_MAX_CHARS], reference, answer)
+    fault = too_long(question, reference, answer) or _fault(question[:MAX_CHARS], reference, answer)
     return Verdict(correct=fault is None, reason=fault or "the answer states the facts of the reference")
+
+
+def too_long(question: str, reference: str, answer: str) -> str | None:
+    """Return why an answer is too long to be compared with the reference, or None."""
+    if max(len(reference), len(answer)) > MAX_CHARS:
+        return "the answer differs from the long reference, or is too long"
+    words, allowed = _own_words(question[:MAX_CHARS], answer), 2 * count_words(reference) + 5
+    return f"the answer has {words} words of its own, at most {allowed} are allowed" if words > allowed else None
 
 
 def normalise(text: str) -> str:
@@ -134,7 +138,7 @@ def _own_words(question: str, answer: str) -> int:
 
 
 @lru_cache(maxsize=128)
-def _read(text: str) -> ParsedText:
+def parsed(text: str) -> ParsedText:
     """Parse a text without list numbers, after wordings of one meaning were made one ("no later than", "by")."""
     text = plain(text)
     numbers = _LIST_NUMBER.findall(text)
@@ -147,27 +151,39 @@ def _read(text: str) -> ParsedText:
 
 def _fault(question: str, reference: str, answer: str) -> str | None:
     """Return the missing or contradicting part of the answer, or None."""
-    asked, ours, theirs = _read(question), _read(reference), _read(answer)
-    if max(len(ours.tokens), len(theirs.tokens)) > _MAX_TOKENS:
+    asked, ours, theirs = parsed(question), parsed(reference), parsed(answer)
+    if max(len(ours.tokens), len(theirs.tokens)) > MAX_TOKENS:
         return "the answer differs from the long reference"
-    if _CHOICE.search(answer) and not _CHOICE.search(reference):
-        return "the answer offers alternatives"
-    repeat = not _CHOICE.search(question) and not _names_another(asked, ours, theirs)
     return (
-        _turned(asked, ours, theirs)
-        or _missing(asked, ours, theirs, repeat)
-        or _contradiction(asked, ours, theirs)
-        or _exchanged(asked, ours, theirs)
+        opposed(reference, answer)
+        or turned(asked, ours, theirs)
+        or _missing(asked, ours, theirs, may_leave_out(question, reference, answer))
+        or next((reason for _, reason in contradictions(asked, ours, theirs)), None)
+        or exchanged(asked, ours, theirs)
     )
 
 
-def _turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
-    """Return the word that turns the meaning of the answer round, or None: another yes or no, a negation, "after"."""
+def opposed(reference: str, answer: str) -> str | None:
+    """Return why the whole answer is void, or None: it offers alternatives, says another yes or no, or negates alone."""
+    if _CHOICE.search(answer) and not _CHOICE.search(reference):
+        return "the answer offers alternatives"
+    ours, theirs = parsed(reference), parsed(answer)
     if (wanted := _yes_no(ours)) and wanted != _yes_no(theirs):
         return f"the answer does not say {wanted}"
-    said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
-    if bool(said.keys() & _NEGATIONS) != bool(meant.keys() & _NEGATIONS):
+    if bool(_function_words(theirs).keys() & _NEGATIONS) != bool(_function_words(ours).keys() & _NEGATIONS):
         return "only one of reference and answer is negated"
+    return None
+
+
+def may_leave_out(question: str, reference: str, answer: str) -> bool:
+    """Return whether the answer need not repeat what the question says."""
+    return not _CHOICE.search(question) and not _names_another(*map(parsed, (question, reference, answer)))
+
+
+def turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
+    """Return the word that turns the meaning of the answer round, such as "after", or None."""
+    wanted = _yes_no(ours)
+    said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
     if extra := (said - meant - known).keys() & _TURNING - (_NEGATIONS if wanted == "no" else set()):
         return f"{min(extra)!r} contradicts the reference"
     if not wanted and (left_out := (meant.keys() - said.keys() - known.keys()) & _TURNING):
@@ -188,23 +204,7 @@ def _function_words(text: ParsedText) -> Counter[str]:
 
 def turning_words(text: str) -> set[str]:
     """Return the words of a text that turn its meaning round, such as "not", "before" and "at least"."""
-    return set(_function_words(_read(text))) & _TURNING
-
-
-def surplus(question: str, reference: str, answer: str) -> int:
-    """Return how many values of one type the answer has more than the reference and the question, at most over all types.
-
-    Names in a row are one value; so are the words of a list item without values and names.
-    """
-    asked, ours, theirs = (_read(text[:_MAX_CHARS]) for text in (question, reference, answer))
-    counts = []
-    for text in (theirs, ours):
-        facts = {(fact.kind, f"{fact.value} {fact.label}") for fact in text.facts if not asked.has(fact)}
-        words = [
-            word for word in text.words if word.can_name and not word.before_colon and word.stem not in asked.stems
-        ]
-        counts.append(Counter(kind for kind, _ in [*facts, *{(_kind(word), word.item) for word in words}]))
-    return max((counts[0] - counts[1]).values(), default=0)
+    return set(_function_words(parsed(text))) & _TURNING
 
 
 def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:
@@ -215,30 +215,37 @@ def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> b
     return bool(names & theirs.stems - ours.stems)
 
 
-def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, repeat: bool) -> str | None:
-    """Return the first fact, name or word that the answer needs and lacks, or None. `repeat`: less what the question says."""
+def needed(asked: ParsedText, ours: ParsedText, repeat: bool) -> tuple[list[Fact], list[list[Word]]]:
+    """Return the facts of the reference, and the words of each of its names. `repeat`: less what the question says."""
     dated = any(fact.kind == "date" and fact.value[1] is not None for fact in ours.facts)
     facts = [fact for fact in ours.facts if not (dated and fact.kind == "weekday")]  # a full date implies its weekday
-    runs = [list(run) for names, run in groupby(ours.words, key=lambda word: (word.names, word.item)) if names[0]]
-    new_facts = [fact for fact in facts if not (repeat and asked.has(fact))]
-    new_names = [word for run in runs if not (repeat and asked.stems.issuperset(w.stem for w in run)) for word in run]
-    if not new_facts and not new_names:
+    names = [list(run) for named, run in groupby(ours.words, key=lambda word: (word.names, word.item)) if named[0]]
+    if repeat:
+        facts = [fact for fact in facts if not asked.has(fact)]
+        names = [name for name in names if not asked.stems.issuperset(word.stem for word in name)]
+    return facts, names
+
+
+def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, repeat: bool) -> str | None:
+    """Return the first fact, name or word that the answer needs and lacks, or None. `repeat`: less what the question says."""
+    facts, names = needed(asked, ours, repeat)
+    if not facts and not names:
         wanted = set(content_stems(" ".join(word.text for word in ours.words)))
         if new_words := (wanted - asked.stems if repeat else set()):
             wanted = new_words
         else:
-            new_facts, new_names = facts, [word for run in runs for word in run]
+            facts, names = needed(asked, ours, False)
         if missing := sorted(wanted - theirs.stems):
             return f"{missing[0]!r} is missing"
-        if not wanted and not facts and not _yes_no(ours):
+        if not wanted and not needed(asked, ours, False)[0] and not _yes_no(ours):
             return "the answer differs from the reference"
-    lacks = [fact.text for fact in new_facts if not theirs.has(fact)]
-    lacks += [word.text for word in new_names if not any(word.same_name(other) for other in theirs.words)]
+    lacks = [fact.text for fact in facts if not theirs.has(fact)]
+    lacks += [word.text for name in names for word in name if not theirs.has_name(word)]
     return f"{lacks[0]!r} is missing" if lacks else None
 
 
-def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
-    """Return the first part of the answer that could be another candidate, or stands for another part, or None.
+def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> Iterator[tuple[Fact | Word, str]]:
+    """Yield each part of the answer that could be another candidate, or stands for another part, and why it counts.
 
     A word that another one links to those of the reference is none ("An overhead projector is needed"), nor is one before a
     label ("the red Room 4B").
@@ -252,7 +259,7 @@ def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> s
         if agrees or not any(fact.rivals(other) for fact in ours.facts):
             continue
         if not (other.item in phrases and any(fact.agrees(other) for fact in asked.facts)):
-            return f"{other.text!r} contradicts the reference"
+            yield other, f"{other.text!r} contradicts the reference"
     known, names = ours.stems | _FRAME, any(word.names for word in ours.words)
     strict = names or not ours.facts or any(fact.kind == "address" for fact in ours.facts)
     items = [list(group) for _, group in groupby(theirs.tokens, key=lambda token: token.item)]
@@ -262,7 +269,8 @@ def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> s
         words = [token for token in tokens if isinstance(token, Word)]
         alone = len(items) > 1 and len(words) == len(tokens) and not any(word.before_colon for word in words)
         if strict and alone and words and all(word.can_name and word.stem not in ours.stems for word in words):
-            return f"{words[0].text!r} is another candidate"
+            yield words[0], f"{words[0].text!r} is another candidate"
+            continue
         for place, word in enumerate(tokens):
             repeats = isinstance(word, Word) and word.item in phrases and word.stem in asked.stems
             if not isinstance(word, Word) or not word.can_name or word.before_colon or word.stem in known or repeats:
@@ -272,22 +280,23 @@ def _contradiction(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> s
             follows = near[-1] if near and place + 1 < len(tokens) else None
             opens = word.opens and isinstance(follows, Word) and not follows.capitalised
             if names and word.capitalised and not opens:
-                return f"{word.text!r} contradicts the reference"
+                yield word, f"{word.text!r} contradicts the reference"
+                continue
             linked = any(not side.can_name and (names or side.folded in _LINKS) for side in adjoining)
             label = place + 2 < len(tokens) and isinstance(tokens[place + 2], Fact)
             touches = any(side.can_name and side.stem in ours.stems for side in adjoining)
             if strict and (
                 (touches and not label) or not (linked or touches or any(side.can_name for side in adjoining))
             ):
-                return f"{word.text!r} is another candidate"
+                yield word, f"{word.text!r} is another candidate"
+                continue
             extras.append(word)
     missing = [word for word in ours.words if word.can_name and word.stem not in theirs.stems | asked.stems | _FRAME]
     if missing and extras and not _yes_no(ours):
-        return f"{extras[0].text!r} instead of {missing[0].text!r}"
-    return None
+        yield extras[0], f"{extras[0].text!r} instead of {missing[0].text!r}"
 
 
-def _exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
+def exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
     """Return why the parts of the reference are in another relation in the answer, or None.
 
     Parts of one list item must not be mixed with those of another. Two parts of one kind with a word between them must keep
@@ -302,20 +311,20 @@ def _exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str |
         same.sort(key=lambda place: (place in order, not order or parts[place].item != parts[order[-1]].item))
         order += same[:1]
     for item in {part.item for part in parts}:
-        kinds = {_kind(part) for part in parts if part.item == item}
+        kinds = {kind_of(part) for part in parts if part.item == item}
         own = [place for place, part in enumerate(order) if parts[part].item == item]
         between = [parts[place] for place in order[own[0] : own[-1]]] if own else []
-        if mixed := [part for part in between if part.item != item and _kind(part) in kinds]:
+        if mixed := [part for part in between if part.item != item and kind_of(part) in kinds]:
             return f"{mixed[0].text!r} belongs to another part of the reference"
     last: dict[tuple[int, str], int] = {}
     for place, part in enumerate(parts):
-        before = last.get((part.item, _kind(part)))
-        last[part.item, _kind(part)] = place
+        before = last.get((part.item, kind_of(part)))
+        last[part.item, kind_of(part)] = place
         if before is None or not {before, place} <= set(order):
             continue
-        words = _kind(part) == "word" and not {parts[before].text, part.text} & set(asked.stems)
+        words = kind_of(part) == "word" and not {parts[before].text, part.text} & set(asked.stems)
         apart = place - before > 1 or ours.tokens.index(part) - ours.tokens.index(parts[before]) > 1
-        if (words or (apart and _kind(part) != "word")) and order.index(before) > len(order) - 1 - order[::-1].index(
+        if (words or (apart and kind_of(part) != "word")) and order.index(before) > len(order) - 1 - order[::-1].index(
             place
         ):
             return f"{part.text!r} is exchanged with {parts[before].text!r}"
@@ -328,5 +337,5 @@ def _same(part: Fact | Word, token: Fact | Word) -> bool:
     return part.stem == token.stem
 
 
-def _kind(part: Fact | Word) -> str:
+def kind_of(part: Fact | Word) -> str:
     return part.kind if isinstance(part, Fact) else "name" if part.capitalised else "word"

@@ -153,6 +153,10 @@ class ParsedText:
         word = fact.kind == "ordinal" and fact.value[0] <= len(ORDINALS) and ORDINALS[fact.value[0] - 1] in self.stems
         return word or any(fact.agrees(other) for other in self.facts)
 
+    def has_name(self, name: Word) -> bool:
+        """Return whether a word of this text is `name`."""
+        return any(name.same_name(word) for word in self.words)
+
 
 def plain(text: str) -> str:
     """Return the text in Unicode compatibility form, with ASCII digits, quotes and hyphens, without invisible characters.

@@ -44,8 +44,10 @@ def decide(
     probes: int | None = None,
     continued: bool = False,
     passage_chars: int = 0,
+    weights: RewardWeights | None = None,
 ) -> list[art.TrajectoryGroup]:
-    task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings(passage_chars=passage_chars))
+    settings = AgentSettings(passage_chars=passage_chars)
+    task = EmailSearchTask(database, [scenario], ExactJudge(), settings, weights=weights)
     deciding = task.decide(scripted.policy, scenario, decisions, replies, probes or replies, continued=continued)
     return asyncio.run(deciding)
 
@@ -198,3 +200,19 @@ def test_a_question_is_open_where_its_decisions_can_differ(
     task = EmailSearchTask(database, [scenario], ExactJudge(), AgentSettings())
     named = ("query,open,answer", "open", "open,answer")
     assert {names for names in named if task.is_open(scenario, names.split(","))} == set(open_at)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.6])
+def test_answers_of_several_facts_are_graded_where_the_reward_has_a_weight_for_facts(
+    weight: float, scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    scenario = two_mail_question.model_copy(update={"question": "Who, and when?", "answer": "Dana Voss at 5 pm"})
+    weights = RewardWeights(facts=weight, overlap=0.0)
+    said = ("Dana Voss at 5 pm", "Dana Voss", "Piet", "Dana Voss, Piet Harlow")
+    answers = [("return_final_answer_tool", {"answer": text, "source_ids": [1, 2]}) for text in said]
+    scripted.replies = [BOTH, read(1), read(2), *answers]
+    [group] = decide(scripted, database, scenario, ("answer",), replies=4, weights=weights)
+    whole, half, none, listed = [trajectory.reward for trajectory in group.trajectories]
+    assert half - none == pytest.approx(weight / 2) and none == pytest.approx(listed)
+    assert whole == pytest.approx(weights.best + 0.1 * (1 - 4 / 6)) and whole > half
+    assert [t.metrics["facts"] for t in group.trajectories] == [1.0, 0.5, 0.0, 0.0]

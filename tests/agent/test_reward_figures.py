@@ -17,6 +17,7 @@ WEIGHTS = RewardWeights(
     malformed=-3.0,
     partial=0.25,
     overlap=0.6,
+    facts=0.5,
 )
 RIGHT = {
     "correct": True,
@@ -52,6 +53,8 @@ NOTHING = {
         ({**RIGHT, "correct": False, "invalid_calls": 1}, -1.5 + 0.25 * 3),
         ({**RIGHT, "overlap": 0.5}, 2.0 + 0.4 + 0.2 + 0.3 * 0.5 + 0.3),
         ({**RIGHT, "correct": False, "overlap": 0.5}, -1.5 + 0.25 * 4 + 0.3),
+        ({**RIGHT, "facts": 1.0}, 2.0 + 0.4 + 0.2 + 0.3 * 0.5 + 0.5),
+        ({**RIGHT, "correct": False, "facts": 0.75}, -1.5 + 0.25 * 4 + 0.375),
         (NOTHING, -1.75 + 0.25),
         ({**NOTHING, "found": 1.0, "turns": 1}, -1.75 + 0.5),
         ({**NOTHING, "malformed": True}, -3.0 + 0.25),
@@ -78,3 +81,13 @@ def test_each_part_is_worth_its_weight(counts: dict[str, float], reward: float) 
 def test_the_default_weights_pay_honest_tries_in_order(counts: dict[str, float], reward: float) -> None:
     rest = {"malformed": False, "gold_count": 2, "invalid_calls": 0, "repeated_calls": 0}
     assert verifiable_reward(Rubric(**{**rest, **counts}), 8, RewardWeights()) == pytest.approx(reward)
+
+
+def test_no_weight_of_facts_lets_a_wrong_answer_pass_a_right_one() -> None:
+    rest = {"malformed": False, "gold_count": 2, "invalid_calls": 0, "repeated_calls": 0}
+    weights = RewardWeights(facts=10, overlap=0.6)
+    wrong = Rubric(**{**rest, **RIGHT, "correct": False, "facts": 1.0, "overlap": 1.0})
+    right = Rubric(**{**rest, **RIGHT, "facts": 1.0})
+    assert (
+        verifiable_reward(wrong, 8, weights) <= verifiable_reward(right, 8, weights) <= weights.best + weights.few_turns
+    )
