@@ -18,5 +18,5 @@ RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" "$(grep '^torch=
     && pip install --no-cache-dir -r requirements.txt
 # What ZenML adds for the stack (s3fs and others) must fit the lock. Only its kubernetes below 26 cannot: the configurations install the
 # lock once more, last.
-RUN grep -v '^kubernetes==' requirements.txt > constraints.txt
+RUN sed '/^kubernetes=/d' requirements.txt > constraints.txt
 ENV PIP_CONSTRAINT=/app/constraints.txt

@@ -19,7 +19,7 @@ COPY requirements-gpu.txt .
 RUN pip install --no-cache-dir -r requirements-gpu.txt
 # What ZenML adds for the stack (s3fs and others) must fit the lock. Only its kubernetes below 26 cannot: the configurations install the
 # lock once more, last.
-RUN grep -v '^kubernetes==' requirements-gpu.txt > constraints.txt
+RUN sed '/^kubernetes=/d' requirements-gpu.txt > constraints.txt
 ENV PIP_CONSTRAINT=/app/constraints.txt
 # Otherwise the first training step of every pod builds it.
 USER 1000
