@@ -80,13 +80,14 @@ def published_base_model(source: str, checksum: str) -> PublishedModel | None:
 
 
 def base_model_files(
-    source: str, checksum: str, *, models: Path = MODELS, progress: Callable[[str], None] | None = None
+    source: str, checksum: str, *, models: Path | None = None, progress: Callable[[str], None] | None = None
 ) -> BaseModelFiles:
     """Return the published files, from this machine or the artifact store; if there are none, the files of the source.
 
     Raises:
         BadInput: a file is damaged or does not fit on the disk, or `resolve_base_model` fails.
     """
+    models = models or MODELS
     published = published_base_model(source, checksum)
     if published is None:
         return resolve_base_model(source, models, progress=progress)
