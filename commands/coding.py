@@ -13,6 +13,8 @@ from uuid import UUID
 
 from zenml import Model
 
+from cluster.placement import CODING_EVALUATION_STEPS, CODING_TRAINING_STEPS, require_steps, runs_elsewhere
+from cluster.stack import require_remote_stack
 from commands.closing_table import print_closing_table
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
@@ -29,8 +31,9 @@ from tasks.coding.task import BUILT_IN, load_scenarios, require_demonstrable, re
 from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.files import write_text
+from training.loopback import is_here
 from training.plan import earlier_pace, plan_run
-from training.preflight import RunCheck, check_run
+from training.preflight import RunCheck, check_run, check_run_elsewhere
 from training.scoring import require_scoring, scoring_sources
 from training.stopping import hold_out, require_stop_rules
 
@@ -58,15 +61,31 @@ def run_coding(
     if coding.project is not None:
         os.environ["WANDB_PROJECT"] = coding.project
     if dry_run:
-        _run_plan(training, coding)
+        _require_placement(config, coding)
+        _run_plan(training, coding, elsewhere=runs_elsewhere("train_coding_agent", config.step_settings))
         return
-    require_scoring(training)
+    _require_placement(config, coding)
+    require_scoring(training, keys=not runs_elsewhere("train_coding_agent", config.step_settings))
     require_stop_rules(training)
     _require_task(training, coding)
-    _require_sandbox(training, coding)
+    if not runs_elsewhere("train_coding_agent", config.step_settings):  # a pod may reach a service that we do not
+        _require_sandbox(training, coding)
     found = _train(config, training, coding, cache=cache)
     if pipeline_name != "train":
         _evaluate(config, coding, *found, cache=cache, summary=summary)
+
+
+def _require_placement(config: Config, coding: CodingConfig) -> None:
+    """Raise BadInput if the active stack cannot run the steps as configured, or a pod could not reach the sandbox."""
+    require_steps(config.step_settings, (*CODING_TRAINING_STEPS, *CODING_EVALUATION_STEPS))
+    require_remote_stack(config.step_settings)
+    steps = ("train_coding_agent", "evaluate_coding_agent", "ask_coding_production")
+    elsewhere = [step for step in steps if runs_elsewhere(step, config.step_settings)]
+    if elsewhere and (coding.sandbox_url is None or is_here(coding.sandbox_url)):
+        raise BadInput(
+            f"sandbox_url={coding.sandbox_url}: step {elsewhere[0]} runs in a pod, which has no right to confine the code that it runs: "
+            "start `python -m sandbox` on another machine and name an address of it that pods reach"
+        )
 
 
 def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None, checkpoint: str | None) -> None:
@@ -79,7 +98,6 @@ def _require_variant(config: Config, pipeline_name: str, *, schedule: str | None
         "--schedule": schedule,
         "--checkpoint": checkpoint,
         "--from (continue_from)": config.continue_from,
-        "step_settings": config.step_settings,
     }
     if unknown := [name for name, value in given.items() if value]:
         raise BadInput(f"{' and '.join(unknown)}: for task=email-search only; leave it out with task=coding")
@@ -121,7 +139,7 @@ def _require_sandbox(training: TrainingConfig, coding: CodingConfig) -> str:
         return require_sandbox(url, images=images, workspaces=training.max_concurrent)
 
 
-def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
+def _run_plan(training: TrainingConfig, coding: CodingConfig, *, elsewhere: bool) -> None:
     """Print checks and plan. Raises BadInput when a check fails."""
 
     planned = training
@@ -136,13 +154,14 @@ def _run_plan(training: TrainingConfig, coding: CodingConfig) -> None:
         return _require_sandbox(training, coding)
 
     checks = []
-    for name, look in (("task", task), ("sandbox", sandbox)):
+    for name, look in (("task", task), *([] if elsewhere else [("sandbox", sandbox)])):
         try:
             checks.append(RunCheck(name, True, look()))
         except BadInput as error:
             checks.append(RunCheck(name, False, str(error)))
         say(str(checks[-1]))
-    for check in check_run(training, training.base_model, models=MODELS, runs=RUNS):
+    here = check_run(training, training.base_model, models=MODELS, runs=RUNS)
+    for check in check_run_elsewhere(training) if elsewhere else here:
         say(str(check))
         checks.append(check)
     say("")
@@ -176,6 +195,7 @@ def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, ca
         enable_cache=cache,
         model=Model(name=coding.model_name, version=key),
         settings=config.settings,
+        steps={name: step for name, step in config.step_settings.items() if name in CODING_TRAINING_STEPS},
     )
     if run.steps["train_coding_agent"].status.value == "cached":
         say("training: this run is finished, reused (--no-cache starts a new one)")
@@ -229,6 +249,7 @@ def _evaluate(
         enable_cache=cache,
         model=Model(name=coding.model_name, version=key),
         settings=config.settings,
+        steps={name: step for name, step in config.step_settings.items() if name in CODING_EVALUATION_STEPS},
     )
     _, report = print_closing_table(run, key, summary=summary)
     say(f"report: {report}")

@@ -22,7 +22,9 @@ from serving.settings import ServingSettings
 from steps.inference.service_lifecycle import episode_settings, load_service
 from steps.model_registry import describe_version, find_checkpoint, find_mail_database
 from steps.project import MODELS, ROOT
-from training.backends.base_model import resolve_base_model
+from steps.published_model import publish_base_model, published_base_model
+from training.backends.base_model import base_model_here, resolve_base_model
+from training.checkpoint import Checkpoint
 from training.errors import BadInput
 
 
@@ -90,8 +92,11 @@ def deploy_inference(
     named = f"step {manifest.step} of run {manifest.name}"
     database = find_mail_database(stored)
     source = base_model or stored.checkpoint.manifest.base_model_source
-    base = resolve_base_model(source, models_dir, progress=say)
-    stored.checkpoint.require_base(base.id, base.checksum)
+    if BaseDeployer.get_active_deployer().flavor == "local":
+        base = resolve_base_model(source, models_dir, progress=say)
+        stored.checkpoint.require_base(base.id, base.checksum)
+    else:
+        _require_base_elsewhere(source, stored.checkpoint, models_dir)
     episode_settings(stored.checkpoint.manifest.config, episode)
     say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
     pinned = {
@@ -109,6 +114,20 @@ def deploy_inference(
         raise RunFailed(error.message) from error
     assert deployment.url is not None, "a running deployment has a URL"
     return deployment.url
+
+
+def _require_base_elsewhere(source: str, checkpoint: Checkpoint, models_dir: Path) -> None:
+    """Put the base model into the artifact store if it is only here; nothing is downloaded to this machine.
+
+    Raises BadInput if it is not the model that was trained.
+    """
+    if published_base_model(source, checkpoint.manifest.base_model_checksum):
+        return
+    if here := base_model_here(source, models_dir):
+        checkpoint.require_base(here.id, here.checksum)
+        publish_base_model(here, source)
+        return
+    say(f"{source} is not in the artifact store: every replica of the service fetches it from its source")
 
 
 def _zenml_settings(port: int, address: str, serving: ServingSettings, settings: dict[str, Any]) -> dict[str, Any]:

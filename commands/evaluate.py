@@ -10,7 +10,7 @@ from zenml import Model, save_artifact
 from zenml.client import Client
 from zenml.models import ModelVersionResponse
 
-from cluster.placement import runs_elsewhere
+from cluster.placement import EVALUATION_STEPS, runs_elsewhere
 from commands.closing_table import print_closing_table
 from commands.data import DataRun, data_in_store
 from commands.pipeline_run import run_pipeline
@@ -102,7 +102,7 @@ def run_eval(
         enable_cache=cache,
         model=Model(name=MODEL_NAME, version=trained.version),
         settings=config.settings,
-        steps={name: step for name, step in config.step_settings.items() if name != "train_agent"},
+        steps={name: step for name, step in config.step_settings.items() if name in EVALUATION_STEPS},
     )
     if run.steps["run_inference"].status.value == "cached":
         say("evaluation: unchanged, answers reused (--no-cache asks again)")

@@ -13,11 +13,14 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 from rich.table import Table
+from zenml.client import Client
 
+from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
+from cluster.stack import require_remote_stack
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
 from configs.loading import load_config
-from configs.schema import LearnLoopConfig, section
+from configs.schema import Config, LearnLoopConfig, section
 from reports.console import console, say
 from reports.learn_loop import notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
@@ -25,13 +28,14 @@ from steps.learn_loop.world import model_name, source_version, sources_of, world
 from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
 from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
+from tasks.outreach.settings import SYNTHETIC_GRAPH
 from tasks.outreach.webhook import require_webhook
 from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.experiment import EXPERIMENT_FILE, Experiment
 from training.files import write_text
 from training.plan import earlier_pace, plan_run
-from training.preflight import check_run
+from training.preflight import check_run, check_run_elsewhere
 from training.scoring import require_scoring
 from training.settings import TrainerSettings
 from training.stopping import hold_out, require_stop_rules
@@ -50,10 +54,12 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
         ConfigError: a setting cannot be read.
     """
     config = learn_loop_config(file, overrides)
+    placed = load_config(file or DEFAULT_CONFIG, overrides)
     graph, scenarios = world_of(config)
     require_settings(config, scenarios, keys=not dry_run)
+    require_placement(placed, config)
     if dry_run:
-        _say_plan(config, graph, scenarios)
+        _say_plan(config, graph, scenarios, elsewhere=runs_elsewhere("learn_outreach", placed.step_settings))
         return
     run_id = config.experiment or run_key(config, "" if cache else datetime.now(UTC).isoformat())
     folder = LEARN_LOOPS / run_id
@@ -63,13 +69,29 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
         from pipelines.learn_loop import learn_loop_pipeline
 
         arguments = {"config": config, "run_id": run_id, "source_version": source_version(config)}
-        run = run_pipeline(learn_loop_pipeline, arguments, enable_cache=cache)
+        run = run_pipeline(
+            learn_loop_pipeline,
+            arguments,
+            enable_cache=cache,
+            settings=placed.settings,
+            steps=placed.step_settings,
+        )
     outputs = run.steps["evaluate_outreach"].outputs
     evaluation = outputs[LEARN_LOOP_EVALUATION][0].load()
     write_text(folder / EVALUATION_FILE, json.dumps(evaluation, indent=1))
     page = write_text(folder / PAGE_FILE, outputs[LEARN_LOOP_PAGE][0].load())
     _print(evaluation)
     say(f"results: {os.path.relpath(folder)}, page: {os.path.relpath(page)}")
+
+
+def require_placement(placed: Config, config: LearnLoopConfig) -> None:
+    """Raise BadInput if the active stack cannot run the loop as configured, or a pod would lack files of this machine."""
+    require_steps(placed.step_settings, LOOP_STEPS)
+    require_remote_stack(placed.step_settings)
+    if runs_elsewhere("learn_outreach", placed.step_settings) and config.feedback == "recorded":
+        raise BadInput("feedback=recorded: its events are on this machine, and step learn_outreach runs on another")
+    if Client().active_stack.orchestrator.config.is_remote and (config.graph != SYNTHETIC_GRAPH or config.prospects):
+        raise BadInput(f"graph={config.graph} and prospects={config.prospects}: pods cannot read files of this machine")
 
 
 def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfig:
@@ -166,14 +188,17 @@ def graph_key(config: LearnLoopConfig) -> str:
     ]
 
 
-def _say_plan(config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario]) -> None:
+def _say_plan(
+    config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario], *, elsewhere: bool
+) -> None:
     """Print checks and plan. Raises `BadInput` after both if a check failed."""
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     held_out = sum(scenario.split == "test" for scenario in scenarios)
     prospects = f"{len(scenarios) - held_out} train and {held_out} held-out prospects"
     say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
     failed = []
-    for check in check_run(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS):
+    here = check_run(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS)
+    for check in check_run_elsewhere(settings) if elsewhere else here:
         say(str(check))
         if not check.ok:
             failed.append(check)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zenml.client import Client
 
 from cluster import schedules
+from cluster.placement import DATA_STEPS, EVALUATION_STEPS, TRAINING_STEPS, require_steps
 from cluster.preflight import StackCheck, check_stack
 from cluster.stack import components_of, planned_changes, register, require_remote_stack
 from configs.schema import Config, DataConfig, StackConfig, section
@@ -48,6 +49,8 @@ def require_cluster(config: Config, schedule: str | None) -> None:
     if schedule is not None:
         schedules.require_cron(schedule)
         schedules.require_scheduler()
+    scheduled = DATA_STEPS if schedule is not None else ()
+    require_steps(config.step_settings, (*scheduled, *TRAINING_STEPS, *EVALUATION_STEPS))
     require_remote_stack(config.step_settings)
     stack = Client().active_stack
     if stack.orchestrator.config.is_remote and (local := local_sources(section(config, DataConfig))):

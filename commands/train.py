@@ -12,7 +12,7 @@ from uuid import UUID
 from pydantic import BaseModel
 from zenml import Model
 
-from cluster.placement import runs_elsewhere
+from cluster.placement import TRAINING_STEPS, runs_elsewhere
 from commands.data import DataRun
 from commands.pipeline_run import output, run_pipeline
 from configs.decisions import mail_decisions
@@ -81,7 +81,7 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
         enable_cache=cache,
         model=Model(name=MODEL_NAME, version=key),
         settings=config.settings,
-        steps={name: step for name, step in config.step_settings.items() if name == "train_agent"},
+        steps={name: step for name, step in config.step_settings.items() if name in TRAINING_STEPS},
     )
     if run.steps["train_agent"].status.value == "cached":
         say("training: this run is finished, reused (--no-cache starts a new one)")

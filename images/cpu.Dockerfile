@@ -16,3 +16,7 @@ WORKDIR /app
 COPY requirements.txt .
 RUN pip install --no-cache-dir --extra-index-url "$TORCH_INDEX" "$(grep '^torch==' requirements.txt)" \
     && pip install --no-cache-dir -r requirements.txt
+# What ZenML adds for the stack (s3fs and others) must fit the lock. Only its kubernetes below 26 cannot: the configurations install the
+# lock once more, last.
+RUN sed '/^kubernetes=/d' requirements.txt > constraints.txt
+ENV PIP_CONSTRAINT=/app/constraints.txt

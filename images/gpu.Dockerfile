@@ -17,6 +17,10 @@ RUN id 1000 >/dev/null 2>&1 || useradd --uid 1000 agent; mkdir -p /home/agent &&
 WORKDIR /app
 COPY requirements-gpu.txt .
 RUN pip install --no-cache-dir -r requirements-gpu.txt
+# What ZenML adds for the stack (s3fs and others) must fit the lock. Only its kubernetes below 26 cannot: the configurations install the
+# lock once more, last.
+RUN sed '/^kubernetes=/d' requirements-gpu.txt > constraints.txt
+ENV PIP_CONSTRAINT=/app/constraints.txt
 # Otherwise the first training step of every pod builds it.
 USER 1000
 RUN python -c "from art.vllm_runtime import ensure_vllm_runtime; ensure_vllm_runtime()"

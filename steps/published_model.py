@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -78,16 +79,19 @@ def published_base_model(source: str, checksum: str) -> PublishedModel | None:
     return published if published and published.source == source else None
 
 
-def base_model_files(source: str, checksum: str, *, progress: Callable[[str], None] | None = None) -> BaseModelFiles:
+def base_model_files(
+    source: str, checksum: str, *, models: Path | None = None, progress: Callable[[str], None] | None = None
+) -> BaseModelFiles:
     """Return the published files, from this machine or the artifact store; if there are none, the files of the source.
 
     Raises:
         BadInput: a file is damaged or does not fit on the disk, or `resolve_base_model` fails.
     """
+    models = models or MODELS
     published = published_base_model(source, checksum)
     if published is None:
-        return resolve_base_model(source, MODELS, progress=progress)
-    here = base_model_here(source, MODELS)
+        return resolve_base_model(source, models, progress=progress)
+    here = base_model_here(source, models)
     if here and _described(here, source, published) == published:
         return here
     if progress:
@@ -95,12 +99,12 @@ def base_model_files(source: str, checksum: str, *, progress: Callable[[str], No
     store = Client().active_stack.artifact_store
     folder = _folder(store, checksum)
     try:
-        path = local_folder(store, folder, published.files, below=MODELS)
+        path = local_folder(store, folder, published.files, below=models)
     except DamagedArtifact as error:
         raise BadInput(f"base_model: {error}: remove {folder}, the next training publishes it again") from error
     except OSError as error:
         if is_disk_full(error):
-            raise BadInput(f"base_model: no space left in {MODELS} for {published.id}") from error
+            raise BadInput(f"base_model: no space left in {models} for {published.id}") from error
         raise
     return BaseModelFiles(id=published.id, path=path, checksum=checksum)
 

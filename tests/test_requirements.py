@@ -73,7 +73,7 @@ def test_versions_stand_in_pyproject_alone() -> None:
 
 def test_environments_differ_only_where_art_says_so() -> None:
     optional = PROJECT["optional-dependencies"]
-    assert versions(optional["cpu"]).keys() == OWN_ON_GPU == versions(optional["gpu"]).keys() - {"openpipe-art"}
+    assert versions(optional["cpu"]).keys() == OWN_ON_GPU == versions(optional["gpu"]).keys() - {"openpipe-art", "s3fs"}
 
 
 def test_gpu_pins_are_the_ones_of_arts_backend() -> None:

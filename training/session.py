@@ -10,6 +10,7 @@ import art
 from filelock import FileLock, Timeout
 
 from training.backends import open_backend, vllm_lora_rank
+from training.backends.prompt_template import replaced_template, require_growing_prompts
 from training.decisions import decisions_of
 from training.errors import BadInput
 from training.progress import Progress
@@ -18,8 +19,8 @@ from training.task import Task
 from training.trainer import Trainer, TrainingRun
 
 
-def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
-    """Return the configuration of the model for ART."""
+def model_config(settings: TrainerSettings, chat_template: Path | None = None) -> art.dev.InternalModelConfig:
+    """Return the configuration of the model for ART. `chat_template` replaces the template of the base."""
     config = art.dev.InternalModelConfig(init_args={"max_seq_length": settings.max_context})
     if settings.backend != "local":
         return config
@@ -27,6 +28,9 @@ def model_config(settings: TrainerSettings) -> art.dev.InternalModelConfig:
     rank = settings.lora_rank
     config["peft_args"] = {"r": rank, "lora_alpha": 2 * rank, "random_state": settings.seed}
     config["engine_args"] = {"max_lora_rank": vllm_lora_rank(rank)}
+    config["chat_template_tool_schema_format"] = "vllm_openai"  # the order of vLLM's keys, not of ART's types
+    if chat_template is not None:
+        config["chat_template_path"] = str(chat_template)  # of vLLM and of ART's tokenizer
     if settings.max_steps_off_policy:
         # On a shared GPU vLLM sleeps during updates, so nothing could be gathered ahead.
         config.update(trainer_gpu_ids=[0], inference_gpu_ids=[1])
@@ -98,13 +102,17 @@ async def _train(
 ) -> TrainingRun:
     if settings.backend == "torch" and settings.turn_credit is None and decisions_of(task, settings):
         settings = settings.model_copy(update={"turn_credit": 0.0})  # replies in one state are compared already
+    template = None
+    if settings.backend != "serverless":
+        require_growing_prompts(base_model, settings.backend)
+        template = replaced_template(base_model)
     backend = open_backend(settings, run_folder)
     model = _Model(
         **_place(task.name, settings, run_folder),
         base_model=base_model,
         base_path=str(run_folder),
         report_metrics=[],  # training.wandb_log reports to Weights & Biases, where ART would give all runs the same name
-        _internal_config=model_config(settings),
+        _internal_config=model_config(settings, template),
     )
     try:
         trainer = Trainer(task, model, backend, settings, max_tokens=max_tokens, progress=progress, start=start)

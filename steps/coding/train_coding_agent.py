@@ -10,13 +10,14 @@ from zenml.types import HTMLString
 
 from configs.schema import CodingConfig, TrainingConfig
 from materializers.checkpoint import CheckpointMaterializer
-from reports.console import TrainingConsole, say
+from reports.console import say
 from steps.artifact_names import CHECKPOINT, CODING_SCENARIOS, HISTORY, TRAINING_CURVE, WARM_START
 from steps.coding.sandbox_service import sandbox_service
 from steps.interruption import run_cancellable
 from steps.project import MODELS, OUTPUTS, RUNS, coding_code, git_revision
 from steps.published_model import base_model_files
 from steps.training.outputs import outputs_of
+from steps.training.published_run import open_console
 from tasks.coding.checking import require_checked
 from tasks.coding.rewards import reward_sources
 from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios
@@ -86,7 +87,7 @@ def train_coding_agent(
             )
         )
         say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")
-        with TrainingConsole(settings.max_steps) as console:
+        with open_console(settings.max_steps, run_folder) as console:
             experiment = experiment.resuming(run_folder)
             experiment.save(run_folder)
             with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:

@@ -41,13 +41,14 @@ def load_service(
     from serving.policy_process import PolicyProcess
     from serving.service import AnswerService, describe_model
     from steps.model_registry import find_checkpoint, find_mail_database
-    from training.backends.base_model import resolve_base_model
+    from steps.published_model import base_model_files
     from training.task import Policy
 
     stored = find_checkpoint(checkpoint, unpromoted=False)
     manifest = stored.checkpoint.manifest
     database = find_mail_database(stored, mail_database).load()
-    base = resolve_base_model(base_model or manifest.base_model_source, Path(models_dir))
+    source = base_model or manifest.base_model_source
+    base = base_model_files(source, manifest.base_model_checksum, models=Path(models_dir))
     stored.checkpoint.require_base(base.id, base.checksum)
     settings = episode_settings(manifest.config, episode)
     served = {

@@ -10,12 +10,13 @@ from zenml.config.cache_policy import CachePolicy
 
 from configs.schema import LearnLoopConfig
 from materializers.checkpoint import CheckpointMaterializer
-from reports.console import TrainingConsole, say
+from reports.console import say
 from steps.artifact_names import CHECKPOINT, EMAILS, ITERATIONS, KNOWLEDGE_GRAPH, NODE_SCORES, PROSPECTS, WARM_START
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import EVENTS, graph_of, open_task, sources_of
 from steps.project import LEARN_LOOPS, MODELS, git_revision, learn_loop_code, source_files
 from steps.published_model import base_model_files, manifest_fields
+from steps.training.published_run import LOOPS_FOLDER, open_console
 from tasks.outreach.events import EventStore
 from tasks.outreach.loop import LearnLoop
 from tasks.outreach.results import VALIDATION
@@ -57,6 +58,7 @@ def learn_outreach(
     folder = LEARN_LOOPS / run_id
     require_ready(settings, trained_base, models=MODELS, runs=LEARN_LOOPS)
     task = open_task(config, graph_of(graph), scenarios, explore=True)
+    console = open_console(settings.max_steps, folder, LOOPS_FOLDER)
     inputs = get_step_context().step_run.inputs
     experiment = Experiment(
         name=config.experiment or run_id,
@@ -73,12 +75,7 @@ def learn_outreach(
     ).resuming(folder)
     experiment.save(folder)
     outbox = Outbox(folder / "webhook", config.webhook_url, private=config.webhook_private)
-    with (
-        TrainingConsole(settings.max_steps) as console,
-        with_wandb(console, experiment, folder) as logged,
-        traced(logged, experiment) as progress,
-        outbox,
-    ):
+    with console, with_wandb(console, experiment, folder) as logged, traced(logged, experiment) as progress, outbox:
         loop = LearnLoop(folder, task, EventStore(EVENTS), outbox, progress, settings.max_steps)
         try:
             run = run_cancellable(loop.run(base_model=trained_base, settings=settings, max_tokens=config.max_tokens))

@@ -8,13 +8,15 @@ import uuid
 from pathlib import Path
 
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
+from zenml.client import Client
 
 from materializers.local_files import get_file, put_file
-from reports.console import say
+from reports.console import TrainingConsole, say
 from training.experiment import EXPERIMENT_FILE, Experiment
-from training.history import HISTORY_FILE
+from training.history import HISTORY_FILE, StepRecord
 
 RUNS_FOLDER = "training_runs"
+LOOPS_FOLDER = "learn_loops"
 
 
 def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
@@ -30,12 +32,12 @@ def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
 
 
 class PublishedRun:
-    """Keep `{store}/training_runs/{name of folder}` equal to `folder`. Only one process at a time may publish a run."""
+    """Keep `{store}/{kept_in}/{name of folder}` equal to `folder`. Only one process at a time may publish a run."""
 
-    def __init__(self, store: BaseArtifactStore, folder: Path) -> None:
+    def __init__(self, store: BaseArtifactStore, folder: Path, kept_in: str = RUNS_FOLDER) -> None:
         self._store = store
         self._folder = folder
-        self._uri = os.path.join(store.path, RUNS_FOLDER, folder.name)
+        self._uri = os.path.join(store.path, kept_in, folder.name)
         self._published: dict[str, tuple[int, int]] = {}
         """Path in the folder -> size and modification time (nanoseconds) of the file when it was published or
         fetched."""
@@ -109,6 +111,32 @@ class PublishedRun:
             for folder, _, names in self._store.walk(self._uri)
             for name in names
         ]
+
+
+class PublishingConsole(TrainingConsole):
+    """A console that publishes the run after every step."""
+
+    def __init__(self, max_steps: int, published: PublishedRun) -> None:
+        super().__init__(max_steps)
+        self._published = published
+
+    def step(self, row: StepRecord) -> None:
+        super().step(row)
+        self._published.publish()
+
+
+def open_console(max_steps: int, run_folder: Path, kept_in: str = RUNS_FOLDER) -> TrainingConsole:
+    """Return the console of a run.
+
+    With a remote artifact store it publishes the run, after fetching one that began elsewhere.
+    """
+    store = Client().active_stack.artifact_store
+    if store.config.is_local:
+        return TrainingConsole(max_steps)
+    published = PublishedRun(store, run_folder, kept_in)
+    if steps := published.fetch():
+        say(f"resuming the run from the artifact store: {steps} finished steps")
+    return PublishingConsole(max_steps, published)
 
 
 def _is_history(name: str) -> bool:

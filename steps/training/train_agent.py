@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 from zenml import get_step_context, step
-from zenml.client import Client
 from zenml.types import HTMLString
 
 from agent.judges.settings import open_judge
@@ -17,7 +15,7 @@ from configs.schema import TrainingConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.checkpoint import CheckpointMaterializer
-from reports.console import TrainingConsole, say
+from reports.console import say
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
@@ -25,45 +23,18 @@ from steps.project import MODELS, RUNS, git_revision, training_code
 from steps.published_model import base_model_files
 from steps.training.labels import require_labels
 from steps.training.outputs import outputs_of
-from steps.training.published_run import PublishedRun
+from steps.training.published_run import open_console
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
-from training.history import StepRecord
 from training.preflight import require_ready
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.traces import traced
 from training.wandb_log import with_wandb
-
-
-class PublishingConsole(TrainingConsole):
-    """A console that publishes the run after every step."""
-
-    def __init__(self, max_steps: int, published: PublishedRun) -> None:
-        super().__init__(max_steps)
-        self._published = published
-
-    def step(self, row: StepRecord) -> None:
-        super().step(row)
-        self._published.publish()
-
-
-def open_console(max_steps: int, run_folder: Path) -> TrainingConsole:
-    """Return the console of a run.
-
-    With a remote artifact store it publishes the run, after fetching one that began elsewhere.
-    """
-    store = Client().active_stack.artifact_store
-    if store.config.is_local:
-        return TrainingConsole(max_steps)
-    published = PublishedRun(store, run_folder)
-    if steps := published.fetch():
-        say(f"resuming the run from the artifact store: {steps} finished steps")
-    return PublishingConsole(max_steps, published)
 
 
 @step(output_materializers={CHECKPOINT: CheckpointMaterializer, WARM_START: CheckpointMaterializer})

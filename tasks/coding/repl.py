@@ -23,6 +23,8 @@ Outcome = Literal["finished", "max_repl_steps", "truncated", "context", "empty"]
 CHARACTERS_PER_TOKEN = 3
 """Lower than any tokenizer's mean on code: an estimate that errs on the safe side."""
 SHORTENED = "[output shortened to save context]"
+_THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+"""At the beginning of a reply, perhaps unfinished."""
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)```", re.DOTALL)
 
 
@@ -123,9 +125,10 @@ class ScriptedActor:
 
 
 def cell_of(reply: str) -> str:
-    """Return the code of a reply: the part between its first fences, or all of it."""
-    fenced = _FENCE.search(reply)
-    return (fenced.group(1) if fenced else reply).strip()
+    """Return the code of a reply: the part between its first fences, or all of it. Thoughts are no code."""
+    said = _THOUGHT.sub("", reply)
+    fenced = _FENCE.search(said)
+    return (fenced.group(1) if fenced else said).strip()
 
 
 def finishes(cell: str) -> bool:

@@ -1,4 +1,4 @@
-"""The manifests that ZenML's deployer applies for configs/deployment_k8s.yaml."""
+"""The manifests that ZenML's deployer applies for the profiles of deployment on Kubernetes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from tests.fakes.kubernetes import require_valid
 pytestmark = pytest.mark.service
 
 PORT = DEPLOYMENT.uvicorn_port
-FILE = Path(__file__).parents[2] / "configs" / "deployment_k8s.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture
-def manifests(kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+def manifests(
+    request: pytest.FixtureRequest, kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, dict[str, Any]]:
     """By kind, as the real deployer rendered them."""
     rendered: list[dict[str, Any]] = []
 
@@ -33,7 +35,7 @@ def manifests(kubernetes_stack: Client, monkeypatch: pytest.MonkeyPatch) -> dict
         raise DeploymentProvisionError("far enough")
 
     monkeypatch.setattr(KubernetesDeployer, "do_provision_deployment", provision)
-    settings = load_config(FILE, []).settings
+    settings = load_config(CONFIGS / getattr(request, "param", "deployment_k8s.yaml"), []).settings
     settings["docker"] = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
     try:
         with pytest.raises(ServiceNotStarted, match="far enough"):
@@ -70,3 +72,23 @@ def test_the_servers_token_is_a_secret(manifests: dict[str, dict[str, Any]]) -> 
     by_name = {entry["name"]: entry for entry in container["env"]}
     for name in manifests.get("Secret", {}).get("data", {}):
         assert "secretKeyRef" in by_name[name]["valueFrom"] and "value" not in by_name[name]
+
+
+@pytest.mark.parametrize(
+    ("manifests", "memory", "shared"),
+    [("deployment_vllm_k8s.yaml", "48Gi", True), ("deployment_torch_gpu_k8s.yaml", "16Gi", False)],
+    indirect=["manifests"],
+)
+def test_a_replica_with_a_gpu(manifests: dict[str, dict[str, Any]], memory: str, shared: bool) -> None:
+    spec = manifests["Deployment"]["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    assert spec["replicas"] == 1
+    assert container["resources"]["limits"] == {"memory": memory, "nvidia.com/gpu": "1"}
+    assert container["resources"]["requests"]["nvidia.com/gpu"] == "1"
+    assert "nodeAffinity" in pod["affinity"] and pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    mounts = [mount["mountPath"] for mount in container.get("volumeMounts") or []]
+    assert ("/dev/shm" in mounts) == shared
+    alive, ready = container["livenessProbe"], container["readinessProbe"]
+    assert alive["initialDelaySeconds"] == 1800, "a first start is not killed while it fetches the base"
+    assert ready["periodSeconds"] * ready["failureThreshold"] >= 1800

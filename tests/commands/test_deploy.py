@@ -171,3 +171,34 @@ def test_ratings_are_kept_where_the_service_runs(
     monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: recorded.update(arguments) or "http://x")
     run_deploy(load_config(None, overrides), "agent", checkpoint=None, base_model=None)
     assert recorded["serving"].feedback_folder == folder
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_service_elsewhere_downloads_no_base_model_to_this_machine(
+    published: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It comes from the artifact store, or from its source to the pods."""
+
+    def deployed(*_: object, **options: Any) -> Any:
+        pinned.update(options["on_init_kwargs"])
+        return SimpleNamespace(deploy=lambda **_: SimpleNamespace(url="http://service.example"))
+
+    manifest = SimpleNamespace(
+        step=3, name="r1", base_model_source="Qwen/Qwen2.5-7B-Instruct", base_model_checksum="0" * 64, config={}
+    )
+    stored = SimpleNamespace(
+        checkpoint=SimpleNamespace(manifest=manifest), model_version=None, reference="checkpoint-1"
+    )
+    pinned: dict[str, Any] = {}
+    said: list[str] = []
+    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor="kubernetes"))
+    monkeypatch.setattr(deploy, "find_checkpoint", lambda *_, **__: stored)
+    monkeypatch.setattr(deploy, "find_mail_database", lambda _: SimpleNamespace(id="database-1"))
+    monkeypatch.setattr(deploy, "published_base_model", lambda *_: object() if published else None)
+    monkeypatch.setattr(deploy, "base_model_here", lambda *_: None)
+    monkeypatch.setattr(deploy, "resolve_base_model", lambda *_, **__: pytest.fail("it was downloaded"))
+    monkeypatch.setattr(deploy, "inference_pipeline", SimpleNamespace(with_options=deployed))
+    monkeypatch.setattr(deploy, "say", said.append)
+    url = deploy.deploy_inference("agent", settings={"deployer": {"generate_auth_key": True}}, models_dir=tmp_path)
+    assert url == "http://service.example" and pinned["base_model"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert any("every replica of the service fetches it from its source" in line for line in said) != published

@@ -19,9 +19,10 @@ def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) ->
     """
     import torch
     from safetensors.torch import load_file, save_file
-    from transformers import AutoTokenizer
 
-    AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
+    from training.backends.prompt_template import load_tokenizer
+
+    load_tokenizer(base.path).save_pretrained(folder)
     weights = load_file(checkpoint.path / ADAPTER_WEIGHTS)
     save_file({name: tensor.to(torch.float16) for name, tensor in weights.items()}, folder / ADAPTER_WEIGHTS)
     config = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
@@ -37,12 +38,14 @@ def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> 
     Return the manifest that was written.
     """
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
+
+    from training.backends.prompt_template import load_tokenizer
 
     model = AutoModelForCausalLM.from_pretrained(base.path, dtype="auto")
     merged = PeftModel.from_pretrained(model, checkpoint.path).merge_and_unload(safe_merge=True)
     merged.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(base.path).save_pretrained(folder)
+    load_tokenizer(base.path).save_pretrained(folder)
     return _write_manifest(checkpoint.manifest, folder)
 
 

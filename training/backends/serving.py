@@ -15,6 +15,7 @@ from typing import Any, Self
 from urllib.error import URLError
 
 from training.backends import vllm_lora_rank
+from training.backends.prompt_template import replaced_template
 from training.backends.torch import PolicyServer, TorchSettings
 from training.checkpoint import ADAPTER_CONFIG
 from training.errors import BadInput
@@ -159,6 +160,8 @@ def serve_arguments(model_dir: Path, adapters: Mapping[str, Path], port: int) ->
     """
     words = ["serve", str(model_dir), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", BASE]
     words += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--return-tokens-as-token-ids"]
+    if template := replaced_template(model_dir):
+        words += ["--chat-template", str(template)]
     words += ["--generation-config", "vllm"]  # a model's sampling defaults may differ from those of the training
     if adapters:
         ranks = [json.loads((path / ADAPTER_CONFIG).read_text(encoding="utf-8"))["r"] for path in adapters.values()]

@@ -192,6 +192,9 @@ def test_a_cell_that_got_no_processor_is_an_error(url: str, monkeypatch: pytest.
 
 def test_cells_and_finish() -> None:
     assert cell_of("Let me see.\n```python\nfix(1, 'x')\n```\nDone.") == "fix(1, 'x')"
+    thought = "<think>\n```python\nerase()\n```\n"
+    assert cell_of(f"\n{thought}</think>\n\n```python\nfix(1, 'x')\n```") == "fix(1, 'x')"
+    assert cell_of(thought) == "", "an unfinished thought"
     assert finishes("x = 1\nfinish()") and not finishes("'finish()'") and not finishes("finish(")
 
 

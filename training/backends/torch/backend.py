@@ -23,8 +23,9 @@ from art.trajectories import Trajectory, TrajectoryGroup, get_messages
 from art.types import LocalTrainResult, TrainSFTConfig
 from art.utils.output_dirs import get_model_dir, get_step_checkpoint_dir
 from art.utils.sft import resolve_sft_batch_size
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from training.backends.prompt_template import load_tokenizer
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.service import TorchService
 from training.backends.torch.settings import TorchSettings
@@ -155,7 +156,7 @@ class TorchBackend(LocalBackend):
     def _tokenizer(self, model: AnyTrainableModel) -> PreTrainedTokenizerBase:
         key = (model.base_model, None)
         if key not in self._tokenizers:
-            self._tokenizers[key] = AutoTokenizer.from_pretrained(model.base_model)
+            self._tokenizers[key] = load_tokenizer(model.base_model)
         return self._tokenizers[key]
 
     def _max_length(self, model: AnyTrainableModel, tokenizer: PreTrainedTokenizerBase) -> int:

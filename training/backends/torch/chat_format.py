@@ -17,6 +17,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from training.backends.prompt_template import template_options
 from training.backends.torch.tool_calls import HermesCalls, call_form, open_end
 from training.errors import BadInput
 
@@ -157,17 +158,6 @@ class ChatFormat:
         ids = self.tokenize(text[-32:])
         special = [i for i, token in enumerate(ids) if token in self.special_ids]
         return ids[special[-1] :] if special else []
-
-
-def template_options(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return the template arguments that ART passes when it tokenizes (`art.preprocessing.tokenize`)."""
-    template = tokenizer.chat_template
-    options: dict[str, Any] = {}
-    if isinstance(template, str) and "enable_thinking" in template:
-        options["enable_thinking"] = False
-    if isinstance(template, str) and "preserve_thinking" in template:
-        options["preserve_thinking"] = True
-    return options
 
 
 def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from transformers import AutoTokenizer
 
+from training.backends.prompt_template import load_tokenizer
 from training.backends.torch.chat_completion import ChatCompletion, ChatRequest
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
@@ -181,7 +181,7 @@ class PolicyServer:
         network = load_network(model_dir, settings)
         self._adapters = {name: network.load_adapter(path) for name, path in (adapters or {}).items()}
         self._base_names = {BASE, str(model_dir), Path(model_dir).name}
-        chat = ChatFormat(AutoTokenizer.from_pretrained(model_dir))
+        chat = ChatFormat(load_tokenizer(model_dir))
         self._engine = Engine(network, settings)
         app = create_app(self._engine, chat, self._resolve, lambda: [BASE, *self._adapters])
         try:

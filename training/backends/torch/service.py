@@ -16,8 +16,8 @@ from art.preprocessing.pack import DiskPackedTensors, packed_tensors_from_dir
 from art.preprocessing.tokenize import SFTBatch
 from art.utils.get_model_step import get_step_from_dir
 from art.utils.output_dirs import get_step_checkpoint_dir
-from transformers import AutoTokenizer
 
+from training.backends.prompt_template import load_tokenizer
 from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Engine
@@ -120,7 +120,7 @@ class TorchService:
         with self._start_lock:
             if self._http is None:
                 self._network = load_network(self._base_model, self._settings)
-                chat = ChatFormat(AutoTokenizer.from_pretrained(self._base_model))
+                chat = ChatFormat(load_tokenizer(self._base_model))
                 self._engine = Engine(self._network, self._settings)
                 app = create_app(self._engine, chat, self._resolve, self._model_names)
                 self._http = HttpThread(app, port)
