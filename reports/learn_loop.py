@@ -15,8 +15,8 @@ Row = Mapping[str, Any]
 
 _FACTS = ("feature", "proof_point", "customer_story")
 _MEANING = {
-    "iteration 0": "policy after the warm start, all scores at 1",
-    "scores only": "policy after the warm start, last scores",
+    "iteration 0": "policy before the first update, all scores at 1",
+    "scores only": "policy before the first update, last scores",
     "policy only": "last policy, all scores at 1",
     "policy and scores": "last policy, last scores",
 }

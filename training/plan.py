@@ -93,13 +93,7 @@ def plan_run(
     rollouts = whole - settings.max_steps * extra * (settings.rollouts_per_group - settings.first_rollouts)
     validations = 0
     if settings.validates:
-        before = (
-            settings.warm_start_demonstrations
-            or settings.continue_from
-            or settings.measures_wins
-            or settings.stop_margin
-        )
-        validations = bool(before) + math.ceil(settings.max_steps / settings.validate_every)
+        validations = 1 + math.ceil(settings.max_steps / settings.validate_every)
     validated = validations * settings.validation_questions
     judge_requests = settings.max_steps * groups_per_step if "ruler" in settings.reward_weights else 0
     if settings.measures_wins:

@@ -44,14 +44,14 @@ class _Model(art.TrainableModel):
         return None
 
 
-def _place(task_name: str, settings: TrainerSettings, run_folder: Path) -> dict[str, Any]:
+def _place(task_name: str, settings: TrainerSettings, run: str) -> dict[str, Any]:
     """Return name and project of the model. On W&B's servers runs share a namespace; here each has its own folder."""
     if settings.backend != "serverless":
         return {"name": task_name, "project": "art"}
     from training.backends.serverless import DEFAULT_PROJECT
 
     return {
-        "name": f"{task_name}-{run_folder.name}",
+        "name": f"{task_name}-{run}",
         "project": os.environ.get("WANDB_PROJECT", DEFAULT_PROJECT),
         "entity": os.environ.get("WANDB_ENTITY"),
     }
@@ -66,27 +66,28 @@ async def run_training(
     run_folder: Path,
     progress: Progress | None = None,
     start: Path | None = None,
+    run: str | None = None,
 ) -> TrainingRun:
     """Train an adapter for `base_model`, and resume the run that `run_folder` may hold.
 
     The base is a folder or a Hub id; W&B's servers accept Hub ids only.
 
-    A new run starts from the adapter in the folder `start`, or from the base model without one.
+    A new run starts from the adapter in the folder `start`, or from the base model without one. `run` is its name, which is
+    its own on a server that runs share; by default that of its folder.
 
     Raises:
         BadInput: the backend cannot work here, there is nothing to train on, the run folder is damaged, or another process
             trains the run.
     """
+    run = run or run_folder.name
     run_folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(run_folder / ".lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise BadInput(
-            f"run {run_folder.name} is being trained by another process: wait for it, or end that first"
-        ) from None
+        raise BadInput(f"run {run} is being trained by another process: wait for it, or end that first") from None
     try:
-        return await _train(task, base_model, settings, max_tokens, run_folder, progress, start)
+        return await _train(task, base_model, settings, max_tokens, run_folder, progress, start, run)
     finally:
         lock.release()
 
@@ -99,6 +100,7 @@ async def _train(
     run_folder: Path,
     progress: Progress | None,
     start: Path | None,
+    run: str,
 ) -> TrainingRun:
     if settings.backend == "torch" and settings.turn_credit is None and decisions_of(task, settings):
         settings = settings.model_copy(update={"turn_credit": 0.0})  # replies in one state are compared already
@@ -108,7 +110,7 @@ async def _train(
         template = replaced_template(base_model)
     backend = open_backend(settings, run_folder)
     model = _Model(
-        **_place(task.name, settings, run_folder),
+        **_place(task.name, settings, run),
         base_model=base_model,
         base_path=str(run_folder),
         report_metrics=[],  # training.wandb_log reports to Weights & Biases, where ART would give all runs the same name

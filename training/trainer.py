@@ -190,7 +190,7 @@ class Trainer:
             await finish(StepRecord(step=0, phase=CONTINUED, checkpoint_step=0, seconds=0.0))
         elif not rows and self.settings.demonstrations:
             await finish(await warm_start(self.task, selection, self.model, self.backend, self.settings, **reporting))
-        elif not rows and (self.settings.stop_margin is not None or self._wins is not None):
+        elif not rows and self.settings.validates:
             await finish(StepRecord(step=0, phase=UNTOUCHED, checkpoint_step=0, seconds=0.0))
         step = begun = rows[-1].step if rows else 0
         async with self._gatherer(scorer, await self.model.get_step(), decisions) as gatherer:

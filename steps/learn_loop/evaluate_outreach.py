@@ -29,11 +29,9 @@ from tasks.outreach.evaluation import (
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.written import WrittenEmail
-from training.backends.serving import open_policy_server
+from training.backends.serving import BASE, open_policy_server
 from training.checkpoint import Checkpoint
 from training.task import Policy
-
-_BEFORE, _AFTER = "warm_start", "trained"
 
 
 @step(
@@ -62,12 +60,16 @@ def evaluate_outreach(
     def warn(line: str) -> None:
         say(line, alarm=True)
 
+    # Without demonstrations there is no adapter before the first step, and its checkpoint stands in.
+    untouched = warm_start.manifest.step > 0
+    before = BASE if untouched else "warm_start"
+
     async def write(base_url: str) -> dict[str, list[WrittenEmail]]:
         rows = {
-            BASELINE: (_BEFORE, fresh),
-            GRAPH_ONLY: (_BEFORE, learnt),
-            GRPO_ONLY: (_AFTER, fresh),
-            LEARNT: (_AFTER, learnt),
+            BASELINE: (before, fresh),
+            GRAPH_ONLY: (before, learnt),
+            GRPO_ONLY: ("trained", fresh),
+            LEARNT: ("trained", learnt),
         }
         written = {}
         for row, (model, scores) in rows.items():
@@ -83,7 +85,7 @@ def evaluate_outreach(
             written[row] = await write_to_all(task, policy, config.test_samples, config.max_concurrent, warn)
         return written
 
-    adapters = {_BEFORE: warm_start.path, _AFTER: checkpoint.path}
+    adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})
     with open_policy_server(files.path, adapters, checkpoint.manifest.config) as server:
         held_out = run_cancellable(write(server.base_url))
     task = open_task(config, known, scenarios, learnt)

@@ -19,7 +19,6 @@ from steps.published_model import base_model_files, manifest_fields
 from steps.training.published_run import LOOPS_FOLDER, open_console
 from tasks.outreach.events import EventStore
 from tasks.outreach.loop import LearnLoop
-from tasks.outreach.results import VALIDATION
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.webhook import Outbox
 from training.backends.serverless import remote_base_model
@@ -101,9 +100,12 @@ def learn_outreach(
     log_metadata(
         {"learn_loop": {"run": run_id, "iterations": last.step, "folder": str(folder), "stopped": run.stopped}}
     )
-    emails = {"before": 0, "after": last.step} | {
-        name: [email.model_dump() for email in loop.emails(iteration, VALIDATION)]
-        for name, iteration in (("baseline", 0), ("final", last.step))
+    compared = loop.compared_emails(last.step)
+    emails = {
+        "before": compared.first,
+        "after": last.step,
+        "baseline": [email.model_dump() for email in compared.before],
+        "final": [email.model_dump() for email in compared.after],
     }
     ranked = {
         "posterior": scores.model_dump(),

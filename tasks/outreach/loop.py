@@ -19,6 +19,7 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import art
 from pydantic import BaseModel, ConfigDict
@@ -77,6 +78,14 @@ class IterationMetrics(BaseModel):
     alerts: list[str]
 
 
+class ComparedEmails(NamedTuple):
+    """E-mails of the iteration `first` and of the last one, to prospects of the same kind."""
+
+    first: int
+    before: list[WrittenEmail]
+    after: list[WrittenEmail]
+
+
 class LearnLoop(ForwardedProgress):
     """Forwards the events of a training run, and stores the node scores, e-mails and figures of every iteration."""
 
@@ -110,11 +119,12 @@ class LearnLoop(ForwardedProgress):
             max_tokens=max_tokens,
             run_folder=self.folder / "training",
             progress=self,
+            run=self.folder.name,
         )
         last = run.history[-1].step
-        for source, target in ((0, BASELINE), (last, FINAL)):
-            written = self.emails(source, VALIDATION) or self.emails(source, EMAILS)
-            write_json(self.folder / target, [email.model_dump() for email in written])
+        compared = self.compared_emails(last)
+        for emails, target in ((compared.before, BASELINE), (compared.after, FINAL)):
+            write_json(self.folder / target, [email.model_dump() for email in emails])
         self._outbox.flush(_GOODBYE_SECONDS)
         self.save_state("finished", last)
         return run
@@ -135,6 +145,15 @@ class LearnLoop(ForwardedProgress):
             if file.exists()
             else []
         )
+
+    def compared_emails(self, last: int) -> ComparedEmails:
+        """Return the e-mails of the policy before the first update and of that of the iteration `last`.
+
+        They go to the prospects that are held aside for validation. A run that does not validate has those of its first
+        iteration, which the policy wrote before its update.
+        """
+        first, name = (0, VALIDATION) if self.emails(0, VALIDATION) else (1, EMAILS)
+        return ComparedEmails(first, self.emails(first, name), self.emails(last, name))
 
     def metrics(self) -> list[IterationMetrics]:
         """Return the figures of every finished iteration."""

@@ -48,8 +48,16 @@ def without_backend(url: str, backend: type[CountingBackend] = CountingBackend) 
     """What stands in for `run_training`: the trainer with a backend that only counts, and rollouts from the model at `url`."""
 
     async def run_training(
-        task: Task, *, base_model: str, settings: TrainerSettings, max_tokens: int, run_folder: Path, progress: Progress
+        task: Task,
+        *,
+        base_model: str,
+        settings: TrainerSettings,
+        max_tokens: int,
+        run_folder: Path,
+        progress: Progress,
+        run: str,
     ) -> TrainingRun:
+        assert run == run_folder.parent.name, "loops are told apart on a server that they share"
         model = CountingModel(run_folder)
         model.inference_base_url = url
         return await Trainer(task, model, backend(model), settings, max_tokens=max_tokens, progress=progress).run()

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from training.backends import require_backend
 from training.errors import BadInput
-from training.session import model_config, run_training
+from training.session import _place, model_config, run_training
 from training.settings import TrainerSettings
 
 
@@ -77,3 +77,9 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
         ),
     ):
         asyncio.run(begun)
+
+
+def test_runs_have_their_own_models_on_a_server_that_they_share() -> None:
+    shared = TrainerSettings(backend="serverless", demonstrations=0)
+    assert _place("outreach", shared, "tiny")["name"] == "outreach-tiny"
+    assert _place("outreach", TrainerSettings(), "tiny")["name"] == "outreach"

@@ -17,7 +17,7 @@ from tasks.outreach.events import EventStore, RecordedFeedback
 from tasks.outreach.feedback import MEAN_REPLY_RATE, SimulatedProspects
 from tasks.outreach.loop import LearnLoop
 from tasks.outreach.node_scores import NodeScores, SentEmail
-from tasks.outreach.results import BASELINE, EMAILS, FINAL, STATE
+from tasks.outreach.results import BASELINE, EMAILS, FINAL, STATE, VALIDATION
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
@@ -30,6 +30,7 @@ from tests.tasks.outreach.good_email import good
 from tests.tasks.outreach.killed_loop import RULES
 from tests.training.toy_run import CountingBackend, Killed, RecordedProgress
 from training.errors import BadInput
+from training.history import UNTOUCHED
 from training.progress import NoProgress, Progress
 from training.validation import Validator
 
@@ -97,8 +98,9 @@ def open_loop(
     return LearnLoop(folder / "run", task or open_task(), store, outbox, progress or NoProgress(), RULES.max_steps)
 
 
-def run(loop: LearnLoop) -> Any:
-    return asyncio.run(loop.run(base_model="none", settings=RULES, max_tokens=96))
+def run(loop: LearnLoop, **changes: Any) -> Any:
+    rules = RULES.model_copy(update=changes)
+    return asyncio.run(loop.run(base_model="none", settings=rules, max_tokens=96))
 
 
 def test_a_rollout_is_an_email_with_its_feedback(model: OutreachModel, tmp_path: Path) -> None:
@@ -190,6 +192,28 @@ def test_demonstrations_show_the_format_with_facts_at_random() -> None:
     cited = Counter(fact for arguments in last for fact in arguments["citations"])
     assert len(cited) > 12 and max(cited.values()) < 15
     assert {len(arguments["citations"]) for arguments in last} == {1, 2}
+
+
+def test_without_demonstrations_iteration_0_is_the_untouched_model(
+    model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
+    loop = open_loop(tmp_path)
+    assert run(loop, demonstrations=0).history[0].phase == UNTOUCHED
+    assert [metrics.iteration for metrics in loop.metrics()] == [0, 1, 2, 3]
+    baseline = json.loads((loop.folder / BASELINE).read_text())
+    assert len(baseline) == 2 and baseline == [email.model_dump(mode="json") for email in loop.emails(0, VALIDATION)]
+
+
+def test_a_loop_that_does_not_validate_compares_its_first_iteration_with_its_last(
+    model: OutreachModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "run_training", without_backend(model.url))
+    loop = open_loop(tmp_path)
+    run(loop, demonstrations=0, validate_every=0)
+    compared = loop.compared_emails(3)
+    assert (compared.first, compared.before, compared.after) == (1, loop.emails(1), loop.emails(3))
+    assert len(json.loads((loop.folder / BASELINE).read_text())) == 8
 
 
 def test_a_run_leaves_a_folder_per_iteration(
