@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.backends import free_memory, gpu_memory, require_backend, require_effect
+from training.backends import free_on_gpus, require_backend, require_effect
 from training.backends.base_model import ModelAccess, find_base_model, writes_compact_calls
-from training.backends.memory import require_memory
+from training.backends.memory import available_memory, gpu_parts, require_memory
 from training.errors import BadInput
 from training.llm_client import TEST_MESSAGES, TEST_SECONDS
 from training.ruler import judge_name, litellm_parameters
@@ -19,10 +19,8 @@ from training.scoring import require_scoring
 from training.settings import TrainerSettings
 from training.stopping import require_stop_rules
 
-_LEAST_MEMORY, _LEAST_WEIGHT_COPIES = 1e9, 3
-"""Minimum free memory in bytes, and as a multiple of the weights. No run succeeded with less; a comfortable run needs
-more.
-"""
+_LEAST_MEMORY = 1e9
+"""Bytes of main memory that a run on a CPU takes at least beside the weights. No run succeeded with less."""
 _LEAST_DISK = 1e9
 
 
@@ -126,18 +124,27 @@ def _rewards(settings: TrainerSettings) -> str:
 
 
 def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> str:
-    free = free_memory(settings)
-    if free is None:
-        return "unknown"
-    if settings.backend == "torch" and gpu_memory() is None and access.parameters is not None:
-        needed = require_memory(base_model, access.parameters, settings.torch, free=free, reserved=_LEAST_MEMORY)
-    else:
-        needed = _LEAST_MEMORY + _LEAST_WEIGHT_COPIES * (access.weight_bytes or 0)
-        if free < needed:
+    if settings.backend == "serverless":
+        return "on W&B's servers"
+    gpus = free_on_gpus()
+    parameters = access.parameters or (access.weight_bytes or 0) / 2  # files of unknown content: in bfloat16
+    if settings.backend == "torch" and not gpus:
+        free = available_memory()
+        needed = require_memory(base_model, int(parameters), settings.torch, free=free, reserved=_LEAST_MEMORY)
+        return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed to start, training takes more"
+    lines = []
+    for number, parts in enumerate(gpu_parts(parameters, settings)):
+        needed = sum(parts.values())
+        line = f"{needed / 1e9:.1f} GB needed ({', '.join(f'{name} {size / 1e9:.1f}' for name, size in parts.items())})"
+        if number >= len(gpus):
+            lines.append(f"GPU {number}, which is not here: {line}")
+            continue
+        if gpus[number] < needed:
             raise BadInput(
-                f"{free / 1e9:.1f} GB of memory are free, and the base model needs {needed / 1e9:.1f} GB at least"
+                f"GPU {number} has {gpus[number] / 1e9:.1f} GB free, {line}: take a smaller base_model, or a larger GPU"
             )
-    return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed to start, training takes more"
+        lines.append(f"GPU {number}: {gpus[number] / 1e9:.1f} GB free, {line}")
+    return "; ".join(lines)
 
 
 def _disk(folder: Path) -> str:

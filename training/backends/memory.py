@@ -1,6 +1,8 @@
-"""Memory that a base model takes on a CPU in the torch backend, and what is free."""
+"""Memory that a training takes: of a CPU in the torch backend, and by part of the GPUs in the others."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -8,8 +10,19 @@ from training.backends.model_sources.wheels import PACKAGED_MODELS
 from training.backends.torch.settings import TorchEngineSettings
 from training.errors import BadInput
 
+if TYPE_CHECKING:
+    from training.settings import TrainerSettings
+
 _FLOAT32, _BFLOAT16 = 4, 2
 _COMPACT = {"bfloat16": 2, "int8": 1}
+_FOUR_BITS = 0.55
+"""Bytes per parameter of Unsloth's 4-bit weights (bitsandbytes' NF4), with their scales."""
+_ADAPTER = 16 * 3e-4
+"""Bytes of an adapter per parameter of the base and unit of rank: 16 for a weight, its gradient and two moments in float32. The
+adapters of Qwen2.5-7B and Qwen3-14B have 0.03% of the base's parameters per unit of rank.
+"""
+_LEAST_WORK = 1e9
+"""Least bytes for what depends on the run: keys and values, activations, CUDA's own."""
 
 
 def available_memory() -> int:
@@ -55,3 +68,22 @@ def _too_little(
         f"{line}: free some memory, or take a base model of at most {most_parameters / 1e9:.2g} billion parameters, "
         f"such as {largest.requirement}"
     )
+
+
+def gpu_parts(parameters: float, settings: TrainerSettings) -> list[dict[str, float]]:
+    """Return the bytes that a run takes at least, by part, for each GPU that it occupies.
+
+    ART's local backend trains on 4-bit weights, and vLLM samples with a bfloat16 copy. On one GPU vLLM starts anew beside the
+    trainer's weights after each update, so both must fit. With `max_steps_off_policy` each has a GPU of its own.
+    """
+    work = {"caches and activations, at least": _LEAST_WORK}
+    adapter = {"adapter and optimizer": _ADAPTER * settings.lora_rank * parameters}
+    if settings.backend == "torch":
+        # In bfloat16 there is one copy of the weights as they are, and one with the adapter.
+        each = _COMPACT.get(settings.torch.base_weights, 2 * _BFLOAT16)
+        return [{"weights": each * parameters, **adapter, **work}]
+    sampler = {"vLLM's weights in bfloat16": _BFLOAT16 * parameters}
+    trainer = {"the trainer's weights in 4 bits": _FOUR_BITS * parameters, **adapter}
+    if settings.max_steps_off_policy:
+        return [{**trainer, **work}, {**sampler, **work}]
+    return [{**sampler, **trainer, **work}]
