@@ -102,7 +102,7 @@ def test_the_gpu_profiles_plan_and_cost_are_shown_without_its_keys(
         "needs OPENAI_API_KEY",
         "needs WANDB_API_KEY",
         "steps          20",
-        "at most 960, and 96 for validation",
+        "at most 960, and 100 for validation",
         "W&B bills tokens",
         "160 requests, at most",
         "400 e-mails to 100 held-out prospects",
