@@ -73,8 +73,7 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
     again = checkout.run("--pipeline", "all", *words)
     assert again.returncode == 0 and again.stdout.count("reused (") == 3, again.stdout + again.stderr
 
-    few = settings(eval_limit=5)  # of the training, nothing is set, or another run would begin
-    newest = checkout.run("--pipeline", "eval", "--summary", "again.json", *few)
+    newest = checkout.run("--pipeline", "eval", "--summary", "again.json")
     assert newest.returncode == 0, newest.stderr  # the newest trained model, on the data that it was trained on
 
     promoted = any(  # the second evaluation may promote what the first did not: it asks more questions
