@@ -47,6 +47,7 @@ _SAME_WORDING = {
     r"±|\+/-": " plusminus ",
     r"\b(?:every(?:one|body|thing)|all|any(?:one|body|thing)) but\b": "all except",
     r"\bmoved from\b": "formerly",
+    r"\bevery (?:other|second)\b": "alternate",
 }
 _SAME_PATTERNS = [(re.compile(pattern, re.IGNORECASE), wording) for pattern, wording in _SAME_WORDING.items()]
 
@@ -58,13 +59,14 @@ def _words_in(text: str) -> set[str]:
 _TURNING = _words_in(
     "not before after until till since except excluding unless without besides instead rather unlike above below under outside"
     " off down ago formerly previously originally former last previous atleast atmost morethan lessthan plusminus early late"
-    " fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
+    " alternat fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
 )
 """Stems of words that an answer may neither add nor leave out."""
 _NEGATIONS = {"not", "never", "neither", "nor", "no", "nobody", "nothing", "none", "without"}
 _GROUPS = """
 from to into;more less fewer most least;all some few many several most both any;same other another different
 he she they you;day week month quarter year;morning afternoon even night;over under above below
+this next last;start end;start finish;begin end;begin finish
 """
 _RIVALS = [_words_in(group) for line in _GROUPS.split("\n") for group in line.split(";")]
 """Words of which one cannot stand for another, even if the question has it."""
@@ -318,6 +320,9 @@ def exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | 
             return f"{mixed[0].text!r} belongs to another part of the reference"
     last: dict[tuple[int, str], int] = {}
     for place, part in enumerate(parts):
+        if fold(part.text) in _NEGATIONS and {place, place + 1} <= set(order):
+            if order.index(place + 1) != order.index(place) + 1:
+                return f"{parts[place + 1].text!r} is not what the answer negates"
         before = last.get((part.item, kind_of(part)))
         last[part.item, kind_of(part)] = place
         if before is None or not {before, place} <= set(order):

@@ -21,21 +21,7 @@ FactKind = Literal["time", "date", "weekday", "figure", "ordinal", "letter", "ad
 
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
 ORDINALS = _ORDINALS.split()
-LABELS = (
-    "extension",
-    "ext",
-    "room",
-    "rm",
-    "floor",
-    "suite",
-    "bay",
-    "gate",
-    "desk",
-    "building",
-    "badge",
-    "line",
-    "level",
-)
+LABELS = tuple("extension ext room rm floor suite bay gate desk building badge line level".split())
 """Labels of numbers. "4B" is a correct answer for "Room 4B", "Bay 4B" is not."""
 _NO_NAMES = ("extension", "ext", "room", "rm", "mr", "mrs", "ms", "dr", "prof")
 _SHORTEST_PHONE = 7

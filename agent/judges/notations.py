@@ -159,7 +159,7 @@ def _address(match: Match) -> Fact:
 
 
 def _code(match: Match) -> Fact:
-    return Fact("figure", (re.sub(r"[^0-9A-Z.:^]", "", match.group().upper()),))
+    return Fact("figure", (re.sub(r"(?<!\^)[^0-9A-Z.:^]", "", match.group().upper()),))
 
 
 def _letter(match: Match) -> Fact:
@@ -183,7 +183,7 @@ def _number(match: Match) -> Fact | None:
     unit = re.sub(r"[\s.]+", "", groups.get("unit", "")).replace("degrees", "degree") or groups.get("money", "").rstrip(
         "."
     )
-    label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s"))
+    label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s")) or unit or None  # HK$ is a unit of its own
     rate = groups.get("per") or _RATES.get(groups.get("rate", ""), "")
     noun = groups.get("noun", "")
     if label is None and noun and noun not in STOP_WORDS | _NO_UNITS:
@@ -217,6 +217,8 @@ def _said(words: str) -> str:
             part = (part or Decimal(1)) * Decimal(_BIG[word])
         elif word in _BIG:
             total, part = total + (part or Decimal(1)) * _BIG[word], Decimal(0)
+        elif word == "half" and part:
+            part += Decimal("0.5")
     return str((total + part) / (2 if words.startswith("half") else 1))
 
 
@@ -268,7 +270,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
         lambda match: Fact("time", (720 * (match[0][:3].lower() != "mid" or match[0][3:].lower() == "day"), "24h")),
     )
     yield compiled(r"(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"), _weekday
-    yield compiled(r"(?:Mon|Tues?|Wed|Thurs?|Thur?|Fri|Sat|Sun)\b(?!-(?!Mon|Tue|Wed|Thu|Fri|Sat|Sun))"), _weekday
+    yield compiled(r"(?:Mon|Tues?|Weds?|Thurs?|Thur?|Fri|Sat|Sun)\b(?!-(?!Mon|Tue|Wed|Thu|Fri|Sat|Sun))"), _weekday
 
     yield compiled(r"\+\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?!\w)"), _phone
     country, area = r"(?:\+?\d{1,3}[ .-])?", r"(?:\(\d{3}\)\s*|\d{3}[ ./-])"
@@ -311,8 +313,8 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b"
     unit += rf"|per\s?cent|percentage\spoints?|basis\spoints?|miles?/hour|(?:{units})\b\.?))?"
     rate = rf"(?:\s?(?:/\s?|per\s|an?\s|each\s|every\s)(?P<per>{units})\b|\s(?P<rate>{'|'.join(_RATES)})\b)?"
-    noun = r"(?=\s(?P<noun>[a-z]{3,}))?"
-    money = r"(?P<money>(?:us|c|a)?\$|[€£¥₹]|\b(?:usd|eur|gbp|jpy|inr|chf|cad|aud|rs\.?))"
+    noun = r"(?=\s(?P<noun>[a-z]{2,}))?"
+    money = r"(?P<money>[a-z]{0,3}\$|[€£¥₹]|\b(?:usd|eur|gbp|jpy|inr|chf|cad|aud|rs\.?))"
     scale = "|".join(sorted(_SCALES, key=len, reverse=True))
     yield (
         compiled(rf"(?P<sign>[-+])?{money}\s?(?P<sign2>-)?{digits}(?:\s?(?P<scale>{scale})\b)?{unit}{rate}(?!\w|\.\d)"),
@@ -330,7 +332,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     plain_scale = rf"(?:(?P<scale>(?:k|mm?|bn|mln|mn)\b|(?<=\d)(?:\s|-)?(?:{big})\b|\s(?:mln|mn|bn)\b))?"
     yield compiled(rf"(?P<sign>(?<![\w.)])[-+])?{digits}{plain_scale}{unit}{rate}(?!\w|\.\d){noun}"), _number
     said = rf"(?P<words>(?:(?:half\s)?an?\s(?={big}))?(?:{number_word})"
-    said += rf"(?:(?:[\s-]|(?:(?<=hundred)|(?<=thousand))\sand\s)(?:{number_word}))*\b)"
+    said += rf"(?:(?:[\s-]|(?:(?<=hundred)|(?<=thousand))\sand\s)(?:{number_word})|\sand\sa\shalf)*\b)"
     yield compiled(rf"{said}{unit}{rate}(?!\w){noun}"), _number
     yield compiled(rf"(?P<words>once|twice){rate}(?!\w)"), _number
     yield _LETTER, _letter
