@@ -8,9 +8,7 @@ from agent.judges.exact import (
     MAX_CHARS,
     MAX_TOKENS,
     contradictions,
-    exchanged,
     judge_exactly,
-    kind_of,
     may_leave_out,
     needed,
     opposed,
@@ -18,7 +16,7 @@ from agent.judges.exact import (
     too_long,
     turned,
 )
-from agent.judges.facts import Fact
+from agent.judges.facts import Fact, exchanged, kind_of
 
 _EXCHANGED = 2
 """Two parts stand in each other's place."""
@@ -45,7 +43,7 @@ def share_of_facts(question: str, reference: str, answer: str) -> float:
     candidates = sum(isinstance(token, Fact) for token in others) + len(
         {t.item for t in others if not isinstance(t, Fact)}
     )
-    against = max(candidates, surplus(question, reference, answer)) + bool(turned(asked, ours, theirs))
+    against = max(candidates, surplus(question, reference, answer)) + bool(turned(question, ours, theirs))
     against += _EXCHANGED * bool(exchanged(asked, ours, theirs))
     return max(0, stated - against) / count
 
