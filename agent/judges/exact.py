@@ -159,16 +159,17 @@ def parsed(text: str) -> ParsedText:
 def _fault(question: str, reference: str, answer: str) -> str | None:
     """Return the missing or contradicting part of the answer, or None."""
     asked, ours, theirs = parsed(question), parsed(reference), parsed(answer)
+    known = parsed("" if _CHOICE.search(question) else question)
     statement = parsed(f"{reference} {_WHO.sub('', question)}") if _WHO.match(question) else ours
     if max(len(ours.tokens), len(theirs.tokens)) > MAX_TOKENS:
         return "the answer differs from the long reference"
     return (
         opposed(reference, answer)
-        or turned(question, ours, theirs)
+        or turned(known, ours, theirs)
         or _missing(asked, ours, theirs, may_leave_out(question, reference, answer))
         or next((reason for _, reason in contradictions(asked, ours, theirs)), None)
-        or exchanged(asked, ours, theirs)
-        or exchanged(asked, statement, theirs)
+        or exchanged(known, ours, theirs)
+        or exchanged(known, statement, theirs)
     )
 
 
@@ -189,9 +190,9 @@ def may_leave_out(question: str, reference: str, answer: str) -> bool:
     return not _CHOICE.search(question) and not _names_another(*map(parsed, (question, reference, answer)))
 
 
-def turned(question: str, ours: ParsedText, theirs: ParsedText) -> str | None:
+def turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
     """Return the word that turns the meaning of the answer round, such as "after", or None."""
-    wanted, asked = _yes_no(ours), parsed("" if _CHOICE.search(question) else question)
+    wanted = _yes_no(ours)
     said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
     if extra := (said - meant - known).keys() & _TURNING - (NEGATIONS if wanted == "no" else set()):
         return f"{min(extra)!r} contradicts the reference"

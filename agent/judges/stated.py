@@ -43,7 +43,7 @@ def share_of_facts(question: str, reference: str, answer: str) -> float:
     candidates = sum(isinstance(token, Fact) for token in others) + len(
         {t.item for t in others if not isinstance(t, Fact)}
     )
-    against = max(candidates, surplus(question, reference, answer)) + bool(turned(question, ours, theirs))
+    against = max(candidates, surplus(question, reference, answer)) + bool(turned(asked, ours, theirs))
     against += _EXCHANGED * bool(exchanged(asked, ours, theirs))
     return max(0, stated - against) / count
 

@@ -17,7 +17,7 @@ from environment.words import words
 _MAX_DEPTH = 30
 _MAX_PARTS = 1_000
 _KIND = re.compile(r"\s*\"?([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)", re.IGNORECASE)
-_META_CHARSET = re.compile(rb"<meta\s[^<>]{0,300}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META_CHARSET = re.compile(rb"<(?:meta\s[^<>]{0,300}?charset|\?xml\s[^<>]{0,300}?encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _META_BYTES = 4_096
 _MARKUP = re.compile(r"<[^<>]*>")
 _NOT_SHOWN = frozenset(
@@ -46,7 +46,7 @@ class _Part:
     def kind(self) -> str:
         found = _KIND.match(self.type)
         if found:
-            return found[1].lower()
+            return found[1].lower().replace("application/xhtml+xml", "text/html")
         return "text/html" if self.type.strip().lower() == "html" else "text/plain" if self.type else self.default
 
     def decoded(self) -> bytes:

@@ -53,7 +53,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
     if _is_deleted(fields):
         return DroppedMail(reason="deleted", where=where, detail="deleted in Thunderbird, not compacted yet")
     date = None
-    if written := decode_text(first_of(fields, "date")).strip():
+    if written := decode_header(first_of(fields, "date")).strip():
         try:
             date = utc_without_zone(parse_mail_date(written))
         except (BadMail, OverflowError):
