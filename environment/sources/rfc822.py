@@ -67,6 +67,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         message_id=bracketed.group() if bracketed else message_id.strip().removeprefix("<>"),
         subject=decode_header(first_of(fields, "subject")),
         from_address=address,
+        from_name=name,
         to_addresses=addresses_of(_people(fields, "to")),
         cc_addresses=addresses_of(_people(fields, "cc")),
         bcc_addresses=addresses_of(", ".join([_people(fields, "bcc"), *_delivered_to(fields)])),
