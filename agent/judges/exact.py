@@ -23,12 +23,16 @@ from functools import lru_cache
 from itertools import groupby
 
 from agent.judges import Verdict
-from agent.judges.facts import Fact, ParsedText, Word, content_stems, fold, plain
+from agent.judges.facts import NEGATIONS, Fact, ParsedText, Word, content_stems, exchanged, fold, plain
 from agent.judges.notations import parse
 
 _ARTICLES = ("a", "an", "the")
 _CHOICE = re.compile(r"\b(?:or(?! (?:more|less|later|fewer)\b)|either|versus|vs)\b", re.IGNORECASE)
 _LIST_NUMBER = re.compile(r"(?:^|\s)(\d{1,2})[.)]\s")
+_WHO = re.compile(
+    r"who (?!(?:is|are|was|were|did|do|does|has|have|had|will|would|can|could|should|must|may|might)\b)", re.I
+)
+"""A question whose answer is its subject: "Who replaces Dana?"."""
 MAX_CHARS = 8_000
 MAX_TOKENS = 400
 """Longer texts must be equal, so that the time stays linear."""
@@ -45,8 +49,10 @@ _SAME_WORDING = {
     r">(?=\s?[$€£\d])|\b(?:more|greater) than\b|\b(?:over|above|exceeding)(?=\s[$€£\d])": " morethan ",
     r"<(?=\s?[$€£\d])|\b(?:less|fewer) than\b|\b(?:under|below)(?=\s[$€£\d])": " lessthan ",
     r"±|\+/-": " plusminus ",
-    r"\b(?:every(?:one|body|thing)|all|any(?:one|body|thing)) but\b": "all except",
+    r"\b(?:all|(?:any|every) ?\w+) but\b": "all except",
+    r"^an?(?= (?:hour|day|week|month|year)\W*$)": "1",
     r"\bmoved from\b": "formerly",
+    r"\bevery (?:other|second)\b": "alternate",
 }
 _SAME_PATTERNS = [(re.compile(pattern, re.IGNORECASE), wording) for pattern, wording in _SAME_WORDING.items()]
 
@@ -58,23 +64,24 @@ def _words_in(text: str) -> set[str]:
 _TURNING = _words_in(
     "not before after until till since except excluding unless without besides instead rather unlike above below under outside"
     " off down ago formerly previously originally former last previous atleast atmost morethan lessthan plusminus early late"
-    " fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
+    " alternat fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
 )
 """Stems of words that an answer may neither add nor leave out."""
-_NEGATIONS = {"not", "never", "neither", "nor", "no", "nobody", "nothing", "none", "without"}
 _GROUPS = """
 from to into;more less fewer most least;all some few many several most both any;same other another different
 he she they you;day week month quarter year;morning afternoon even night;over under above below
+this next last;start end;start finish;begin end;begin finish;confirm postpon
 """
 _RIVALS = [_words_in(group) for line in _GROUPS.split("\n") for group in line.split(";")]
 """Words of which one cannot stand for another, even if the question has it."""
 _PERSON = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they", "theirs": "they"}
 _PERSON |= dict.fromkeys(_words_in("i me my mine we us our ours your yours"), "you")
 _FRAME = _words_in(
-    "answer contact call ask please according held booked due meet see use think probably tell mention need reach locat"
+    "answer bring contact call ask please according held booked due meet see use think probably tell mention need reach locat"
     " schedul start begin take place happen sharp today approximately about around confirm write number name"
 )
 """Stems of words that frame a value in a reply without being another value or name."""
+_PERIODS = _words_in("hour day week month quarter year")
 _LINKS = _words_in(
     "is are was were be been being has have had will would can could should may must do does did that who which to"
 )
@@ -152,14 +159,17 @@ def parsed(text: str) -> ParsedText:
 def _fault(question: str, reference: str, answer: str) -> str | None:
     """Return the missing or contradicting part of the answer, or None."""
     asked, ours, theirs = parsed(question), parsed(reference), parsed(answer)
+    known = parsed("" if _CHOICE.search(question) else question)
+    statement = parsed(f"{reference} {_WHO.sub('', question)}") if _WHO.match(question) else ours
     if max(len(ours.tokens), len(theirs.tokens)) > MAX_TOKENS:
         return "the answer differs from the long reference"
     return (
         opposed(reference, answer)
-        or turned(asked, ours, theirs)
+        or turned(known, ours, theirs)
         or _missing(asked, ours, theirs, may_leave_out(question, reference, answer))
         or next((reason for _, reason in contradictions(asked, ours, theirs)), None)
-        or exchanged(asked, ours, theirs)
+        or exchanged(known, ours, theirs)
+        or exchanged(known, statement, theirs)
     )
 
 
@@ -170,7 +180,7 @@ def opposed(reference: str, answer: str) -> str | None:
     ours, theirs = parsed(reference), parsed(answer)
     if (wanted := _yes_no(ours)) and wanted != _yes_no(theirs):
         return f"the answer does not say {wanted}"
-    if bool(_function_words(theirs).keys() & _NEGATIONS) != bool(_function_words(ours).keys() & _NEGATIONS):
+    if bool(_function_words(theirs).keys() & NEGATIONS) != bool(_function_words(ours).keys() & NEGATIONS):
         return "only one of reference and answer is negated"
     return None
 
@@ -184,12 +194,15 @@ def turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | Non
     """Return the word that turns the meaning of the answer round, such as "after", or None."""
     wanted = _yes_no(ours)
     said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
-    if extra := (said - meant - known).keys() & _TURNING - (_NEGATIONS if wanted == "no" else set()):
+    if extra := (said - meant - known).keys() & _TURNING - (NEGATIONS if wanted == "no" else set()):
         return f"{min(extra)!r} contradicts the reference"
     if not wanted and (left_out := (meant.keys() - said.keys() - known.keys()) & _TURNING):
         return f"{min(left_out)!r} is missing"
     for rivals in _RIVALS:
-        if rivals & meant.keys() - said.keys() and (extra := rivals & said.keys() - meant.keys() - known.keys()):
+        asked_for = {"start", "begin"} & known.keys()
+        if rivals & (meant.keys() | asked_for) - said.keys() and (
+            extra := rivals & said.keys() - meant.keys() - known.keys()
+        ):
             return f"{min(extra)!r} contradicts the reference"
     return None
 
@@ -252,9 +265,11 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
     """
     phrases = {word.item for word in theirs.words if not word.capitalised}
     labels = {fact.label for fact in ours.facts if fact.label}
+    periods = _PERIODS & asked.stems and {*(_PERIODS & asked.stems), *(fact.rate for fact in ours.facts if fact.rate)}
     named = any(fact.label in labels for fact in theirs.facts)  # then another noun is another value: "2 boxes, 2 pages"
     for other in theirs.facts:
         elsewhere = named and other.label and other.label not in labels and other.label[1:] not in asked.stems
+        elsewhere = elsewhere or bool(periods and other.rate and other.rate not in periods)
         agrees = any(fact.agrees(other) for fact in ours.facts) and not elsewhere
         if agrees or not any(fact.rivals(other) for fact in ours.facts):
             continue
@@ -268,7 +283,14 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
         tokens = [token for token in item if fold(token.text) not in _ARTICLES]
         words = [token for token in tokens if isinstance(token, Word)]
         alone = len(items) > 1 and len(words) == len(tokens) and not any(word.before_colon for word in words)
-        if strict and alone and words and all(word.can_name and word.stem not in ours.stems for word in words):
+        restates = _yes_no(ours) and asked.stems.issuperset(word.stem for word in words)  # "Yes, Dana agreed"
+        if (
+            strict
+            and alone
+            and words
+            and not restates
+            and all(word.can_name and word.stem not in ours.stems for word in words)
+        ):
             yield words[0], f"{words[0].text!r} is another candidate"
             continue
         for place, word in enumerate(tokens):
@@ -294,48 +316,3 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
     missing = [word for word in ours.words if word.can_name and word.stem not in theirs.stems | asked.stems | _FRAME]
     if missing and extras and not _yes_no(ours):
         yield extras[0], f"{extras[0].text!r} instead of {missing[0].text!r}"
-
-
-def exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
-    """Return why the parts of the reference are in another relation in the answer, or None.
-
-    Parts of one list item must not be mixed with those of another. Two parts of one kind with a word between them must keep
-    their order.
-    """
-    parts = [
-        token for token in ours.tokens if isinstance(token, Fact) or token.can_name or fold(token.text) in _NEGATIONS
-    ]
-    order: list[int] = []
-    for token in theirs.tokens:
-        same = [place for place, part in enumerate(parts) if _same(part, token)]
-        same.sort(key=lambda place: (place in order, not order or parts[place].item != parts[order[-1]].item))
-        order += same[:1]
-    for item in {part.item for part in parts}:
-        kinds = {kind_of(part) for part in parts if part.item == item}
-        own = [place for place, part in enumerate(order) if parts[part].item == item]
-        between = [parts[place] for place in order[own[0] : own[-1]]] if own else []
-        if mixed := [part for part in between if part.item != item and kind_of(part) in kinds]:
-            return f"{mixed[0].text!r} belongs to another part of the reference"
-    last: dict[tuple[int, str], int] = {}
-    for place, part in enumerate(parts):
-        before = last.get((part.item, kind_of(part)))
-        last[part.item, kind_of(part)] = place
-        if before is None or not {before, place} <= set(order):
-            continue
-        words = kind_of(part) == "word" and not {parts[before].text, part.text} & set(asked.stems)
-        apart = place - before > 1 or ours.tokens.index(part) - ours.tokens.index(parts[before]) > 1
-        if (words or (apart and kind_of(part) != "word")) and order.index(before) > len(order) - 1 - order[::-1].index(
-            place
-        ):
-            return f"{part.text!r} is exchanged with {parts[before].text!r}"
-    return None
-
-
-def _same(part: Fact | Word, token: Fact | Word) -> bool:
-    if isinstance(part, Fact) or isinstance(token, Fact):
-        return isinstance(part, Fact) and isinstance(token, Fact) and part.agrees(token)
-    return part.stem == token.stem
-
-
-def kind_of(part: Fact | Word) -> str:
-    return part.kind if isinstance(part, Fact) else "name" if part.capitalised else "word"

@@ -26,11 +26,12 @@ _SCALES = {word: 1000 ** (n + 1) for n, words in enumerate(_THOUSANDS) for word 
 _SCALES |= _BIG
 _SAME_LABEL = {"x": "ext", "extension": "ext", "rm": "room"}
 _UNITS = """
-$ usd us$ dollar usdollar buck|€ eur euro|£ gbp pound|¥ jpy yen|₹ inr rs rupee|chf franc swissfranc|c$ cad canadiandollar
-a$ aud australiandollar|cent|% percent pct|percentagepoint|bp bps basispoint|year yr|month mo mth|week wk|quarter qtr|day|hour hr h
-minute min|second sec s|km kilometer kilometre|m meter metre|cm centimeter centimetre|mm millimeter millimetre|mile mi
-ft foot feet|inch|yard yd|kg kilogram kilo|g gram|lb|ton tonne|kb kilobyte|mb megabyte|gb gigabyte|tb terabyte
-kw kilowatt|mw megawatt|gw gigawatt|kwh|mwh|mile/hour mph|degreef °f|degreec °c|time x|people person
+$ usd us$ dollar usdollar buck|€ eur euro|£ gbp pound|¥ jpy yen|₹ inr rs rupee|chf franc swissfranc
+c$ cad canadiandollar|a$ aud australiandollar|cent|% percent pct|‰ permille|percentagepoint|bp bps basispoint|year yr
+month mo mth|week wk|quarter qtr|day|hour hr h|minute min|second sec s|km kilometer kilometre|m meter metre
+cm centimeter centimetre|mm millimeter millimetre|mile mi|ft foot feet|inch|yard yd|kg kilogram kilo|g gram|lb
+ton tonne|kb kilobyte|mb megabyte|gb gigabyte|tb terabyte|kw kilowatt|mw megawatt|gw gigawatt|kwh|mwh|mile/hour mph
+degreef °f|degreec °c|time x|people person
 """
 _UNIT = {word: line.split()[0] for line in _UNITS.strip().replace("\n", "|").split("|") for word in line.split()}
 _NO_UNITS = {"sharp", "total", "only", "altogether", "approximately", "today", "tomorrow", "then", "maybe"}
@@ -159,7 +160,7 @@ def _address(match: Match) -> Fact:
 
 
 def _code(match: Match) -> Fact:
-    return Fact("figure", (re.sub(r"[^0-9A-Z.:^]", "", match.group().upper()),))
+    return Fact("figure", (re.sub(r"(?<!\^)[^0-9A-Z.:^]", "", match.group().upper()),))
 
 
 def _letter(match: Match) -> Fact:
@@ -180,10 +181,8 @@ def _labelled(match: Match) -> Fact:
 def _number(match: Match) -> Fact | None:
     groups = {name: (value or "").lower().strip() for name, value in match.groupdict().items()}
     digits, words = groups.get("digits", "").replace(",", ""), groups.get("words", "")
-    unit = re.sub(r"[\s.]+", "", groups.get("unit", "")).replace("degrees", "degree") or groups.get("money", "").rstrip(
-        "."
-    )
-    label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s"))
+    unit = re.sub(r"[\s.]+", "", groups.get("unit") or groups.get("money", "")).replace("degrees", "degree")
+    label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s")) or unit or None  # HK$ is a unit of its own
     rate = groups.get("per") or _RATES.get(groups.get("rate", ""), "")
     noun = groups.get("noun", "")
     if label is None and noun and noun not in STOP_WORDS | _NO_UNITS:
@@ -217,6 +216,8 @@ def _said(words: str) -> str:
             part = (part or Decimal(1)) * Decimal(_BIG[word])
         elif word in _BIG:
             total, part = total + (part or Decimal(1)) * _BIG[word], Decimal(0)
+        elif word == "half" and part:
+            part += Decimal("0.5")
     return str((total + part) / (2 if words.startswith("half") else 1))
 
 
@@ -231,10 +232,8 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     def compiled(pattern: str, flags: int = re.IGNORECASE) -> re.Pattern[str]:
         return re.compile(pattern, flags)
 
-    yield (
-        compiled(r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}|(?:mailto:|https?://|[a-z]:\\)[^\s,;]*[\w/]"),
-        _address,
-    )
+    mail_address = r"[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64}){1,8}"
+    yield compiled(rf"{mail_address}|(?:mailto:|https?://|[a-z]:\\)[^\s,;]*[\w/]"), _address
     yield compiled(r"[a-z][\w-]{0,64}(?:\.[\w-]{1,64}){0,8}\.[a-z]{2,8}(?![\w@.])(?:/[^\s,;]*)?"), _address
 
     day = r"(?<!\w)(?<!\d[.,:/-])(?P<day>0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?\b"
@@ -253,10 +252,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     slashed = r"(?P<month>\d{1,2})/(?P<day>\d{1,2})(?:/(?P<year>\d{4}|\d{2}))?"
     yield compiled(rf"(?<![\w/.-]){slashed}(?![\w/])"), _date
 
-    number_word, small = (
-        "|".join([*_NUMBERS, *_BIG]),
-        "|".join(word for word in _NUMBERS if _NUMBERS[word] in range(1, 13)),
-    )
+    number_word, small = "|".join([*_NUMBERS, *_BIG]), "|".join(word for word, n in _NUMBERS.items() if 1 <= n <= 12)
     hour, half = rf"(?P<hour>\d{{1,2}}|{small})", r"(?P<half>[ap]\.?\s?m\b\.?)"
     yield compiled(rf"{hour}(?:[:.h](?P<minute>\d\d))?(?::\d\d)?\s*{half}"), _time
     yield compiled(r"(?P<hour>\d{1,2}):(?P<minute>\d\d)\s?(?P<half>[ap])\b"), _time
@@ -268,7 +264,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
         lambda match: Fact("time", (720 * (match[0][:3].lower() != "mid" or match[0][3:].lower() == "day"), "24h")),
     )
     yield compiled(r"(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"), _weekday
-    yield compiled(r"(?:Mon|Tues?|Wed|Thurs?|Thur?|Fri|Sat|Sun)\b(?!-(?!Mon|Tue|Wed|Thu|Fri|Sat|Sun))"), _weekday
+    yield compiled(r"(?:Mon|Tues?|Weds?|Thurs?|Thur?|Fri|Sat|Sun)\b(?!-(?!Mon|Tue|Wed|Thu|Fri|Sat|Sun))"), _weekday
 
     yield compiled(r"\+\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?!\w)"), _phone
     country, area = r"(?:\+?\d{1,3}[ .-])?", r"(?:\(\d{3}\)\s*|\d{3}[ ./-])"
@@ -286,51 +282,34 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
         compiled(r"(?P<value>\d{1,9})(?:st|nd|rd|th)\b"),
         lambda match: Fact("ordinal", (int(match["value"]),)) if int(match["value"]) else None,
     )
-    yield (
-        compiled(
-            r"\d{1,9}(?:\.\d{1,9}){2,8}(?::\d+)?|\d{1,9}(?:\.\d{1,9}){0,8}(?:\([a-z0-9]{1,4}\)){1,4}|\d+(?:-\d+){2,8}|\d+\^-?\d+"
-        ),
-        _code,
-    )
+    paragraph = r"\d{1,9}(?:\.\d{1,9}){0,8}(?:\([a-z0-9]{1,4}\)){1,4}"
+    yield compiled(rf"\d{{1,9}}(?:\.\d{{1,9}}){{2,8}}(?::\d+)?|{paragraph}|\d+(?:-\d+){{2,8}}|\d+\^-?\d+"), _code
     yield (
         compiled(r"(?P<value>\d{1,3}):(?P<last>\d)(?!\d)"),
         lambda match: Fact("figure", (match["value"],), until=Fact("figure", (match["last"],))),
     )
 
-    units = "|".join(
-        sorted(
-            (re.escape(unit) + ("s?" if unit.isalpha() else "") for unit in _UNIT if unit[0] not in "$€£¥₹%°"),
-            key=len,
-            reverse=True,
-        )
-    )
-    digits = (
-        r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
-    )
+    spelt = (re.escape(unit) + "s?" * unit.isalpha() for unit in _UNIT if unit[0] not in "$€£¥₹%‰°")
+    units = "|".join(sorted(spelt, key=len, reverse=True))
+    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)"
+    digits += r"(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
     big = "|".join(_BIG)
-    unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%]|°[CF]\b|degrees?\s[CF]\b"
+    unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%‰]|°[CF]\b|degrees?\s[CF]\b"
     unit += rf"|per\s?cent|percentage\spoints?|basis\spoints?|miles?/hour|(?:{units})\b\.?))?"
     rate = rf"(?:\s?(?:/\s?|per\s|an?\s|each\s|every\s)(?P<per>{units})\b|\s(?P<rate>{'|'.join(_RATES)})\b)?"
-    noun = r"(?=\s(?P<noun>[a-z]{3,}))?"
-    money = r"(?P<money>(?:us|c|a)?\$|[€£¥₹]|\b(?:usd|eur|gbp|jpy|inr|chf|cad|aud|rs\.?))"
+    noun = r"(?=\s(?P<noun>[a-z]{2,}))?"
+    money = r"(?P<money>[a-z]{0,3}\$|[€£¥₹]|\b(?:usd|eur|gbp|jpy|inr|chf|cad|aud|rs\.?))"
     scale = "|".join(sorted(_SCALES, key=len, reverse=True))
-    yield (
-        compiled(rf"(?P<sign>[-+])?{money}\s?(?P<sign2>-)?{digits}(?:\s?(?P<scale>{scale})\b)?{unit}{rate}(?!\w|\.\d)"),
-        _number,
-    )
-    yield (
-        compiled(
-            r"(?!\d+(?:k|mm?|bn|mln|mn)\b)(?!\d+-?(?:"
-            + units
-            + r")\b)(?=[\w-]{0,30}\d)(?=[\w-]{0,30}[a-z])[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,6}(?!\w)"
-        ),
-        _code,
-    )
+    paid = rf"(?P<sign>[-+])?{money}\s?(?P<sign2>-)?{digits}(?:\s?(?P<scale>{scale})\b)?"
+    yield compiled(rf"{paid}{unit}{rate}(?!\w|\.\d)"), _number
+    no_quantity = rf"(?!\d+(?:k|mm?|bn|mln|mn)\b)(?!\d+-?(?:{units})\b)"
+    mixed = r"(?=[\w-]{0,30}\d)(?=[\w-]{0,30}[a-z])[a-z0-9]{1,20}(?:-[a-z0-9]{1,20}){0,6}(?!\w)"
+    yield compiled(no_quantity + mixed), _code
     yield compiled(r"(?P<label>)(?P<value>[A-Z]{2,4}[ ]\d{2,6})(?![\w,.]\d|\w)", 0), _code
     plain_scale = rf"(?:(?P<scale>(?:k|mm?|bn|mln|mn)\b|(?<=\d)(?:\s|-)?(?:{big})\b|\s(?:mln|mn|bn)\b))?"
     yield compiled(rf"(?P<sign>(?<![\w.)])[-+])?{digits}{plain_scale}{unit}{rate}(?!\w|\.\d){noun}"), _number
     said = rf"(?P<words>(?:(?:half\s)?an?\s(?={big}))?(?:{number_word})"
-    said += rf"(?:(?:[\s-]|(?:(?<=hundred)|(?<=thousand))\sand\s)(?:{number_word}))*\b)"
+    said += rf"(?:(?:[\s-]|(?:(?<=hundred)|(?<=thousand))\sand\s)(?:{number_word})|\sand\sa\shalf)*\b)"
     yield compiled(rf"{said}{unit}{rate}(?!\w){noun}"), _number
     yield compiled(rf"(?P<words>once|twice){rate}(?!\w)"), _number
     yield _LETTER, _letter

@@ -8,9 +8,7 @@ from agent.judges.exact import (
     MAX_CHARS,
     MAX_TOKENS,
     contradictions,
-    exchanged,
     judge_exactly,
-    kind_of,
     may_leave_out,
     needed,
     opposed,
@@ -18,7 +16,7 @@ from agent.judges.exact import (
     too_long,
     turned,
 )
-from agent.judges.facts import Fact
+from agent.judges.facts import Fact, exchanged, kind_of
 
 _EXCHANGED = 2
 """Two parts stand in each other's place."""

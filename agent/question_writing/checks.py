@@ -7,6 +7,7 @@ does not use, and let no hallucinated number, date or name pass.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -31,6 +32,7 @@ _WORDS_IN_MAIL = 0.6
 _SAME_WORDING = 0.7
 """Jaccard similarity of words from which two questions about one mail count as duplicates."""
 _MAX_DELAY_DAYS = 31
+_BETWEEN_NAMES = re.compile(r"[,;/|&]")
 
 
 class QuestionChecks:
@@ -116,13 +118,14 @@ def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
 
     The result is False for an answer without any of these (yes, no), because nothing identifies it.
     """
+    text = plain(text)
     ours, theirs = parse(answer), parse(text)
     if not all(_has(fact, theirs) for fact in ours.facts) or turning_words(answer) - turning_words(text):
         return False
-    said = {uninflected(word) for word in words(fold(plain(text)))} | theirs.stems
+    said = {uninflected(word) for word in words(fold(text))} | theirs.stems
     about = [word for word in ours.words if word.can_name]
     found = [word for word in about if all(uninflected(part) in said for part in words(fold(word.text)))]
-    if any(word.capitalised and word not in found for word in about) or not _names_whole(ours, theirs):
+    if any(word.capitalised and word not in found for word in about) or not _names_whole(ours, theirs, text):
         return False
     return bool(ours.facts or about) and len(found) >= share * len(about)
 
@@ -136,7 +139,7 @@ def _has(fact: Fact, text: ParsedText) -> bool:
     return False
 
 
-def _names_whole(answer: ParsedText, text: ParsedText) -> bool:
+def _names_whole(answer: ParsedText, text: ParsedText, source: str) -> bool:
     """Return whether names in a row are so in the text, also as "Voss, Dana": none is put together from two people."""
     stems = [word.stem for word in text.words]
     places: dict[str, list[int]] = {}
@@ -146,7 +149,11 @@ def _names_whole(answer: ParsedText, text: ParsedText) -> bool:
         adjacent = first.names and last.names and first.item == last.item and last.span[0] - first.span[1] == 1
         if not adjacent or last.stem not in places or first.stem not in places:
             continue
-        forward = any(stem == last.stem for place in places[first.stem] for stem in stems[place + 1 : place + 3])
+        forward = any(
+            after.stem == last.stem and not _BETWEEN_NAMES.search(source[text.words[place].span[1] : after.span[0]])
+            for place in places[first.stem]
+            for after in text.words[place + 1 : place + 3]
+        )
         heads = [place for place in places[last.stem] if first.stem in stems[place + 1 : place + 2]]
         if not forward and not any(place == 0 or not text.words[place - 1].names for place in heads):
             return False

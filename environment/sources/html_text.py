@@ -12,6 +12,7 @@ _NO_TEXT = frozenset({"script", "style", "template", "title"})
 _DELETED = frozenset({"del", "s", "strike"})
 _HIDING_STYLE = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|mso-hide\s*:\s*all|(?:font-size|max-height)\s*:\s*0(?:px|pt|em|%)?\s*(?:;|!|$)"
+    r"|(?:text-indent|left|top)\s*:\s*-\d{3}|\A(?=.*overflow\s*:\s*hidden).*(?<![\w-])(?:height|width)\s*:\s*0(?:px)?\s*(?:;|!|$)"
     r"|(?<![\w-])opacity\s*:\s*0(?:\.0*)?\s*(?:;|!|$)",
     re.IGNORECASE,
 )

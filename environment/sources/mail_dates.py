@@ -93,7 +93,7 @@ def _numeric_zone(text: str) -> timezone | None:
 
 
 def _named_zone(text: str) -> timezone | None:
-    name = text.upper().strip(".")
+    name = text.upper().strip(".\"'")
     if daylight := _DAYLIGHT.fullmatch(name):
         name = daylight[1]
     hours = _HOURS.get(name)
@@ -103,12 +103,13 @@ def _named_zone(text: str) -> timezone | None:
 def _free(written: str) -> datetime | None:
     """Read a day, a month's name, a year, a time and a zone, in any order that makes sense."""
     comments = " ".join(_COMMENT.findall(written))
-    text = re.sub(r"(?<=\d)T(?=\d)", " ", written)
+    text = re.sub(r"(?<=\d)T(?=\d)", " ", written.replace("\u2212", "-"))
+    text = re.sub(r"\b(\d{1,2})([a-z]{3,9})(\d{4})\b", r"\1 \2 \3", text, flags=re.I)
     while (without := _COMMENT.sub(" ", text)) != text:
         text = without
     time = next((found for pattern in _TIMES if (found := pattern.search(text))), None)
     before, after = (text[: time.start()], text[time.end() :]) if time else (text, "")
-    day_words = [word for word in re.split(r"[\s,]+", before) if word and word.lower() not in ("de", "of")]
+    day_words = [word for word in re.split(r"[\s,]+", before) if word and word.lower() not in ("at", "de", "of")]
     zone_words = [word for word in re.split(r"[\s,]+", after) if word]
     is_month = [_month(word) is not None for word in day_words]
     if day_words and day_words[0][0].isalpha() and (not is_month[0] or any(is_month[1:])):

@@ -22,7 +22,7 @@ from environment.sources.charsets import decode_text
 from environment.sources.mail_dates import parse_mail_date
 from environment.sources.rfc822 import MAX_MAIL_BYTES, parse_mail
 
-SEPARATOR = b"From "
+SEPARATORS = (b"From ", b"From\n", b"From\r\n")
 
 _LINE_BYTES = 1 << 16
 _PEEKED_BYTES = 512
@@ -91,7 +91,7 @@ class MboxFile(MailFile):
 def begins_mbox(data: bytes) -> bool:
     """Return whether `data`, the begin of a file, is the begin of an mbox. Empty lines and a byte order mark may precede."""
     begin = _NOTHING_YET.match(data)
-    return data.startswith(SEPARATOR, begin.end() if begin else 0)
+    return data.startswith(SEPARATORS, begin.end() if begin else 0)
 
 
 def mails_in(file: BufferedReader, name: str) -> Iterator[Email | DroppedMail]:
@@ -119,7 +119,7 @@ def split_mbox(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
             begun, begin, of_patches = True, position, bool(_GIT_PATCH.fullmatch(line))
         elif not begun and not line.strip():
             begin = position + len(line)
-        elif begins_line and line.startswith(SEPARATOR) and _separates(previous, line, lines, of_patches):
+        elif begins_line and line.startswith(SEPARATORS) and _separates(previous, line, lines, of_patches):
             yield begin, b"".join(kept)
             begin = position
             kept.clear()
@@ -162,7 +162,7 @@ def _separates(previous: bytes, line: bytes, lines: _Lines, of_patches: bool) ->
         return False
     after_blank = not previous.strip()
     header = _header_after(lines)
-    written = decode_text(line[len(SEPARATOR) :]).strip()
+    written = decode_text(line[len("From ") :]).strip(" \r\n-")
     if not written or " " not in written:
         # Programs that know neither sender nor date, or only the sender. A text has such lines too.
         return header is True and (after_blank or not written)

@@ -17,7 +17,10 @@ from environment.words import words
 _MAX_DEPTH = 30
 _MAX_PARTS = 1_000
 _KIND = re.compile(r"\s*\"?([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)", re.IGNORECASE)
-_META_CHARSET = re.compile(rb"<meta\s[^<>]{0,300}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META_CHARSET = re.compile(
+    rb"<(?:meta\s[^<>]{0,300}?charset|\?xml\s[^<>]{0,300}?encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE
+)
+_SAME_KIND = {"application/xhtml+xml": "text/html", "application/ics": "text/calendar"}
 _META_BYTES = 4_096
 _MARKUP = re.compile(r"<[^<>]*>")
 _NOT_SHOWN = frozenset(
@@ -46,23 +49,31 @@ class _Part:
     def kind(self) -> str:
         found = _KIND.match(self.type)
         if found:
-            return found[1].lower()
+            kind = found[1].lower()
+            return _SAME_KIND.get(kind, kind) if kind != "application/octet-stream" else self._kind_of_name(kind)
         return "text/html" if self.type.strip().lower() == "html" else "text/plain" if self.type else self.default
+
+    def _kind_of_name(self, kind: str) -> str:
+        name = (parameter(self.type, "name") or parameter(self._disposition, "filename")).lower()
+        return "text/calendar" if name.endswith(".ics") else "message/rfc822" if name.endswith(".eml") else kind
 
     def decoded(self) -> bytes:
         return decoded_content(self.content, decode_text(first_of(self.fields, "content-transfer-encoding")))
 
     @property
     def attached(self) -> bool:
-        disposition = decode_text(first_of(self.fields, "content-disposition"))
-        return disposition.strip().lower().startswith("attachment")
+        return self._disposition.strip().lower().startswith("attachment")
+
+    @property
+    def _disposition(self) -> str:
+        return decode_text(first_of(self.fields, "content-disposition"))
 
 
 def text_of(fields: Fields, content: bytes) -> str:
     """Return the text of a mail: the plain one of alternatives, otherwise of all parts that have text.
 
-    Attached files are left out, and so are parts of a part after the first 1,000. An attached mail is shown with its sender,
-    date and subject. Raises ValueError for parts nested deeper than 30 levels.
+    Attached files are left out, except invitations, and so are parts of a part after the first 1,000. An attached mail is shown
+    with its sender, date and subject. Raises ValueError for parts nested deeper than 30 levels.
     """
     return _text(_Part(fields, content, whole=True), 0)
 
@@ -73,7 +84,7 @@ def _text(part: _Part, depth: int) -> str:
     kind = part.kind
     if kind in ("message/rfc822", "message/global", "message/news"):
         return _attached_mail(part, depth)
-    if part.attached and not part.whole:
+    if part.attached and not part.whole and kind != "text/calendar":
         return ""
     if kind.startswith("multipart/"):
         children = list(islice(_children(part, kind), _MAX_PARTS))

@@ -53,7 +53,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
     if _is_deleted(fields):
         return DroppedMail(reason="deleted", where=where, detail="deleted in Thunderbird, not compacted yet")
     date = None
-    if written := decode_text(first_of(fields, "date")).strip():
+    if written := decode_header(first_of(fields, "date")).strip():
         try:
             date = utc_without_zone(parse_mail_date(written))
         except (BadMail, OverflowError):
@@ -67,6 +67,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         message_id=bracketed.group() if bracketed else message_id.strip().removeprefix("<>"),
         subject=decode_header(first_of(fields, "subject")),
         from_address=address,
+        from_name=name,
         to_addresses=addresses_of(_people(fields, "to")),
         cc_addresses=addresses_of(_people(fields, "cc")),
         bcc_addresses=addresses_of(", ".join([_people(fields, "bcc"), *_delivered_to(fields)])),

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 _NO_BASE64 = re.compile(rb"[^A-Za-z0-9+/=]+")
 _ENCODED_LINE = re.compile(rb"[ \t]*[A-Za-z0-9+/]*={0,3}[ \t]*")
+_COMMENT = re.compile(r"\([^()]*\)?")
 _PADDING = re.compile(rb"=+")
 _SURELY_ENCODED_CHARS = 40
 _SOFT_BREAK = re.compile(rb"=[ \t]+(?=\n)")
@@ -15,7 +16,7 @@ _SOFT_BREAK = re.compile(rb"=[ \t]+(?=\n)")
 
 def decoded_content(content: bytes, encoding: str) -> bytes:
     """Return `content`, whose lines end in `\\n`, without the transfer encoding that its header names."""
-    name = re.sub(r"[^a-z0-9]", "", (encoding.lower().strip(" \t\n\"'").split("(")[0].split(";")[0].split(",")[0]))
+    name = re.sub(r"[^a-z0-9]", "", re.split(r"[;,]|\s\S+=", _COMMENT.sub("", encoding.lower()).strip())[0])
     if name == "base64":
         return _from_base64_lines(content)
     if name == "quotedprintable":

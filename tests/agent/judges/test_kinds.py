@@ -41,7 +41,9 @@ Tom & Jerry <- Tom and Jerry ;; Building C <- building C ;; Part II <- part II ;
 seventeen <- 17 ;; $20k <- $20,000 ;; 1.2 million <- 1,200,000 ;; 30 people <- thirty people
 every Monday <- Mondays ;; Saturday and Sunday <- Sat and Sun ;; Ferro Rouge <- ferro rouge ;; yes <- Yes, it is
 no <- No, it is not ;; 7 to 9 <- 7-9 ;; 5 miles <- 5 mi ;; 10 kg <- 10 kilograms ;; 6 ft <- 6 feet
-March 3 to March 5 <- March 3-5 ;; 8 a.m. <- 8am ;; Room 12 <- room no. 12
+March 3 to March 5 <- March 3-5 ;; 8 a.m. <- 8am ;; Room 12 <- room no. 12 ;; Weds <- Wednesday ;; a week <- one week
+3½ hours <- three and a half hours ;; $3.5MM <- three and a half million dollars ;; every other day <- every second day
+Dana hired Piet <- Piet was hired by Dana ;; 10^-3 <- 10⁻³
 """
 DIFFERENT = r"""
 10-11 am <- 10 am ;; 10 am <- 10-11 am ;; 10-11 am <- 10-12 am ;; April 9-12 <- April 9-13 ;; Mon-Wed <- Mon-Thu
@@ -83,6 +85,11 @@ daily <- weekly ;; under the table <- on the table ;; off the record <- on the r
 5 pm <- before 5 pm ;; Monday <- the day before Monday ;; not before May <- before May
 three quarters <- three halves ;; Houston <- Houston austin ;; Houston <- austin houston
 blue <- blue with red ;; blue <- blue plus red ;; 14:30 <- not 14:30 ;; 14:30 <- 14:30 and half past four
+$500 <- HK$500 ;; $500 <- NZ$500 ;; $500 <- 500 kr ;; 5% <- 5 ‰ ;; 10⁻³ <- 10³ ;; Dana, not Piet <- Piet, not Dana
+Oslo, not Rome <- not Oslo, Rome ;; starts at 5 pm <- ends at 5 pm ;; this Friday <- next Friday
+every day <- every other day ;; confirmed for Friday <- postponed to Friday ;; Friday <- any day but Friday
+Dana hired Piet <- Dana was hired by Piet ;; Dana was hired by Piet <- Piet was hired by Dana
+gas is cheaper than oil <- oil is cheaper than gas
 """
 
 
@@ -100,6 +107,26 @@ def test_another_notation_is_right(reference: str, answer: str) -> None:
 @pytest.mark.parametrize(("reference", "answer"), cases(DIFFERENT))
 def test_another_value_or_meaning_is_wrong(reference: str, answer: str) -> None:
     assert not judge_exactly("What is it?", reference, answer).correct
+
+
+@pytest.mark.parametrize(
+    ("question", "reference", "answer", "right"),
+    [
+        ("Who replaces Dana Voss?", "Piet Harlow", "Piet Harlow replaces Dana Voss.", True),
+        ("Who replaces Dana Voss?", "Piet Harlow", "Dana Voss is replaced by Piet Harlow.", True),
+        ("Who replaces Dana Voss?", "Piet Harlow", "Dana Voss replaces Piet Harlow.", False),
+        ("Who replaces Dana Voss?", "Piet Harlow", "Piet Harlow is replaced by Dana Voss.", False),
+        ("Is it due before or after the audit?", "before the audit", "after the audit", False),
+        ("Did prices go up or down?", "They went up", "They went down", False),
+        ("How much is the fee per month?", "$500", "It is $500 a month.", True),
+        ("How much is the fee per month?", "$500", "It is $500 a year.", False),
+        ("When does it begin?", "Friday", "It ends on Friday.", False),
+        ("Did Dana agree?", "Yes", "Yes, Dana agreed.", True),
+        ("Which is cheaper, gas or oil?", "gas is cheaper than oil", "oil is cheaper than gas", False),
+    ],
+)
+def test_a_question_is_no_licence_for_the_opposite(question: str, reference: str, answer: str, right: bool) -> None:
+    assert judge_exactly(question, reference, answer).correct == right
 
 
 _UNITS = (

@@ -124,6 +124,10 @@ def test_duplicate_questions_are_rejected(check: Callable[[object], Question | s
         ("the new turbines", "They bought a new turbine", True),
         ("a quarrel about money", "They bought a new turbine", False),
         ("no", "Yes and no", False),
+        ("Lee Park", "Ann Lee, Park Street 5", False),
+        ("Harlow Dana", "Piet Harlow, Dana Voss", False),
+        ("Dana Voss", "Please ask Dana\nVoss", True),
+        ("Dana Voss", "Voss, Dana will come", True),
     ],
 )
 def test_which_answers_a_mail_contains(answer: str, text: str, said: bool) -> None:

@@ -76,10 +76,12 @@ def test_lines_of_a_text_are_no_separators(text: str) -> None:
     assert [body.strip() for body in bodies(content)] == [text, text]
 
 
-@pytest.mark.parametrize("separator", [b"From \n", b"From eva\n", b"From eva@x.example Mo. Mai 14 16:39:00 2001\n"])
+@pytest.mark.parametrize(
+    "separator", [b"From \n", b"From\n", b"From -\n", b"From eva\n", b"From eva@x.example Mo. Mai 14 16:39:00 2001\n"]
+)
 @pytest.mark.parametrize("before", [b"", b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\r\n \n"])
 def test_separators_without_dates_and_files_that_begin_late(separator: bytes, before: bytes, tmp_path: Path) -> None:
-    between = b"" if separator == b"From \n" else b"\n"
+    between = b"" if separator in (b"From \n", b"From\n", b"From -\n") else b"\n"
     path = tmp_path / "export"
     path.write_bytes(before + between.join(separator + raw_mail(number, body="text") for number in range(3)))
     assert [mail.body for mail in mail_source(str(path)) if isinstance(mail, Email)] == [

@@ -48,6 +48,13 @@ from tests.environment.sources.test_rfc822 import multipart, parsed, part, with_
             ),
             "From: Eva\nSubject: Keys\n\nIn drawer 7.",
         ),
+        (
+            multipart(
+                "mixed", part("application/octet-stream; name=keys.eml", "From: Eva\n\nIn 7.", disposition="attachment")
+            ),
+            "From: Eva\n\nIn 7.",
+        ),
+        (part("application/xhtml+xml", "<p>Room 4B</p>"), "Room 4B"),
         (multipart("digest", "\nSubject: Keys\n\nIn drawer 7."), "Subject: Keys\n\nIn drawer 7."),
     ],
 )
@@ -55,9 +62,23 @@ def test_text_of_every_kind_is_shown(content: str, expected: str) -> None:
     assert parsed(with_content(content)).body.strip() == expected
 
 
+INVITATION = "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Review\nLOCATION:Room 4B\nEND:VEVENT\nEND:VCALENDAR"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/calendar", "application/ics", "application/octet-stream; name=invite.ics", "application/octet-stream"],
+)
+def test_an_attached_invitation_is_shown(kind: str) -> None:
+    attached = part(kind, INVITATION, disposition="attachment; filename=Invite.ICS")
+    assert parsed(with_content(multipart("mixed", attached))).body == "Review\nWhere: Room 4B"
+
+
 def test_html_may_name_its_charset() -> None:
     html = "<meta http-equiv='Content-Type' content='text/html; charset=koi8-r'><p>Привет".encode("koi8-r")
     assert parsed(with_content("Content-Type: text/html\n\n") + html).body == "Привет"
+    xhtml = '<?xml version="1.0" encoding="koi8-r"?><p>Привет'.encode("koi8-r")
+    assert parsed(with_content("Content-Type: text/html\n\n") + xhtml).body == "Привет"
     assert parsed(with_content("Content-Type: text/html; charset=us-ascii\n\n") + html).body == "Привет"
     assert (
         parsed(with_content("Content-Type: text/html; charset=utf-8\n\n") + "<meta charset=koi8-r>é".encode()).body

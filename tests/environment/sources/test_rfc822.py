@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from environment.email_db import MailDatabase, build_database
 from environment.models import DroppedMail, Email
 from environment.sources import rfc822
 from environment.sources.html_text import html_to_text
@@ -171,6 +173,8 @@ def test_the_text_among_the_parts() -> None:
         ("a < b and <unknown>c</unknown>", "a < b and c"),
         ("<div style='color:red; DISPLAY : NONE'>a<div>b</div>c</div>d", "d"),
         ("<p hidden><b>a<p>b", "b"),
+        ("<p style='height:0;overflow:hidden'>a<p style='text-indent:-9999px'>b<p style='left:-999px'>c<p>d", "d"),
+        ("<p style='height:0.5em;overflow:hidden'>a", "a"),
         ("<table><td><span style='visibility:hidden'>a</td><td>b</table>", "b"),
         ("<ul><li hidden>a<li>b</ul>", "b"),
         ("<span style='font-size:0'>a</span><span style='font-size:0.9em'>b</span>", "b"),
@@ -207,6 +211,7 @@ def test_hostile_html_takes_no_longer(piece: str) -> None:
         ("Mon, 14 May 2001 16:39:00 -0700 (PDT)", datetime(2001, 5, 14, 23, 39)),
         ("14 May 01 16:39 EST", datetime(2001, 5, 14, 21, 39)),
         ("Mon, 14 May 2001 16:39:00 -0000", datetime(2001, 5, 14, 16, 39)),
+        ("=?utf-8?q?Mon=2C_14_May_2001_16:39:00_-0000?=", datetime(2001, 5, 14, 16, 39)),
         ("Mon, 14 May 2001 16:39:00", datetime(2001, 5, 14, 16, 39)),
         ("", None),
         (None, None),
@@ -260,6 +265,22 @@ def test_only_the_last_mail_server_says_who_got_a_mail() -> None:
     assert parsed(forged + raw).bcc_addresses == ()
     inside = with_content(multipart("mixed", part("message/rfc822", (trusted + raw).decode())))
     assert parsed(inside).bcc_addresses == ()
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [
+        b"Dana Voss <x17@y.example>",
+        b"x17@y.example (Dana Voss)",
+        b'"Voss, Dana" <x17@y.example>',
+        b"=?utf-8?q?Dana_Voss?= <x17@y.example>",
+    ],
+)
+def test_a_mail_is_found_by_the_name_of_its_sender(sender: bytes, tmp_path: Path) -> None:
+    mail = parsed(b"Date: 4 Mar 2024\nFrom: " + sender + b"\nTo: ann@x.example\nSubject: Keys\n\nIn drawer 7.")
+    build_database([mail], tmp_path / "mails.sqlite")
+    mailbox = MailDatabase(tmp_path / "mails.sqlite").mailbox("ann@x.example", datetime(2039, 1, 1))
+    assert [hit.subject for hit in mailbox.search(["Voss"])] == ["Keys"]
 
 
 def test_mails_that_thunderbird_deleted_are_left_out() -> None:

@@ -13,7 +13,18 @@ HELLO = b64encode(b"Hello, the lift is out of order.")
 
 
 @pytest.mark.parametrize(
-    "encoding", ["base64", "BASE64 ", "base64 (by a gateway)", "base64;", '"base64"', "base-64", " base64, 8bit"]
+    "encoding",
+    [
+        "base64",
+        "BASE64 ",
+        "base64 (by a gateway)",
+        "base64;",
+        '"base64"',
+        "base-64",
+        " base64, 8bit",
+        "(7bit) base64",
+        "base64 charset=utf-8",
+    ],
 )
 def test_the_name_of_an_encoding_may_be_decorated(encoding: str) -> None:
     assert decoded_content(HELLO, encoding) == b"Hello, the lift is out of order."
