@@ -43,7 +43,7 @@ def measure(mails: str, questions: str, read_chars: int) -> dict[str, object]:
             if len(ids) != 1 or ids[0] is None:
                 continue
             tools = MailTools(database.mailbox(row.inbox_address, LAST_DATE), AgentSettings(read_chars=read_chars))
-            texts = {ids[0]: tools.call(READ, {"email_id": ids[0]}).observation}
+            texts = {ids[0]: tools.call(READ, {"email_id": tools.number_of(ids[0])}).observation}
             outcome = checks.check({**row.model_dump(), "mail_ids": ids}, Batch(row.inbox_address, (ids[0],)), texts)
             outcomes["kept" if isinstance(outcome, Question) else outcome] += 1
             answers.append((row.answer, texts[ids[0]]))

@@ -21,7 +21,7 @@ _SUPERSETS = {"gbk": "gb18030", "gb2312": "gb18030"}
 _ISO_2022_JP = "iso2022-jp"
 _CODECS_REMEMBERED = 1_000
 
-_LINE_END = re.compile(r"\r+\n|\r")
+_LINE_END = re.compile(r"(?<!\r)\r+\n|\r")  # a run is looked at once: linear time
 _MULTIBYTE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 _JAPANESE_SET = re.compile(rb"\x1b(\$[@AB]|\$\([@BCD]|\([BHIJ])")
 _TWO_BYTES = re.compile(rb"[!-~]+")

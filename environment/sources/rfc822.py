@@ -23,7 +23,7 @@ _MAX_DETAIL_CHARS = 120
 _TELLING_HEADERS = frozenset({"date", "from", "message-id", "received", "sender", "subject", "to"})
 _MESSAGE_ID = re.compile(r"<[^<>\s]+>")
 _BEFORE_MAIL = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
-_LINE_END = re.compile(rb"\r+\n|\r")
+_LINE_END = re.compile(rb"(?<!\r)\r+\n|\r")  # a run is looked at once: linear time
 _APPLE_LENGTH = re.compile(rb"(\d{1,9})[ \t]*\n")
 _APPLE_PROPERTIES = b"<?xml version="
 _DELIVERED = frozenset({"delivered-to", "envelope-to", "x-delivered-to", "x-envelope-to", "x-original-to"})
