@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.environment.raw_mails import raw_mail
 from tests.environment.sources.test_rfc822 import multipart, parsed, part, with_content
 
 
@@ -84,3 +85,8 @@ def test_html_may_name_its_charset() -> None:
         parsed(with_content("Content-Type: text/html; charset=utf-8\n\n") + "<meta charset=koi8-r>é".encode()).body
         == "é"
     )
+
+
+@pytest.mark.timeout(60)  # against half an hour
+def test_carriage_returns_take_linear_time() -> None:
+    assert parsed(raw_mail(body="a\r\r\nb" + "\r" * 1_000_000 + "c")).body.rstrip() == "a\nb" + "\n" * 1_000_000 + "c"
