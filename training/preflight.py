@@ -20,7 +20,7 @@ from training.settings import TrainerSettings
 from training.stopping import require_stop_rules
 
 _LEAST_MEMORY = 1e9
-"""Bytes of main memory that a run on a CPU takes at least beside the weights. No run succeeded with less."""
+"""Bytes of main memory that a run on a CPU takes in addition to the weights. No run succeeded with less."""
 _LEAST_DISK = 1e9
 
 

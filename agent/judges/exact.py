@@ -169,7 +169,7 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
         or _missing(asked, ours, theirs, may_leave_out(question, reference, answer))
         or next((reason for _, reason in contradictions(asked, ours, theirs)), None)
         or exchanged(known, ours, theirs)
-        or exchanged(known, statement, theirs)
+        or (exchanged(known, statement, theirs) if statement is not ours else None)
     )
 
 
@@ -198,8 +198,8 @@ def turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | Non
         return f"{min(extra)!r} contradicts the reference"
     if not wanted and (left_out := (meant.keys() - said.keys() - known.keys()) & _TURNING):
         return f"{min(left_out)!r} is missing"
+    asked_for = {"start", "begin"} & known.keys()
     for rivals in _RIVALS:
-        asked_for = {"start", "begin"} & known.keys()
         if rivals & (meant.keys() | asked_for) - said.keys() and (
             extra := rivals & said.keys() - meant.keys() - known.keys()
         ):

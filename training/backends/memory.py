@@ -73,8 +73,8 @@ def _too_little(
 def gpu_parts(parameters: float, settings: TrainerSettings) -> list[dict[str, float]]:
     """Return the bytes that a run takes at least, by part, for each GPU that it occupies.
 
-    ART's local backend trains on 4-bit weights, and vLLM samples with a bfloat16 copy. On one GPU vLLM starts anew beside the
-    trainer's weights after each update, so both must fit. With `max_steps_off_policy` each has a GPU of its own.
+    ART's local backend trains on 4-bit weights, and vLLM samples with a bfloat16 copy. On one GPU both are
+    counted together. With `max_steps_off_policy` each has a GPU of its own.
     """
     work = {"caches and activations, at least": _LEAST_WORK}
     adapter = {"adapter and optimizer": _ADAPTER * settings.lora_rank * parameters}
