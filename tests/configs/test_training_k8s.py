@@ -21,7 +21,8 @@ from zenml.utils.settings_utils import is_valid_setting_key
 
 from cluster.flavors import FLAVOR
 from configs.loading import load_config
-from training import preflight
+from configs.schema import TrainingConfig, section
+from training.backends.memory import gpu_parts
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "configs" / "training_k8s.yaml"
@@ -141,7 +142,8 @@ def test_pod_of_the_training_step(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["training_k8s.yaml", "evaluation_k8s.yaml"])
 def test_a_node_that_the_affinity_admits_passes_the_preflight_check(name: str) -> None:
-    needed = preflight._LEAST_MEMORY + preflight._LEAST_WEIGHT_COPIES * QWEN_7B_BYTES
+    settings = section(load_config(FILE, []), TrainingConfig)
+    needed = max(sum(parts.values()) for parts in gpu_parts(QWEN_7B_BYTES / 2, settings))
     steps = yaml.safe_load((ROOT / "configs" / name).read_text())["step_settings"]
     assert set(steps) >= {"run_inference", "ask_production"}, "every step that runs the model has a GPU"
     for step in steps.values():
