@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,19 @@ def test_pipelines_and_options_of_the_other_task_are_refused(door: FrontDoor, wo
     assert not (door.folder / "outputs").exists()
 
 
+def evaluated(checkout: Checkout, words: list[str]) -> dict[str, Any]:
+    """The summary of training and evaluation with these words, and what the command said."""
+    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((checkout.folder / "summary.json").read_text())
+    assert summary["baselines"]["oracle"]["accuracy"] == 1.0 and summary["baselines"]["do_nothing"]["accuracy"] == 0.0
+    assert {"base", "warm_start", "trained"} == set(summary["policies"])
+    assert all(row["errors"] == 0 for row in summary["policies"].values())
+    report = next((checkout.folder / "outputs" / "reports").glob("c*.html")).read_text()
+    assert "hidden checks pass" in report and "fix(" in report
+    return {**summary, "said": done.stdout}
+
+
 def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_other_task(
     checkout: Checkout, tiny_base: Path
 ) -> None:
@@ -88,15 +102,15 @@ def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_othe
         *settings(experiment="first", model_name="repairs", project="bugs-of-ours"),
     ]
     checkout.environment |= {"WANDB_MODE": "offline", "WANDB_CACHE_DIR": str(checkout.folder / "wandb")}
-    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads((checkout.folder / "summary.json").read_text())
-    assert summary["baselines"]["oracle"]["accuracy"] == 1.0
+    planned = checkout.run("--pipeline", "train", *words, "--dry-run")
+    assert planned.returncode == 0 and "4 bugs to train on, 3 held out" in planned.stdout, planned.stderr
+    assert "bubblewrap" in planned.stdout and not (checkout.folder / "outputs").exists()
+    summary = evaluated(checkout, words)
     assert (
         summary["promotion"]["promoted"] is False
         and "is not above promotion_floor=0.0" in summary["promotion"]["reason"]
     )
-    assert "not promoted to production: 0.0% correct" in done.stdout
+    assert "not promoted to production: 0.0% correct" in summary["said"]
     [tracked] = (checkout.folder / "outputs" / "runs").rglob("*.wandb")
     assert b"bugs-of-ours" in tracked.read_bytes()
     [store] = (checkout.folder / "zenml").rglob("zenml.db")
@@ -113,22 +127,14 @@ def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_othe
         assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
 
 
-@pytest.mark.slow
-def test_training_and_evaluation_of_the_coding_agent(checkout: Checkout, real_model_path: Path) -> None:
+@pytest.mark.nightly
+def test_training_and_evaluation_of_the_coding_agent_with_the_real_model(
+    checkout: Checkout, real_model_path: Path
+) -> None:
     require_bubblewrap()
     words = [
         *CODING,
         *settings(demonstrations=4, max_steps=1, groups_per_step=1, rollouts_per_group=2, validation_questions=2),
         *settings(dataset_size=12, coding_test_size=3, max_tokens=48),
     ]
-    planned = checkout.run("--pipeline", "train", *words, "--dry-run")
-    assert planned.returncode == 0 and "12 bugs to train on, 3 held out" in planned.stdout, planned.stderr
-    assert "bubblewrap" in planned.stdout and not (checkout.folder / "outputs").exists()
-    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    summary = json.loads((checkout.folder / "summary.json").read_text())
-    assert summary["baselines"]["oracle"]["accuracy"] == 1.0 and summary["baselines"]["do_nothing"]["accuracy"] == 0.0
-    assert {"base", "warm_start", "trained"} == set(summary["policies"])
-    assert all(row["errors"] == 0 for row in summary["policies"].values())
-    report = next((checkout.folder / "outputs" / "reports").glob("c*.html")).read_text()
-    assert "hidden checks pass" in report and "fix(" in report
+    evaluated(checkout, words)

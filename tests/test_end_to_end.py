@@ -40,7 +40,8 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
     words = [
         *SMALL_COMPANY,
         *settings(
-            demonstrations=8,
+            synthetic_questions_per_inbox=8,
+            demonstrations=4,
             max_steps=1,
             groups_per_step=1,
             max_extra_groups=0,
@@ -48,17 +49,17 @@ def test_data_training_evaluation_and_service_end_to_end(checkout: Checkout, rea
             validate_every=1,
             validation_questions=2,
         ),
-        *settings(eval_limit=4, max_tokens=64),
+        *settings(eval_limit=2, max_tokens=64, max_turns=4),
     ]
     # By itself once, as a user starts it: in the order of its own imports.
     done = checkout.run_alone("--pipeline", "all", *words, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    assert "warm start on 8 demonstrations" in done.stdout and re.search(r"step +1/1 +reward", done.stdout)
+    assert "warm start on 4 demonstrations" in done.stdout and re.search(r"step +1/1 +reward", done.stdout)
     assert "max_steps=1 reached; best checkpoint: step" in done.stdout and "zenml login --local" in done.stdout
 
     summary = json.loads((checkout.folder / "summary.json").read_text())
-    assert summary["n"] == 4
+    assert summary["n"] == 2
     assert list(summary["policies"]) == ["base", "warm_start", "trained"]
     assert list(summary["baselines"]) == ["search_and_quote", "oracle", "do_nothing"]
     for row in [*summary["policies"].values(), *summary["baselines"].values()]:

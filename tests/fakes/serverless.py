@@ -40,6 +40,10 @@ class ServerlessService(FakeServer):
         self.downloads: list[str] = []
         self.fail_job: str | None = None
         """What the next training job fails with."""
+        self.refusals: list[int] = []
+        """Statuses of the next requests for a training job, which start none; 0 starts it and fails all the same."""
+        self.failed_downloads = 0
+        """How many of the next downloads fail."""
         self.same_replies = False
         self.lock = threading.Lock()
 
@@ -91,7 +95,11 @@ class ServerlessService(FakeServer):
                 return self.create_model(asked)
         if known == ("POST", "/v1/preview/training-jobs"):
             with self.lock:
-                return {"id": self.train(asked)}
+                status = self.refusals.pop(0) if self.refusals else None
+                if status:
+                    return status, {"error": {"message": "not now"}}
+                id = self.train(asked)
+                return (500, {"error": {"message": "lost"}}) if status == 0 else {"id": id}
         if known == ("POST", "/v1/chat/completions"):
             return self._completion(asked)
         if known == ("GET", "/v1/health"):
@@ -107,6 +115,9 @@ class ServerlessService(FakeServer):
             return _page(self.events(int(found[1])), request)
         if found := re.fullmatch(r"/files/([\w.-]+)/(\w+)/([\w.-]+)", request.path):
             files = self.artifact(found[1], found[2])
+            if self.failed_downloads and found[3] != "manifest":
+                self.failed_downloads -= 1
+                return 404, {"error": {"message": "not yet"}}
             self.downloads.append(f"{found[1]}:{found[2]}")
             return _manifest(files) if found[3] == "manifest" else files[found[3]]
         return 404, {"error": {"message": f"no route {request.path}"}}

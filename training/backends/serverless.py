@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 from art import TrainableModel
 from art.serverless.backend import ServerlessBackend
 from art.types import ServerlessTrainResult
 from art.utils.get_model_step import get_step_from_dir
 from art.utils.output_dirs import get_model_dir
-from openai import OpenAIError
+from openai import APIConnectionError, APIStatusError, OpenAIError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential
 
 from training.errors import BadInput
 from training.history import checkpoint_folder
@@ -23,6 +25,9 @@ from training.history import checkpoint_folder
 DEFAULT_PROJECT = "email-search-agent"
 """Weights & Biases project when WANDB_PROJECT is unset."""
 _MAX_REASON_CHARS = 200
+_ATTEMPTS = 3
+_FIRST_WAIT_SECONDS = 2.0
+_REFUSED_FOR_NOW = {429, 503}
 
 
 def remote_base_model(base_model: str) -> str:
@@ -36,7 +41,12 @@ def remote_base_model(base_model: str) -> str:
 
 
 class PullingServerlessBackend(ServerlessBackend):
-    """Download the adapter after every update. Failures of the service become `BadInput` with its message."""
+    """Download the adapter after every update. Failures of the service become `BadInput` with its message.
+
+    An update is submitted up to three times, with growing waits, if the service certainly did not make it: it was not
+    reached, it refused for now, or it said that the job failed. A download is repeated in any case. After another
+    failure the update may still be under way, so that the run ends and its next start looks.
+    """
 
     async def register(self, model: Any) -> None:
         """Register the model, and delete what an interrupted step left on the servers.
@@ -59,8 +69,11 @@ class PullingServerlessBackend(ServerlessBackend):
             )
 
     async def train(self, model: Any, trajectory_groups: Iterable[Any], **parameters: Any) -> ServerlessTrainResult:
+        groups = list(trajectory_groups)
         with _failures_told("the update"):
-            result = await super().train(model, trajectory_groups, **parameters)
+            result: ServerlessTrainResult = await _repeating("the update", _was_not_made)(
+                super().train, model, groups, **parameters
+            )
         await self._pull(model)
         return result
 
@@ -72,14 +85,20 @@ class PullingServerlessBackend(ServerlessBackend):
 
     async def _pull(self, model: TrainableModel) -> None:
         """Download the newest checkpoint, all or nothing."""
-        step = await self._get_step(model)
+        with _failures_told("asking for the newest checkpoint"):
+            step = await self._get_step(model)
         target = checkpoint_folder(Path(_folder(model)), step)
         partial = target.with_name(f".{target.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        what = f"downloading checkpoint {step}"
+
+        async def download() -> None:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            await self._experimental_pull_model_checkpoint(model, step=step, local_path=str(partial))
+
         try:
-            with _failures_told(f"downloading checkpoint {step}"):
-                await self._experimental_pull_model_checkpoint(model, step=step, local_path=str(partial))
+            with _failures_told(what):
+                await _repeating(what, lambda error: isinstance(error, _failures()))(download)
             os.replace(partial, target)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -89,16 +108,47 @@ def _folder(model: TrainableModel) -> str:
     return get_model_dir(model=model, art_path=model.base_path)
 
 
-@contextmanager
-def _failures_told(what: str) -> Iterator[None]:
+def _repeating(what: str, may_pass: Callable[[BaseException], bool]) -> AsyncRetrying:
+    def tell(state: RetryCallState) -> None:
+        assert state.outcome is not None and state.next_action is not None
+        wait, reason = state.next_action.sleep, _reason(state.outcome.exception())
+        print(f"backend=serverless: {what} failed: {reason}; next try in {wait:g} s", flush=True)
+
+    return AsyncRetrying(
+        stop=stop_after_attempt(_ATTEMPTS),
+        wait=wait_exponential(multiplier=_FIRST_WAIT_SECONDS),
+        retry=retry_if_exception(may_pass),
+        before_sleep=tell,
+        reraise=True,
+    )
+
+
+def _was_not_made(error: BaseException) -> bool:
+    """Return whether an update that ended with this error has certainly changed nothing on the servers."""
+    if isinstance(error, APIStatusError):
+        return error.status_code in _REFUSED_FOR_NOW
+    if isinstance(error, APIConnectionError):
+        return isinstance(error.__cause__, httpx.ConnectError)
+    return isinstance(error, RuntimeError) and str(error).startswith("Training job failed")  # ART's words
+
+
+def _failures() -> tuple[type[BaseException], ...]:
     import wandb
 
+    return OpenAIError, wandb.Error, RuntimeError, ValueError, OSError
+
+
+def _reason(error: BaseException | None) -> str:
+    return " ".join(str(error).split())[:_MAX_REASON_CHARS] or type(error).__name__
+
+
+@contextmanager
+def _failures_told(what: str) -> Iterator[None]:
     try:
         yield
-    except (OpenAIError, wandb.Error, RuntimeError, ValueError, OSError) as error:
+    except _failures() as error:
         if isinstance(error, BadInput):
             raise
-        reason = " ".join(str(error).split())[:_MAX_REASON_CHARS] or type(error).__name__
         raise BadInput(
-            f"backend=serverless: {what} failed: {reason}; the same command resumes after the last finished step"
+            f"backend=serverless: {what} failed: {_reason(error)}; the same command resumes after the last finished step"
         ) from error

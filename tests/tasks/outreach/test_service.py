@@ -24,7 +24,6 @@ from tests.ports import free_port
 from training.errors import BadInput
 
 KEY = "a-key-of-the-service"
-MESSAGES = [f"m{number}" for number in range(500)]
 
 
 @contextmanager
@@ -61,9 +60,11 @@ def status(client: httpx.Client, run_id: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.service
-def test_a_loop_runs_through_1000_events_and_the_services_sigkill(
-    tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sent", [50, pytest.param(500, marks=pytest.mark.nightly)])
+def test_a_loop_runs_through_events_and_the_services_sigkill(
+    sent: int, tiny_base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    messages = [f"m{number}" for number in range(sent)]
     monkeypatch.setenv(API_KEY, KEY)
     checkout, port = Checkout.create(tmp_path), free_port()
     small = {"groups_per_step": 2, "rollouts_per_group": 2, "demonstrations": 4, "validation_questions": 2}
@@ -79,13 +80,13 @@ def test_a_loop_runs_through_1000_events_and_the_services_sigkill(
         assert client.post("/learn-loop", json={}).status_code == 409
 
         store = EventStore(loops / "feedback.sqlite")
-        store.add_messages("earlier", 1, [(message, "train-1", ["f1"]) for message in MESSAGES])
-        events = [{"message_id": message, "event": event} for message in MESSAGES for event in ("opened", "replied")]
+        store.add_messages("earlier", 1, [(message, "train-1", ["f1"]) for message in messages])
+        events = [{"message_id": message, "event": event} for message in messages for event in ("opened", "replied")]
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda event: client.post("/feedback", json=event), events * 2))
         assert status(client, run_id)["state"] == "running"
         assert {answer.status_code for answer in answers} == {201}
-        assert sum(answer.json()["new"] for answer in answers) == 1000
+        assert sum(answer.json()["new"] for answer in answers) == 2 * sent
         until(lambda: bool(status(client, run_id)["metrics"]))
         service.kill()
         service.wait()
@@ -93,8 +94,8 @@ def test_a_loop_runs_through_1000_events_and_the_services_sigkill(
         until(lambda: status(client, run_id)["state"] == "finished")
         assert [row["iteration"] for row in status(client, run_id)["metrics"]] == [0, 1, 2]
         assert client.post("/feedback", json=events[0]).json() == {"new": False}
-    assert store.counts() == {"opened": 500, "replied": 500}
-    assert store.rates_by_fact()["f1"] == (500, 500, 500)
+    assert store.counts() == {"opened": sent, "replied": sent}
+    assert store.rates_by_fact()["f1"] == (sent, sent, sent)
     evaluation = json.loads((loops / run_id / "evaluation.json").read_text())
     assert evaluation["prospects"] == 2 and not evaluation["expected"]
     assert "Feedback is recorded" in (loops / run_id / "page.html").read_text()

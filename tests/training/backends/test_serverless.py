@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.serverless import KEY, ServerlessService
 from tests.training import injection
 from tests.training.toy_run import ToyTask, settings
+from training.backends import serverless
 from training.backends.serverless import remote_base_model
 from training.errors import BadInput
 from training.task import Policy
@@ -68,12 +69,16 @@ def test_each_checkpoint_is_pulled_and_runs_do_not_meet(service: ServerlessServi
     assert train(service, tmp_path / "r1-aaaa").history == first.history and len(service.jobs) == 3
 
 
-def test_failures_are_reported_and_the_next_run_resumes(service: ServerlessService, tmp_path: Path) -> None:
+def test_failures_are_reported_and_the_next_run_resumes(
+    service: ServerlessService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serverless, "_FIRST_WAIT_SECONDS", 0.01)
     service.fail_job = "out of capacity"
     with pytest.raises(
         BadInput, match="the update failed: Training job failed: out of capacity; the same command resumes"
     ):
         train(service, tmp_path / "r1")
+    assert len(service.jobs) == 3, "a job that failed is submitted twice more"
     service.fail_job = None
     service.checkpoints["model-0"][1] = {"half": b""}  # finished there, but in no history here
     assert train(service, tmp_path / "r1").checkpoint_of == 2
@@ -81,6 +86,29 @@ def test_failures_are_reported_and_the_next_run_resumes(service: ServerlessServi
     service.checkpoints["model-0"] |= {3: {}, 4: {}}
     with pytest.raises(BadInput, match="has 4 checkpoints on W&B's servers and 2 here"):
         train(service, tmp_path / "r1", steps=3)
+
+
+def test_an_update_that_was_not_made_is_submitted_again(
+    service: ServerlessService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serverless, "_FIRST_WAIT_SECONDS", 0.01)
+    service.refusals, service.failed_downloads = [503, 429], 1
+    assert train(service, tmp_path / "r1").checkpoint_of == 2
+    assert len(service.jobs) == 2 and sorted(service.checkpoints["model-0"]) == [0, 1, 2]
+    said = capsys.readouterr().out
+    assert said.count("the update failed: ") == 2 and said.count("downloading checkpoint 1 failed: ") == 1
+
+
+def test_an_update_that_may_have_been_made_is_not_submitted_again(
+    service: ServerlessService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serverless, "_FIRST_WAIT_SECONDS", 0.01)
+    service.refusals = [0]
+    with pytest.raises(BadInput, match="the update failed: .*lost"):
+        train(service, tmp_path / "r1")
+    assert len(service.jobs) == 1
+    assert train(service, tmp_path / "r1").checkpoint_of == 2, "the step ran again"
+    assert sorted(service.checkpoints["model-0"]) == [0, 1, 2]
 
 
 def test_a_refused_key_is_one_line(service: ServerlessService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
