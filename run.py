@@ -5,6 +5,7 @@ python run.py --pipeline train --config FILE      one pipeline; those that it de
 python run.py --pipeline train --resume NAME      resume an interrupted run with its original settings
 python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
 python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
+python run.py --pipeline ask QUESTION --inbox ME  the answer, and the words in the mails that prove it
 python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
 python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
 python run.py --pipeline learn-loop               an agent that writes e-mails and learns from replies (docs/outreach.md)
@@ -25,21 +26,25 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-PIPELINES = ("data", "train", "eval", "deploy", "export", "scenarios", "stack", "compare", "learn-loop", "all")
+PIPELINES = ("data", "train", "eval", "deploy", "ask", "export", "scenarios", "stack", "compare", "learn-loop", "all")
 
 _ONLY_FOR = {
-    "checkpoint": ("eval", "deploy", "export"),
+    "checkpoint": ("eval", "deploy", "ask", "export"),
+    "date": ("ask",),
     "from": ("train", "all"),
     "dry-run": ("train", "stack", "learn-loop"),
+    "inbox": ("ask",),
+    "json": ("ask",),
     "merged": ("export",),
-    "name": ("deploy",),
+    "name": ("deploy", "ask"),
     "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
     "serve": ("learn-loop",),
+    "steps": ("ask",),
     "summary": ("eval", "all"),
     "to": ("export",),
-    "unpromoted": ("deploy",),
+    "unpromoted": ("deploy", "ask"),
     "wait": ("learn-loop",),
 }
 
@@ -78,51 +83,34 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
     what.add_argument("--schedule-pause", metavar="NAME", help="start no further runs; a run in progress continues")
+    what.add_argument("--schedule-resume", metavar="NAME", help="start runs again, and at once if one is due")
     what.add_argument(
-        "--schedule-resume",
-        metavar="NAME",
-        help="start runs again from the next due time, or at once if one is just due",
+        "--schedule-delete", metavar="NAME", help="delete it, unless a run is in progress; past runs stay"
     )
-    what.add_argument(
-        "--schedule-delete", metavar="NAME", help="delete the schedule, unless a run is in progress; past runs stay"
-    )
-    add("runs", nargs="*", metavar="RUN", help="compare: names of experiments or keys of runs")
+    add("words", nargs="*", metavar="WORD", help="compare: names of experiments or keys of runs; ask: the question")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
-    add(
-        "--no-cache",
-        action="store_true",
-        help="run every step again: new data versions, a new training run, new questions",
-    )
-    add(
-        "--resume",
-        metavar="NAME",
-        help="train: continue this run (name of the experiment, or key); refuses other settings",
-    )
+    add("--no-cache", action="store_true", help="run every step again: new data, a new training run, new questions")
+    add("--resume", metavar="NAME", help="train: continue this run, by name or key; refuses other settings")
     add("--new-code", action="store_true", help="with --resume: continue although the training code has changed")
-    add(
-        "--from",
-        dest="start",
-        metavar="RUN|CHECKPOINT",
-        help="train, all: a new run that continues from this one's adapter",
-    )
-    add("--checkpoint", metavar="PATH", help="eval, deploy, export: this checkpoint folder or artifact id")
+    add("--from", dest="start", metavar="RUN|CHECKPOINT", help="train, all: a new run that begins with this adapter")
+    add("--checkpoint", metavar="PATH", help="eval, deploy, ask, export: this checkpoint folder or artifact id")
     add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
-    add(
-        "--merged",
-        action="store_true",
-        help="export: the base model with the adapter merged into it, instead of the adapter",
-    )
-    add("--unpromoted", action="store_true", help="deploy: the latest version when none is in production")
+    add("--merged", action="store_true", help="export: the base model with the adapter merged into it")
+    add("--unpromoted", action="store_true", help="deploy, ask: the latest version when none is in production")
+    add("--inbox", metavar="ADDRESS", help="ask: whose mail is searched; not needed if there is only one inbox")
+    add("--date", metavar="YYYY-MM-DD", help="ask: later mail is not seen (today)")
+    add("--steps", action="store_true", help="ask: also print what the agent searches and reads")
+    add("--json", action="store_true", help="ask: print answer and cited mails as JSON")
     add("--serve", action="store_true", help="learn-loop: the HTTP service that starts loops, until it is stopped")
     add("--wait", action="store_true", help="learn-loop: begin when no other loop works on the graph any more")
-    add("--name", help="deploy: name of the service (email-search-agent)")
+    add("--name", help="deploy: name of the service (email-search-agent); ask: the running service that answers")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack, learn-loop: check everything and say what would be done")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
     arguments = parser.parse_args(words)
-    if arguments.runs and arguments.pipeline != "compare":
-        parser.error(f"unexpected words: {' '.join(arguments.runs)}")
+    if arguments.words and arguments.pipeline not in ("compare", "ask"):
+        parser.error(f"unexpected words: {' '.join(arguments.words)}")
     for option, pipelines in _ONLY_FOR.items():
         given = arguments.start if option == "from" else getattr(arguments, option.replace("-", "_"))
         if given not in (None, False) and arguments.pipeline not in pipelines:
@@ -139,6 +127,10 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--dry-run checks a run that starts now: leave out --schedule")
     if arguments.serve and (arguments.dry_run or arguments.no_cache or arguments.wait):
         parser.error("--serve starts a service, which has no use for --dry-run, --no-cache and --wait")
+    if arguments.pipeline == "ask" and not arguments.words:
+        parser.error('--pipeline ask needs a question: --pipeline ask "When is the review?" --inbox ADDRESS')
+    if arguments.pipeline == "ask" and arguments.name is not None and (arguments.checkpoint or arguments.unpromoted):
+        parser.error("--name asks a running service, whose model is chosen: leave out --checkpoint and --unpromoted")
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
     if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
@@ -202,7 +194,8 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the same command resumes after the last finished step", file=sys.stderr)
+        resumes = "" if arguments.pipeline == "ask" else "; the same command resumes after the last finished step"
+        print(f"stopped{resumes}", file=sys.stderr)
         return 130
     return 0
 
@@ -221,7 +214,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "compare":
         from commands.compare import run_compare
 
-        run_compare(arguments.runs)
+        run_compare(arguments.words)
         return
     if arguments.pipeline == "learn-loop":
         if arguments.serve:
@@ -258,6 +251,14 @@ def execute(arguments: argparse.Namespace) -> None:
 
         named = explicit_values(arguments.config, arguments.set).get("base_model")
         run_export(arguments.to, merged=arguments.merged, checkpoint=arguments.checkpoint, base_model=named)
+        return
+    if arguments.pipeline == "ask":
+        from commands.ask import Asked, run_ask
+
+        chosen = {name: getattr(arguments, name) for name in ("inbox", "date", "checkpoint", "unpromoted")}
+        named = explicit_values(arguments.config, arguments.set).get("base_model")
+        asked = Asked(" ".join(arguments.words), service=arguments.name, base_model=named, **chosen)
+        run_ask(asked, steps=arguments.steps, as_json=arguments.json)
         return
     require_source(config, questions=arguments.pipeline != "scenarios")
     if arguments.dry_run:

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[type[BaseModel], ...]]] = {
     "eval": (["--pipeline", "eval"], (EvaluationConfig,)),
     "all": (["--pipeline", "all"], (EvaluationConfig,)),
     "deploy": (["--pipeline", "deploy"], (DeploymentConfig,)),
+    "ask": (["--pipeline", "ask", "Where?"], ()),
     "export": (["--pipeline", "export", "--to", "new"], ()),
     "scenarios": (["--pipeline", "scenarios", "--set", "emails=mail"], (QuestionConfig,)),
     "stack": (["--pipeline", "stack"], (StackConfig,)),
@@ -120,7 +121,7 @@ def test_limits_are_found() -> None:
 
 
 WORDS_THAT_ARE_REFUSED = {
-    "--checkpoint": (["eval", "deploy", "export"], ["--checkpoint", "absent"], "absent"),
+    "--checkpoint": (["eval", "deploy", "ask", "export"], ["--checkpoint", "absent"], "absent"),
     "--resume": (["train"], ["--resume", "absent"], "absent"),
     "--from": (["train", "all"], ["--from", "absent"], "absent"),
     "--schedule": (["train", "all"], ["--schedule", "often"], "five fields"),
@@ -132,13 +133,13 @@ WORDS_THAT_ARE_REFUSED = {
 def test_bad_values_of_options(option: str, door: FrontDoor) -> None:
     pipelines, words, named = WORDS_THAT_ARE_REFUSED[option]
     for pipeline in pipelines:
-        to = ["--to", "new"] if pipeline == "export" else []
-        assert named in door.refuses("--pipeline", pipeline, *to, *words)
+        needed = {"export": ["--to", "new"], "ask": ["Where?"]}.get(pipeline, [])
+        assert named in door.refuses("--pipeline", pipeline, *needed, *words)
 
 
 @pytest.mark.parametrize("pipeline", run.PIPELINES)
 def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
-    takes_a_value = {"checkpoint", "from", "name", "resume", "schedule", "summary", "to"}
+    takes_a_value = {"checkpoint", "date", "from", "inbox", "name", "resume", "schedule", "summary", "to"}
     for option, owners in run._ONLY_FOR.items():
         if pipeline not in owners:
             value = ["x"] if option in takes_a_value else []

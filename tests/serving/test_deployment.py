@@ -229,6 +229,16 @@ def test_both_commands_deploy_the_same_service(place: Place, by_code: Service, t
     assert place.zenml("deployment", "describe", "by-command").returncode != 0
 
 
+def test_a_question_on_the_command_line(place: Place, by_code: Service) -> None:
+    """To the service, and to a model that is loaded for it. The random model gives up on both."""
+    about = ("--inbox", place.inbox, "--date", "2035-01-01", "--json")
+    for model in (("--name", "by-code"), ("--checkpoint", str(place.base.with_name("tiny")))):
+        done = place.run("--pipeline", "ask", "Where is it?", *model, *about)
+        assert done.returncode == 0, done.stdout + done.stderr
+        answer = json.loads(done.stdout)
+        assert answer["question"] == "Where is it?" and answer["answer"] is None and not answer["success"]
+
+
 @pytest.mark.nightly
 def test_the_benchmarks_deploy_and_ask_a_checkpoint(place: Place) -> None:
     checkpoint = str(place.base.with_name("tiny-with-questions"))

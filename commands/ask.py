@@ -1,0 +1,202 @@
+"""`--pipeline ask`: one question on the command line, to a model that is loaded for it or to a running service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import httpx
+from pydantic import ValidationError
+from zenml.client import Client
+
+from cluster.errors import RunFailed
+from environment.email_db import MailDatabase, parse_query_date
+from reports.console import console, say
+from serving.answer import Mark, Question, Source
+from serving.events import EventQueue
+from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
+from steps.inference.service_lifecycle import load_service
+from steps.model_registry import find_checkpoint, find_mail_database
+from steps.project import MODELS
+from training.backends.base_model import resolve_base_model
+from training.errors import BadInput
+
+_FIELDS = {"question", "answer", "source_ids", "success", "proven", "sources"}
+_CONTEXT_CHARS = 60
+_SHOWN_MARKS = 3
+_SHOWN_INBOXES = 3
+_ANSWER_SECONDS = 330.0
+"""More than a service allows any question."""
+
+Show = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asks. Without an inbox, it is about the only one there is."""
+
+    question: str
+    inbox: str | None
+    date: str | None
+    checkpoint: str | None
+    unpromoted: bool
+    service: str | None
+    base_model: str | None
+
+
+def run_ask(asked: Asked, *, steps: bool, as_json: bool) -> None:
+    """Print the answer with the places in its mails that prove it, or all that is known of it as JSON.
+
+    Raises:
+        BadInput: the question is malformed, its inbox is unknown, or nothing is there that could answer.
+        RunFailed: the model's server or the service failed.
+    """
+
+    def show(event: str, data: dict[str, Any]) -> None:
+        if steps and not as_json and (line := _step(event, data)):
+            say(line, quiet=True)
+
+    given = _of_service(asked, show) if asked.service is not None else _here(asked, show, quiet=as_json)
+    if as_json:
+        print(json.dumps({name: given[name] for name in sorted(_FIELDS)}, indent=1, ensure_ascii=False))
+        return
+    say(given["answer"] if given["answer"] is not None else "The agent gave up: it found no answer in this mailbox.")
+    for source in given["sources"]:
+        _print_source(Source.model_validate(source))
+    if given["answer"] is not None and not given["proven"]:
+        say("No cited mail has these words: read the mails before you rely on the answer.", alarm=True)
+
+
+def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
+    stored = find_checkpoint(asked.checkpoint, unpromoted=asked.unpromoted)
+    database: MailDatabase = find_mail_database(stored).load()
+    with closing(database):
+        question = _question(asked, lambda: database.inboxes_by_size())
+        database.mailbox(question.inbox_address, parse_query_date(question.query_date))  # before the model is loaded
+    source = asked.base_model or stored.checkpoint.manifest.base_model_source
+    resolve_base_model(source, MODELS, progress=None if quiet else say)
+    with console.status("loading the model") as status:
+        service = load_service(checkpoint=stored.reference, base_model=asked.base_model)
+        assert isinstance(service, AnswerService)
+        with closing(service):
+            status.update("searching")
+            return asyncio.run(_answered(service, question, show))
+
+
+async def _answered(service: AnswerService, question: Question, show: Show) -> dict[str, Any]:
+    mailbox = service.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
+    events = EventQueue(mailbox)
+    answer = asyncio.wrap_future(service.start(AskedQuestion(question, mailbox), watcher=events))
+    while not answer.done():
+        await asyncio.wait({answer}, timeout=0.2)
+        while event := events.get_nowait():
+            show(event.event or "", event.data)
+    try:
+        done = answer.result()
+    except PromptTooLong as error:
+        raise BadInput(f"question: {error}; ask in fewer words") from None
+    except (ModelUnavailable, TimeoutError) as error:
+        raise RunFailed("the model's server failed on this question") from error
+    return done.answer.model_dump(mode="json") | {"sources": [s.model_dump(mode="json") for s in done.sources]}
+
+
+def _of_service(asked: Asked, show: Show) -> dict[str, Any]:
+    try:
+        deployment = Client().get_deployment(asked.service or "")
+    except KeyError:
+        raise BadInput(
+            f"there is no service {asked.service!r}: `zenml deployment list` shows those there are"
+        ) from None
+    if not deployment.url:
+        raise BadInput(f"{asked.service} is not running: `python run.py --pipeline deploy --name {asked.service}`")
+    headers = {"Authorization": f"Bearer {deployment.auth_key}"} if deployment.auth_key else {}
+    try:
+        with (
+            console.status("searching"),
+            httpx.Client(base_url=deployment.url, headers=headers, timeout=_ANSWER_SECONDS) as client,
+        ):
+            return _streamed(client, asked, show)
+    except httpx.TransportError as error:
+        raise RunFailed(
+            f"{asked.service} does not answer at {deployment.url} ({type(error).__name__}): "
+            f"`zenml deployment describe {asked.service}` says more"
+        ) from error
+
+
+def _streamed(client: httpx.Client, asked: Asked, show: Show) -> dict[str, Any]:
+    question = _question(asked, lambda: _accepted(client.get("/inboxes", params={"limit": 200}))["inboxes"])
+    event = ""
+    with client.stream("POST", "/stream", json={"parameters": question.model_dump()}) as response:
+        if response.status_code != httpx.codes.OK:
+            response.read()
+            _accepted(response)
+        for line in response.iter_lines():
+            name, _, value = line.partition(":")
+            if name == "event":
+                event = value.strip()
+            elif name == "data":
+                data: dict[str, Any] = json.loads(value)
+                if event == "answer":
+                    return data
+                if event == "error":
+                    raise RunFailed(str(data["error"]))
+                show(event, data)
+    raise RunFailed("the service closed the connection before it answered")
+
+
+def _accepted(response: httpx.Response) -> dict[str, Any]:
+    """Return the body of a response. Raises what the service says when it refuses."""
+    try:
+        body = dict(response.json())
+    except ValueError:
+        raise RunFailed(f"{response.url} answered {response.status_code} with something that is no JSON") from None
+    if response.is_success:
+        return body
+    said = str(body.get("error", response.reason_phrase))
+    if response.is_client_error:
+        raise BadInput(said)
+    raise RunFailed(said)
+
+
+def _question(asked: Asked, inboxes: Callable[[], Sequence[str]]) -> Question:
+    inbox = asked.inbox
+    if inbox is None:
+        known = inboxes()
+        if len(known) != 1:
+            listed = ", ".join(known[:_SHOWN_INBOXES])
+            raise BadInput(f"--inbox ADDRESS is needed, for there are {len(known):,} inboxes, such as {listed}")
+        [inbox] = known
+    try:
+        return Question(question=asked.question, inbox_address=inbox, query_date=asked.date or f"{date.today()}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _step(event: str, data: dict[str, Any]) -> str | None:
+    if event == "waiting":
+        return f"waiting: {data['position']} before this question"
+    if event == "source":
+        return f"   read: {data['date'][:10]}  {data['from_address']}  {data['subject']}"
+    if event != "step":
+        return None
+    found = f", {data['found']} found" if "found" in data else ""
+    return f"{data['number']:2d} {data['action']} {' '.join(data.get('keywords', []))}{found}".rstrip()
+
+
+def _print_source(source: Source) -> None:
+    say(f"\n  {source.date:%Y-%m-%d}  {source.from_address}  {source.subject}", quiet=not source.read)
+    for mark in [mark for mark in source.marks if mark.field == "body"][:_SHOWN_MARKS]:
+        say(f"      {_excerpt(source.body, mark)}")
+
+
+def _excerpt(body: str, mark: Mark) -> str:
+    start, end = max(0, mark.start - _CONTEXT_CHARS), mark.end + _CONTEXT_CHARS
+    before, after = "…" if start else "", "…" if end < len(body) else ""
+    proving = f"[{body[mark.start : mark.end]}]"
+    return before + " ".join(f"{body[start : mark.start]}{proving}{body[mark.end : end]}".split()) + after

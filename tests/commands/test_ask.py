@@ -1,0 +1,113 @@
+"""`--pipeline ask` against a service with a scripted policy over real HTTP. Real models answer in `test_deployment`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from commands import ask
+from tests.fakes.policy import MailPolicy
+from tests.front_door import FrontDoor
+from tests.ports import free_port
+from tests.serving.scripted_service import ANN, BO, GOOD, scripted_app, served
+from tests.serving.service_client import KEYS, OWNER_KEY
+
+pytestmark = pytest.mark.service
+
+QUESTION = GOOD["question"]
+ASK = ["--pipeline", "ask", "--name", "here", "--date", GOOD["query_date"]]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Iterator[MailPolicy]:
+    with MailPolicy() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(policy: MailPolicy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    app = scripted_app(policy, tmp_path_factory.mktemp("service"), key=OWNER_KEY, keys=KEYS)
+    with served(app) as address:
+        yield address
+
+
+@pytest.fixture
+def deployment() -> SimpleNamespace:
+    return SimpleNamespace(url=None, auth_key=OWNER_KEY)
+
+
+@pytest.fixture
+def door(
+    policy: MailPolicy, url: str, deployment: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> FrontDoor:
+    """ZenML knows one deployment, `here`."""
+    policy.calm()
+    deployment.url = url
+    monkeypatch.setattr(ask, "Client", lambda: SimpleNamespace(get_deployment={"here": deployment}.__getitem__))
+    return FrontDoor(tmp_path / "door", monkeypatch)
+
+
+def test_the_answer_with_the_words_that_prove_it(door: FrontDoor) -> None:
+    done = door.run(*ASK, "--inbox", ANN, *QUESTION.split())
+    assert done.returncode == 0, done.stderr
+    answer, *rest = done.stdout.splitlines()
+    assert answer == "room 4B"
+    assert f"  2024-03-01  {BO}  Budget review" in rest
+    assert any("takes place in [room 4B], on 5 March" in line for line in rest)
+    assert "search" not in done.stdout
+
+
+def test_steps(door: FrontDoor) -> None:
+    done = door.run(*ASK, "--inbox", ANN, "--steps", QUESTION)
+    search, read, _, _, answer, *_ = done.stdout.splitlines()
+    assert search == " 1 search budget review, 1 found" and read.startswith(" 2 read") and answer == "room 4B"
+
+
+def test_json(door: FrontDoor) -> None:
+    done = door.run(*ASK, "--inbox", ANN, "--json", "--steps", QUESTION)
+    answer = json.loads(done.stdout)
+    assert answer["answer"] == "room 4B" and answer["proven"] and answer["success"]
+    assert [source["message_id"] for source in answer["sources"]] == ["<review@kestrel.example>"]
+
+
+def test_an_answer_that_no_mail_proves_and_none_at_all(door: FrontDoor, policy: MailPolicy) -> None:
+    policy.answer = "the lighthouse"
+    assert "No cited mail has these words" in door.run(*ASK, "--inbox", ANN, QUESTION).stdout
+    policy.silent = True
+    assert "gave up" in door.run(*ASK, "--inbox", ANN, QUESTION).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (ASK, "needs a question"),
+        ([*ASK, "--unpromoted", QUESTION], "leave out --checkpoint and --unpromoted"),
+        (["--pipeline", "ask", "--name", "absent", QUESTION], "there is no service 'absent'"),
+        ([*ASK, QUESTION], "--inbox ADDRESS is needed, for there are 3 inboxes, such as bo@kestrel.example"),
+        ([*ASK, "--inbox", "nobody@kestrel.example", QUESTION], "unknown inbox"),
+        ([*ASK, "--inbox", ANN, "--date", "yesterday", QUESTION], "query_date"),
+        ([*ASK, "--inbox", ANN, " "], "question: is empty"),
+        ([*ASK, "--inbox", ANN, "x" * 4001], "question: has 4,001 characters"),
+        (["--pipeline", "ask", QUESTION], "there is no trained checkpoint yet: run"),
+    ],
+)
+def test_bad_input(door: FrontDoor, words: list[str], said: str) -> None:
+    if "--name" not in words:  # nothing is trained in the store of the tests
+        door.monkeypatch.setattr("steps.model_registry.production_version", lambda: None)
+        door.monkeypatch.setattr("steps.model_registry.Client.list_model_versions", lambda *_, **__: [])
+    assert said in door.refuses(*words)
+
+
+def test_a_wrong_key_and_a_service_that_is_gone(door: FrontDoor, deployment: SimpleNamespace) -> None:
+    deployment.auth_key = "not one of its keys"
+    assert "this key is not known" in door.refuses(*ASK, "--inbox", ANN, QUESTION)
+    deployment.url = f"http://127.0.0.1:{free_port()}"
+    done = door.run(*ASK, "--inbox", ANN, QUESTION)
+    assert done.returncode == 1 and "here does not answer at http://127.0.0.1" in done.stderr
+    assert done.stderr.count("\n") == 1
+    deployment.url = None
+    assert "here is not running" in door.refuses(*ASK, "--inbox", ANN, QUESTION)
