@@ -6,6 +6,7 @@ python run.py --pipeline train --resume NAME      resume an interrupted run with
 python run.py --pipeline train --from NAME        a new run that starts from the adapter of an earlier one
 python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
 python run.py --pipeline ask QUESTION --inbox ME  the answer, and the words in the mails that prove it
+python run.py --pipeline mcp --name my-agent      the service for an MCP client, over stdio
 python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
 python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
 python run.py --pipeline learn-loop               an agent that writes e-mails and learns from replies (docs/outreach.md)
@@ -26,8 +27,10 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
-PIPELINES = ("data", "train", "eval", "deploy", "ask", "export", "scenarios", "stack", "compare", "learn-loop", "all")
+PIPELINES = ["data", "train", "eval", "all", "deploy", "ask", "mcp", "export"]
+PIPELINES += ["scenarios", "learn-loop", "stack", "compare"]
 
+SERVICE = "email-search-agent"
 _ONLY_FOR = {
     "checkpoint": ("eval", "deploy", "ask", "export"),
     "date": ("ask",),
@@ -36,7 +39,7 @@ _ONLY_FOR = {
     "inbox": ("ask",),
     "json": ("ask",),
     "merged": ("export",),
-    "name": ("deploy", "ask"),
+    "name": ("deploy", "ask", "mcp"),
     "new-code": ("train",),
     "resume": ("train",),
     "schedule": ("train", "all"),
@@ -104,7 +107,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--json", action="store_true", help="ask: print answer and cited mails as JSON")
     add("--serve", action="store_true", help="learn-loop: the HTTP service that starts loops, until it is stopped")
     add("--wait", action="store_true", help="learn-loop: begin when no other loop works on the graph any more")
-    add("--name", help="deploy: name of the service (email-search-agent); ask: the running service that answers")
+    add("--name", help="deploy: name of the service (email-search-agent); ask, mcp: a running service")
     add("--schedule", metavar="CRON", help='train: data, training, evaluation and gate on a schedule, e.g. "0 2 * * *"')
     add("--dry-run", action="store_true", help="train, stack, learn-loop: check everything and say what would be done")
     add("--summary", type=Path, metavar="FILE", help="eval, all: also write the closing table as JSON")
@@ -209,12 +212,19 @@ def execute(arguments: argparse.Namespace) -> None:
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
     if arguments.pipeline is None:
-        manage_schedules(arguments)
+        from commands.schedules import manage_schedules
+
+        manage_schedules(arguments.schedule_pause, arguments.schedule_resume, arguments.schedule_delete)
         return
     if arguments.pipeline == "compare":
         from commands.compare import run_compare
 
         run_compare(arguments.words)
+        return
+    if arguments.pipeline == "mcp":
+        from commands.mcp import run_mcp
+
+        run_mcp(arguments.name or SERVICE)
         return
     if arguments.pipeline == "learn-loop":
         if arguments.serve:
@@ -281,9 +291,13 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "deploy":
         from commands.deploy import run_deploy
 
-        name = arguments.name if arguments.name is not None else "email-search-agent"
         chosen = {"checkpoint": arguments.checkpoint, "unpromoted": arguments.unpromoted}
-        run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
+        run_deploy(
+            config,
+            SERVICE if arguments.name is None else arguments.name,
+            **chosen,
+            base_model=explicit.get("base_model"),
+        )
         return
 
     from commands.clock import begin_clock
@@ -319,20 +333,6 @@ def execute(arguments: argparse.Namespace) -> None:
     trained = run_train(config, data, cache=cache)
     if arguments.pipeline in ("eval", "all"):
         run_eval(config, trained, cache=cache, summary=arguments.summary)
-
-
-def manage_schedules(arguments: argparse.Namespace) -> None:
-    """Carry out the --schedule-… options, which need no pipeline."""
-    from commands.schedules import delete_schedule, list_schedules, set_schedule
-
-    if arguments.schedule_pause:
-        set_schedule(arguments.schedule_pause, active=False)
-    elif arguments.schedule_resume:
-        set_schedule(arguments.schedule_resume, active=True)
-    elif arguments.schedule_delete:
-        delete_schedule(arguments.schedule_delete)
-    else:
-        list_schedules()
 
 
 if __name__ == "__main__":

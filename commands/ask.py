@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 from pydantic import ValidationError
-from zenml.client import Client
 
 from cluster.errors import RunFailed
+from commands.running_service import find_service
 from environment.email_db import MailDatabase, parse_query_date
 from reports.console import console, say
 from serving.answer import Mark, Question, Source
@@ -61,7 +61,7 @@ def run_ask(asked: Asked, *, steps: bool, as_json: bool) -> None:
         if steps and not as_json and (line := _step(event, data)):
             say(line, quiet=True)
 
-    given = _of_service(asked, show) if asked.service is not None else _here(asked, show, quiet=as_json)
+    given = _of_service(asked, asked.service, show) if asked.service is not None else _here(asked, show, quiet=as_json)
     if as_json:
         print(json.dumps({name: given[name] for name in sorted(_FIELDS)}, indent=1, ensure_ascii=False))
         return
@@ -105,27 +105,16 @@ async def _answered(service: AnswerService, question: Question, show: Show) -> d
     return done.answer.model_dump(mode="json") | {"sources": [s.model_dump(mode="json") for s in done.sources]}
 
 
-def _of_service(asked: Asked, show: Show) -> dict[str, Any]:
-    try:
-        deployment = Client().get_deployment(asked.service or "")
-    except KeyError:
-        raise BadInput(
-            f"there is no service {asked.service!r}: `zenml deployment list` shows those there are"
-        ) from None
-    if not deployment.url:
-        raise BadInput(f"{asked.service} is not running: `python run.py --pipeline deploy --name {asked.service}`")
-    headers = {"Authorization": f"Bearer {deployment.auth_key}"} if deployment.auth_key else {}
+def _of_service(asked: Asked, name: str, show: Show) -> dict[str, Any]:
+    service = find_service(name)
     try:
         with (
             console.status("searching"),
-            httpx.Client(base_url=deployment.url, headers=headers, timeout=_ANSWER_SECONDS) as client,
+            httpx.Client(base_url=service.url, headers=service.headers, timeout=_ANSWER_SECONDS) as client,
         ):
             return _streamed(client, asked, show)
     except httpx.TransportError as error:
-        raise RunFailed(
-            f"{asked.service} does not answer at {deployment.url} ({type(error).__name__}): "
-            f"`zenml deployment describe {asked.service}` says more"
-        ) from error
+        raise service.does_not_answer(error) from error
 
 
 def _streamed(client: httpx.Client, asked: Asked, show: Show) -> dict[str, Any]:

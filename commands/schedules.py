@@ -51,6 +51,16 @@ def schedule_retraining(config: Config, cron: str) -> None:
     say(f'scheduled: {name} "{cron}" (--schedule-list, --schedule-pause, --schedule-resume, --schedule-delete)')
 
 
+def manage_schedules(pause: str | None, resume: str | None, delete: str | None) -> None:
+    """Pause, resume or delete the schedule of this name; without a name, list all."""
+    if pause or resume:
+        set_schedule(pause or resume or "", active=not pause)
+    elif delete:
+        delete_schedule(delete)
+    else:
+        list_schedules()
+
+
 def list_schedules() -> None:
     """Print one line per schedule."""
     found = schedules.all_schedules()

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from environment.email_db import parse_query_date
+from environment.email_db import Mailbox, parse_query_date
 from environment.errors import BadMail
 from serving.access import Caller
 from serving.admission import Admission, Ticket, TurnedAway
@@ -82,20 +82,24 @@ class Answering:
         self._unload()
 
     def accepted(self, caller: Caller, question: Question, where: str) -> AskedQuestion:
-        """Parse the date of a question and look up its inbox.
+        """Return a question with its inbox. Raises `Rejected` as `mailbox` does."""
+        return AskedQuestion(question, self.mailbox(caller, question.inbox_address, question.query_date, f"{where}."))
+
+    def mailbox(self, caller: Caller, address: str, date: str, where: str = "") -> Mailbox:
+        """Return the inbox of `address` as of `date`. `where` begins the name of the field that is wrong.
 
         Raises `Rejected` when the date is malformed, the caller may not ask about the inbox, or the database does not
         know it.
         """
         try:
-            query_date = parse_query_date(question.query_date)
+            query_date = parse_query_date(date)
         except BadMail as error:
-            raise Rejected(422, f"{where}.query_date: {error}") from None
-        unknown = Rejected(404, f"{where}.inbox_address: unknown inbox: no mail is from or to this address")
-        if not caller.may_ask(question.inbox_address):
+            raise Rejected(422, f"{where}query_date: {error}") from None
+        unknown = Rejected(404, f"{where}inbox_address: unknown inbox: no mail is from or to this address")
+        if not caller.may_ask(address):
             raise unknown  # the same words: this key must not learn whether the address exists
         try:
-            return AskedQuestion(question, self.service.database.mailbox(question.inbox_address, query_date))
+            return self.service.database.mailbox(address, query_date)
         except BadMail:
             raise unknown from None
 

@@ -14,10 +14,11 @@ from serving.access import Keys, Origins
 from serving.answering import Answering
 from serving.errors import add_error_responses
 from serving.feedback import FeedbackQueue
+from serving.mail_tools import MailToolServer
 from serving.metrics import Metrics
 from serving.middleware import Doors, Envelope
 from serving.recording import Record
-from serving.routes import answers, feedback, inboxes, monitoring
+from serving.routes import answers, feedback, inboxes, mcp, monitoring
 from serving.security import authentication
 from serving.service import AnswerService
 from serving.settings import ServingSettings
@@ -64,6 +65,8 @@ class ServiceApp:
         answers.add_routes(self.fastapi, self.answering, authenticated)
         feedback.add_routes(self.fastapi, self.feedback, self.metrics, authenticated)
         inboxes.add_routes(self.fastapi, self.answering, authenticated)
+        self.mail_tools = MailToolServer(self.answering)
+        mcp.add_routes(self.fastapi, self.mail_tools, authenticated)
         monitoring.add_routes(self.fastapi, self.answering, self.metrics, authenticated)
         _add_page(self.fastapi)
         add_error_responses(self.fastapi)
@@ -71,7 +74,7 @@ class ServiceApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        async with self.answering.opened():
+        async with self.answering.opened(), self.mail_tools.opened():
             yield
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from commands import ask
+from commands import running_service
 from tests.fakes.policy import MailPolicy
 from tests.front_door import FrontDoor
 from tests.ports import free_port
@@ -47,7 +47,9 @@ def door(
     """ZenML knows one deployment, `here`."""
     policy.calm()
     deployment.url = url
-    monkeypatch.setattr(ask, "Client", lambda: SimpleNamespace(get_deployment={"here": deployment}.__getitem__))
+    monkeypatch.setattr(
+        running_service, "Client", lambda: SimpleNamespace(get_deployment={"here": deployment}.__getitem__)
+    )
     return FrontDoor(tmp_path / "door", monkeypatch)
 
 
