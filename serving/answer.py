@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -15,6 +15,13 @@ MAX_BATCH = 64
 MAX_INBOXES = 200
 MAX_COMMENT_CHARS = 2_000
 MAX_CORRECTION_CHARS = 500
+PASSAGE_CHARS = 60
+MAX_PASSAGES = 3
+
+
+def today() -> str:
+    """Return the `query_date` of a question that is asked without one."""
+    return date.isoformat(datetime.now(UTC).date())
 
 
 class Question(BaseModel):
@@ -138,6 +145,11 @@ class Source(BaseModel):
     read: bool = Field(description="the agent read this mail before it answered")
     found: bool = Field(description="the value of the answer stands in this mail")
     marks: list[Mark] = Field(description="where it stands")
+
+    def passages(self) -> list[str]:
+        """Return the first places of the text in which the answer stands, with the words around them."""
+        marks = [mark for mark in self.marks if mark.field == "body"][:MAX_PASSAGES]
+        return [self.body[max(0, mark.start - PASSAGE_CHARS) : mark.end + PASSAGE_CHARS] for mark in marks]
 
 
 class Answer(BaseModel):

@@ -18,7 +18,7 @@ from serving.mail_tools import MailToolServer
 from serving.metrics import Metrics
 from serving.middleware import Doors, Envelope
 from serving.recording import Record
-from serving.routes import answers, feedback, inboxes, mcp, monitoring
+from serving.routes import answers, chat, feedback, inboxes, mcp, monitoring
 from serving.security import authentication
 from serving.service import AnswerService
 from serving.settings import ServingSettings
@@ -63,6 +63,7 @@ class ServiceApp:
         )
         authenticated = authentication(keys)
         answers.add_routes(self.fastapi, self.answering, authenticated)
+        chat.add_routes(self.fastapi, self.answering, authenticated)
         feedback.add_routes(self.fastapi, self.feedback, self.metrics, authenticated)
         inboxes.add_routes(self.fastapi, self.answering, authenticated)
         self.mail_tools = MailToolServer(self.answering)

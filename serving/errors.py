@@ -5,7 +5,9 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from serving.answer import Problem
 
@@ -47,15 +49,18 @@ def error_line(error: object) -> str:
     return " ".join(str(error).split()).encode("utf-8", "replace").decode("utf-8")[:_MAX_CHARS]
 
 
-def problem(status: int, error: str, request_id: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """Return the response of a request that is not answered."""
-    content: dict[str, Any] = {"success": False, "error": error_line(error), "request_id": request_id}
+def problem(status: int, error: str, scope: Scope, headers: dict[str, str] | None = None) -> JSONResponse:
+    """Return the response of the request in `scope`, which is not answered. OpenAI's clients show what they know only."""
+    said: Any = error_line(error)
+    if scope["path"].startswith("/v1/"):
+        said = {"message": said, "type": "invalid_request_error" if status < 500 else "server_error", "code": status}
+    content = {"success": False, "error": said, "request_id": scope["state"]["request_id"]}
     return JSONResponse(content, status_code=status, headers=headers)
 
 
-def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI documentation of these error statuses."""
-    return {status: {"model": Problem, "description": _STATUSES[status]} for status in sorted(statuses)}
+def documented(*statuses: int, body: type[BaseModel] = Problem) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI documentation of these error statuses, whose responses have this body."""
+    return {status: {"model": body, "description": _STATUSES[status]} for status in sorted(statuses)}
 
 
 def documented_next_to_events(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -69,7 +74,7 @@ def add_error_responses(fastapi: FastAPI) -> None:
 
     @fastapi.exception_handler(Rejected)
     async def rejected(request: Request, error: Rejected) -> JSONResponse:
-        return problem(error.status, str(error), request.state.request_id, error.headers)
+        return problem(error.status, str(error), request.scope, error.headers)
 
     @fastapi.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> JSONResponse:
@@ -79,13 +84,13 @@ def add_error_responses(fastapi: FastAPI) -> None:
             said = "the body is not JSON"
         else:
             said = str(error.detail)
-        return problem(error.status_code, said, request.state.request_id, dict(error.headers or {}))
+        return problem(error.status_code, said, request.scope, dict(error.headers or {}))
 
     @fastapi.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return problem(400, "the body is not JSON", request.state.request_id)
+            return problem(400, "the body is not JSON", request.scope)
         where = ".".join(str(part)[:40] for part in first["loc"] if part not in ("body", "query", "path"))
         said = str(first["msg"]).removeprefix("Value error, ")
-        return problem(422, f"{where or 'the body'}: {said}", request.state.request_id)
+        return problem(422, f"{where or 'the body'}: {said}", request.scope)

@@ -75,7 +75,7 @@ class Envelope:
             logger.error("unexpected error", extra={"fields": fields})
             if not status:
                 text = f"the service failed on this request; its log has the cause under {request_id}"
-                await problem(500, text, request_id)(scope, receive, send_out)
+                await problem(500, text, scope)(scope, receive, send_out)
         finally:
             seconds = time.monotonic() - started
             route = getattr(scope.get("route"), "path", None) or "other"
@@ -107,7 +107,6 @@ class Doors:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = scope["state"]["request_id"]
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
         if refusal is None and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
@@ -123,7 +122,7 @@ class Doors:
                     refusal = 413, f"the body has more than {MAX_BODY_BYTES:,} bytes"
                 receive = _replay(bytes(body), receive)
         if refusal is not None:
-            await problem(*refusal, request_id)(scope, receive, send)
+            await problem(*refusal, scope)(scope, receive, send)
             return
         await self.app(scope, receive, send)
 

@@ -28,24 +28,10 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         """Answer one question about one inbox, as it was on one day."""
         asked = answering.accepted(caller, invocation.parameters, "parameters")
         ticket = answering.join(caller)
-        answer = asyncio.ensure_future(
-            answering.answer(ticket, asked, invocation.timeout, caller, request.state.request_id)
-        )
-        gone = asyncio.ensure_future(_disconnected(request))
         try:
-            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                answer.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await answer
-                raise Rejected(408, "the client went away")  # nobody reads this
-            reply = await answer
+            return await answer_at_once(request, answering, ticket, asked, invocation.timeout, caller)
         finally:
-            gone.cancel()
-            answer.cancel()
             ticket.leave()
-        _log_outcome(request, reply)
-        return reply
 
     async def queued(invocation: Invocation, caller: asking) -> AsyncIterator[tuple[AskedQuestion, Ticket]]:
         """Refuse what can be refused with a status, before the stream begins."""
@@ -74,43 +60,20 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         next piece of the answer. The last event is `answer`, with the data of `/invoke`, or `error`, with the data of
         an error response.
         """
-        (asked, ticket), request_id = place, request.state.request_id
-        events = EventQueue(asked.mailbox)
-        answer = asyncio.ensure_future(
-            answering.answer(ticket, asked, invocation.timeout, caller, request_id, watcher=events)
-        )
-        taking: asyncio.Future[ServerSentEvent] | None = None
-        sent = 0
+        asked, ticket = place
         try:
-            while not answer.done():
-                taking = taking or asyncio.ensure_future(events.get())
-                pending: set[asyncio.Future[Any]] = {answer, taking}
-                await asyncio.wait(pending, timeout=WAITING_NOTE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if taking.done():
-                    yield taking.result()
-                    taking = None
-                elif (position := answering.admission.position(ticket)) and position != sent:
-                    sent = position
-                    yield ServerSentEvent(event="waiting", data={"position": position})
-            if taking is not None and not taking.cancel():  # it was done already
-                yield taking.result()
-            while event := events.get_nowait():
+            async for event in events_of(request, answering, ticket, asked, invocation.timeout, caller):
+                if isinstance(event, Reply):
+                    event = ServerSentEvent(event="answer", data=event.model_dump(mode="json"))
                 yield event
-            reply = await answer
-            _log_outcome(request, reply)
-            yield ServerSentEvent(event="answer", data=reply.model_dump(mode="json"))
         except Rejected as rejected:
             data = {
                 "success": False,
                 "error": error_line(rejected),
-                "request_id": request_id,
+                "request_id": request.state.request_id,
                 "status": rejected.status,
             }
             yield ServerSentEvent(event="error", data=data)
-        finally:
-            answer.cancel()
-            if taking is not None:
-                taking.cancel()
 
     @fastapi.post(
         "/submit", status_code=202, responses=documented(*BODY_ERRORS, 401, 404, 429, 503), tags=["questions"]
@@ -133,6 +96,71 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
                 404, "there is no answer with this id for this key: it was never asked for, or is kept no longer"
             )
         return result.stored()
+
+
+async def answer_at_once(
+    request: Request,
+    answering: Answering,
+    ticket: Ticket,
+    asked: AskedQuestion,
+    timeout: float | None,
+    caller: Caller,
+) -> Reply:
+    """Answer a question unless the client goes away. Raises `Rejected`."""
+    answer = asyncio.ensure_future(answering.answer(ticket, asked, timeout, caller, request.state.request_id))
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answer
+            raise Rejected(408, "the client went away")  # nobody reads this
+        reply = await answer
+    finally:
+        gone.cancel()
+        answer.cancel()
+    _log_outcome(request, reply)
+    return reply
+
+
+async def events_of(
+    request: Request,
+    answering: Answering,
+    ticket: Ticket,
+    asked: AskedQuestion,
+    timeout: float | None,
+    caller: Caller,
+) -> AsyncIterator[ServerSentEvent | Reply]:
+    """Yield what happens while a question is answered, and the reply as the last. Raises `Rejected`."""
+    events = EventQueue(asked.mailbox)
+    answer = asyncio.ensure_future(
+        answering.answer(ticket, asked, timeout, caller, request.state.request_id, watcher=events)
+    )
+    taking: asyncio.Future[ServerSentEvent] | None = None
+    sent = 0
+    try:
+        while not answer.done():
+            taking = taking or asyncio.ensure_future(events.get())
+            pending: set[asyncio.Future[Any]] = {answer, taking}
+            await asyncio.wait(pending, timeout=WAITING_NOTE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if taking.done():
+                yield taking.result()
+                taking = None
+            elif (position := answering.admission.position(ticket)) and position != sent:
+                sent = position
+                yield ServerSentEvent(event="waiting", data={"position": position})
+        if taking is not None and not taking.cancel():  # it was done already
+            yield taking.result()
+        while event := events.get_nowait():
+            yield event
+        reply = await answer
+        _log_outcome(request, reply)
+        yield reply
+    finally:
+        answer.cancel()
+        if taking is not None:
+            taking.cancel()
 
 
 async def _disconnected(request: Request) -> None:

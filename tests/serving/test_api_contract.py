@@ -20,9 +20,9 @@ pytestmark = pytest.mark.service
 KEY = "a key of this service"
 # A string that is no date, or an address without mail, is valid in a schema's eyes and rightly refused.
 EXCLUDED = [positive_data_acceptance]
-TAKES_NOTHING = ["/model", "/health", "/metrics"]
+TAKES_NOTHING = ["/model", "/health", "/metrics", "/v1/models"]
 OPERATIONS = [
-    *[(path, "POST") for path in ("/invoke", "/stream", "/submit", "/feedback")],
+    *[(path, "POST") for path in ("/invoke", "/stream", "/submit", "/feedback", "/v1/chat/completions")],
     *[(path, "GET") for path in ("/answers/{answer_id}", "/inboxes", "/examples", *TAKES_NOTHING)],
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -16,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from mcp import Client, StdioServerParameters
 
 from benchmarks import service_load
 from environment.email_db import MailDatabase
@@ -237,6 +239,30 @@ def test_a_question_on_the_command_line(place: Place, by_code: Service) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         answer = json.loads(done.stdout)
         assert answer["question"] == "Where is it?" and answer["answer"] is None and not answer["success"]
+
+
+def test_mail_tools_over_stdio(place: Place, by_code: Service) -> None:
+    """As a client that starts its servers itself does it, with the key of one inbox."""
+    words = ["run.py", "--pipeline", "mcp", "--name"]
+    environment = {**place.environment, "EMAIL_AGENT_KEY": KEY}
+
+    def server(name: str) -> StdioServerParameters:
+        return StdioServerParameters(command=sys.executable, args=[*words, name], env=environment, cwd=place.folder)
+
+    async def talk() -> tuple[list[str], Any, Any, Any]:
+        async with Client(server("by-code")) as client:
+            tools = [tool.name for tool in (await client.list_tools()).tools]
+            found = await client.call_tool("search_mail", {"keywords": ["the", "meeting", "budget"]})
+            message_id = found.structured_content["mails"][0]["message_id"]
+            read = await client.call_tool("read_mail", {"message_id": message_id})
+            return tools, read, found, await client.call_tool("search_mail", {"keywords": ["a"], "inbox": place.other})
+
+    tools, read, found, foreign = asyncio.run(talk())
+    assert tools == ["search_mail", "read_mail", "ask_mailbox"]
+    assert read.structured_content["text"] and found.structured_content["mails"]
+    assert foreign.is_error and "unknown inbox" in foreign.content[0].text
+    absent = place.run("--pipeline", "mcp", "--name", "absent")
+    assert absent.returncode == 2 and "there is no service 'absent'" in absent.stderr
 
 
 @pytest.mark.nightly
