@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp_types import ToolAnnotations
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -35,6 +35,8 @@ _DEFAULT_HITS = 10
 _READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 
 Result = TypeVar("Result")
+Moment = Annotated[datetime, AfterValidator(lambda moment: moment.replace(tzinfo=UTC))]
+"""Dates of mails are UTC without saying so, and clients check that a `date-time` has an offset."""
 Called = Context[Any, Request]
 Inbox = Annotated[str, Field(description="whose mail; may be left out if the key is for one inbox")]
 Day = Annotated[str, Field(description="YYYY-MM-DD: later mail is not seen; empty: today")]
@@ -42,7 +44,7 @@ Day = Annotated[str, Field(description="YYYY-MM-DD: later mail is not seen; empt
 
 class FoundMail(BaseModel):
     message_id: str
-    date: datetime
+    date: Moment
     from_address: str
     subject: str
     snippet: str
@@ -60,7 +62,7 @@ class ReadMail(BaseModel):
 
     note: str = NOTE
     message_id: str
-    date: datetime
+    date: Moment
     from_address: str
     from_name: str
     to_addresses: list[str]
@@ -73,7 +75,7 @@ class ReadMail(BaseModel):
 class CitedMail(BaseModel):
     uri: str = Field(description="a resource of this server: the whole mail")
     message_id: str
-    date: datetime
+    date: Moment
     from_address: str
     subject: str
     passages: list[str] = Field(description="where the answer stands in the text")
@@ -222,7 +224,7 @@ def mail_uri(inbox: str, message_id: str) -> str:
     return f"mail:///{quote(inbox, safe='')}/{quote(message_id, safe='')}"
 
 
-async def _bounded(query: Any) -> Any:
+async def _bounded(query: Callable[[], Result]) -> Result:
     """Run a query off the event loop."""
     try:
         return await asyncio.to_thread(query)

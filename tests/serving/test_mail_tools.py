@@ -77,6 +77,7 @@ def test_search_read_and_ask(url: str) -> None:
     assert "room 4B" in read["text"] and read["from_address"] == BO and read["next_start"] is None
     assert answer["answer"] == "room 4B" and answer["proven"] and "room 4B" in answer["mails"][0]["passages"][0]
     assert "room 4B" in cited
+    assert {mail["date"] for mail in (*found["mails"], read, *answer["mails"])} == {"2024-03-01T09:00:00Z"}, "RFC 3339"
     assert all(result["note"] == NOTE for result in (found, read, answer)) and NOTE in cited
 
 
