@@ -51,7 +51,7 @@ def test_nothing_else_may_leave_the_lock(image: str) -> None:
     assert f"RUN sed '/^kubernetes=/d' {lock} > constraints.txt\nENV PIP_CONSTRAINT=/app/constraints.txt" in text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("lock", "python"), [("requirements.txt", "3.11"), ("requirements-gpu.txt", "3.12")])
 def test_what_the_stack_adds_fits_the_lock(lock: str, python: str, tmp_path: Path) -> None:
     lines = (ROOT / lock).read_text().splitlines()

@@ -107,7 +107,7 @@ def test_every_import_is_pinned() -> None:
                 assert owners & pinned, f"{file.relative_to(ROOT)} imports {package}, which is not pinned"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("file", "python"),
     [
@@ -127,7 +127,7 @@ def test_resolves_from_wheels(file: str, python: str, tmp_path: Path) -> None:
         assert resolved["nvidia-cuda-runtime-cu12"].startswith("12.8.")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_make_lock_changes_nothing(tmp_path: Path) -> None:
     """The exported files are what `make lock` makes of pyproject.toml today, also for packages that it does not name."""
     for name in ("pyproject.toml", *EXPORTS):
