@@ -119,6 +119,8 @@ def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
         found = workspaces.pop(id, None)
         if found is not None:
             try:
+                # Not under the lock: a cell that still runs ends now, not at its limit.
+                await in_thread(found.workspace.kill)
                 async with found.lock:
                     await in_thread(found.workspace.close)
             finally:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import NoIsolation, NotStarted, Unusable
-from sandbox.inside.protocol import receive, send
+from sandbox.inside.protocol import Timed, receive_within, send
 from sandbox.isolation import INSIDE
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
-from sandbox.workspace import GRACE, Image, Timed, Workspace
+from sandbox.workspace import GRACE, Image, Workspace
 
 APP = "sandbox-workspace"
 """Label of every container, in addition to the label of the service that started it."""
@@ -175,7 +175,7 @@ class ContainerRunner:
             connection.settimeout(self._settings.start_seconds)
             connection.sendall(b"%08d" % len(program) + program)
             send(connection, order)
-            answer = receive(connection)
+            answer = receive_within(connection, self._settings.start_seconds)
         except (OSError, ValueError) as error:
             raise NotStarted(f"the container of {image.name} does not answer ({error})") from None
         if answer is None:
@@ -187,8 +187,8 @@ class ContainerRunner:
         with self._lock:
             container = self._open.pop(name, None)
         if container is not None:
-            container.connection.close()
             container.remove()
+            container.connection.close()
 
 
 def _program() -> bytes:

@@ -14,10 +14,14 @@ import typing
 from sandbox.inside.confinement import as_nobody, drop_privileges
 from sandbox.inside.files import changed_files, digest, read_file, write_files
 from sandbox.inside.processes import cpu_seconds, is_runnable, memory_bytes, running
-from sandbox.inside.protocol import Connection, receive, send
+from sandbox.inside.protocol import Assembly, Connection, packed, receive, receive_within, send
 from sandbox.inside.repl import become_repl
 
 POLL = 0.05
+REPLY = 1 << 18
+"""Maximum length of a reply of the REPL, in bytes."""
+FILE_SECONDS = 10.0
+"""Time for an operation on files."""
 STARVED_SHARE = 0.1
 """Share of a cell's wall time that it may wait for a processor before the limit says nothing about the code."""
 
@@ -159,24 +163,29 @@ class Init:
         """Let the REPL execute the request. Return its reply, or the reason why it was ended."""
         assert self.link is not None and self.repl is not None
         limits, before = self.limits, self._cpu_seconds()
-        self.link.settimeout(1.0)
         watched = os.pidfd_open(self.repl)
         sources: list[socket.socket | int] = [self.link, self.output, watched]
         looked, runnable = begun, 0.0
+        number = os.urandom(8).hex()
+        outgoing = packed({"op": request["op"], "code": request["code"], "number": number})
+        incoming = Assembly(REPLY)
         try:
-            number = os.urandom(8).hex()
-            send(self.link, {"op": request["op"], "code": request["code"], "number": number})
             while True:
-                ready, _, _ = select.select(sources, [], [], POLL)
+                # The link never blocks: its other end may read and write as slowly as it likes, under the limits.
+                ready, writable, _ = select.select(sources, [self.link] if outgoing else [], [], POLL)
+                if writable:
+                    outgoing = outgoing[self.link.send(outgoing, socket.MSG_DONTWAIT) :]
                 if self.output in ready:
                     self._drain(kept, once=True)
                 if self.link in ready:
-                    reply = receive(self.link, 1 << 16)
-                    if reply is None:
+                    piece = self.link.recv(1 << 16, socket.MSG_DONTWAIT)
+                    if not piece:
                         return None, self._why_gone()
-                    if reply.get("number") != number:
-                        raise ValueError("reply to no request")
-                    return reply, None
+                    reply = incoming.add(piece)
+                    if reply is not None:
+                        if reply.get("number") != number:
+                            raise ValueError("reply to no request")
+                        return reply, None
                 if watched in ready:
                     return None, self._why_gone()
                 now = time.monotonic()
@@ -278,9 +287,8 @@ class Init:
             finally:
                 os._exit(0)
         theirs.close()
-        ours.settimeout(10.0)
         try:
-            reply = receive(ours)
+            reply = receive_within(ours, FILE_SECONDS)
         except (OSError, ValueError):
             reply = None
         ours.close()

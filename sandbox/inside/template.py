@@ -10,7 +10,7 @@ import typing
 
 from sandbox.inside.confinement import enter_namespaces
 from sandbox.inside.init import Init
-from sandbox.inside.protocol import send
+from sandbox.inside.protocol import FAILED, STARTED, send
 
 WORK = "/work"
 
@@ -34,7 +34,12 @@ def template(control: socket.socket) -> None:
 def _serve(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
     try:
         enter_namespaces(WORK, limits["disk_bytes"])
+        # With this handle the service ends the workspace from outside, whatever its processes do.
+        handle = os.pidfd_open(os.getpid())
+        socket.send_fds(connection, [STARTED], [handle])
+        os.close(handle)
     except OSError as error:
+        connection.sendall(FAILED)
         send(connection, {"error": str(error)})
         os._exit(1)
     Init(connection, limits, WORK, in_container=False).serve()
