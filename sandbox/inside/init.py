@@ -175,8 +175,8 @@ class Init:
                 ready, writable, _ = select.select(sources, [self.link] if outgoing else [], [], POLL)
                 if writable:
                     outgoing = outgoing[self.link.send(outgoing, socket.MSG_DONTWAIT) :]
-                if self.output in ready:
-                    self._drain(kept, once=True)
+                if self.output in ready and not self._drain(kept, once=True):
+                    sources.remove(self.output)  # the cell has closed it: it would be ready for ever
                 if self.link in ready:
                     piece = self.link.recv(1 << 16, socket.MSG_DONTWAIT)
                     if not piece:
@@ -253,16 +253,17 @@ class Init:
             time.sleep(0.002)
         self.repl = None
 
-    def _drain(self, kept: Output, *, once: bool = False) -> None:
-        """Read the available output; without `once` at most the content of a pipe."""
+    def _drain(self, kept: Output, *, once: bool = False) -> bool:
+        """Read the available output; without `once` at most the content of a pipe. Return whether more may come."""
         if self.output < 0:
-            return
+            return False
         with contextlib.suppress(BlockingIOError):
             for _ in range(1 if once else 32):
                 data = os.read(self.output, 1 << 16)
                 if not data:
-                    return
+                    return False
                 kept.add(data)
+        return True
 
     def _cpu_seconds(self) -> float:
         """Return the CPU time of all processes of the workspace, including ended ones."""
