@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import NoIsolation, NotStarted, Unusable
-from sandbox.inside.protocol import Timed, receive_within, send
+from sandbox.inside.protocol import BUSY_FACTOR, Timed, receive_within, send
 from sandbox.isolation import INSIDE
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
@@ -47,7 +47,7 @@ found = {{
 """
 """A cell whose value lists missing isolation. `places` must be unreachable; `bare`: no interface except loopback."""
 
-_SHIPPED = ("protocol", "confinement", "files", "processes", "repl", "init", "container")
+_SHIPPED = ("protocol", "system_calls", "confinement", "files", "processes", "holding", "repl", "init", "container")
 """The modules of `inside/` for a container. Each imports earlier ones only."""
 
 _LOADER = """
@@ -129,7 +129,8 @@ class ContainerRunner:
         limits = self._settings.limits.lasting(seconds)
         name = f"sandbox-{secrets.token_hex(8)}"
         # The service's own limit comes first; this one applies if the service is gone.
-        longest = self._settings.lifetime_seconds + max(limits.wall_seconds, self._settings.test_seconds) + GRACE
+        call = BUSY_FACTOR * max(limits.wall_seconds, self._settings.test_seconds)
+        longest = self._settings.lifetime_seconds + call + GRACE
         container = self._engine.start(
             chosen.name, _command(chosen.folder), limits, name=name, seconds=math.ceil(longest)
         )

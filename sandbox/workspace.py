@@ -8,7 +8,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.errors import Unusable, WorkspaceLost
-from sandbox.inside.protocol import Timed, receive_within, send
+from sandbox.inside.protocol import BUSY_FACTOR, Timed, receive_within, send
 from sandbox.limits import Limits
 
 GRACE = 20.0
@@ -100,7 +100,7 @@ class Workspace:
         return answer
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        seconds = self._limits.wall_seconds + GRACE
+        seconds = BUSY_FACTOR * self._limits.wall_seconds + GRACE
         answer, why = None, "the workspace is gone"
         if not self._lost:
             try:

@@ -13,8 +13,9 @@ import typing
 
 from sandbox.inside.confinement import as_nobody, drop_privileges
 from sandbox.inside.files import changed_files, digest, read_file, write_files
-from sandbox.inside.processes import cpu_seconds, is_runnable, memory_bytes, running
-from sandbox.inside.protocol import Assembly, Connection, packed, receive, receive_within, send
+from sandbox.inside.holding import Unstoppable, hold, release
+from sandbox.inside.processes import ProcessorQueue, cpu_seconds, memory_bytes, running
+from sandbox.inside.protocol import BUSY_FACTOR, Assembly, Connection, packed, receive, receive_within, send
 from sandbox.inside.repl import become_repl
 
 POLL = 0.05
@@ -22,8 +23,6 @@ REPLY = 1 << 18
 """Maximum length of a reply of the REPL, in bytes."""
 FILE_SECONDS = 10.0
 """Time for an operation on files."""
-STARVED_SHARE = 0.1
-"""Share of a cell's wall time that it may wait for a processor before the limit says nothing about the code."""
 
 
 class Output:
@@ -53,6 +52,8 @@ class Init:
         """Work in `folder`. In a container, its user is kept."""
         self.connection, self.limits, self.folder, self.in_container = connection, limits, folder, in_container
         self.repl: int | None = None
+        self.held: list[int] = []
+        """The threads of the REPL, which are stopped between two cells."""
         self.link: socket.socket | None = None
         self.output = -1
         self.original: dict[str, str] = {}
@@ -71,6 +72,7 @@ class Init:
             "read": self.read,
             "changes": self.changes,
         }
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one signal that Python handles, and code may send
         send(self.connection, {"ready": True})
         try:
             while (request := receive(self.connection)) is not None:
@@ -87,11 +89,9 @@ class Init:
         kept = Output(self.limits["output_bytes"])
         reply, ended = self._converse(request, kept, begun)
         if ended is None:
-            self._sweep()
+            self._pause()
         if ended is not None or self.repl is None:
             self._kill_all()
-        else:
-            os.kill(self.repl, signal.SIGSTOP)  # nothing runs between two cells, not even a thread
         self._drain(kept)
         if self.repl is None:
             self._forget_repl()
@@ -129,7 +129,7 @@ class Init:
         if self.repl is not None and self.link is not None:
             self._reap()
         if self.repl is not None:
-            os.kill(self.repl, signal.SIGCONT)
+            release(self.repl, self.held)
             return False
         lost, self.lost = self.lost, False
         self._forget_repl()
@@ -165,7 +165,7 @@ class Init:
         limits, before = self.limits, self._cpu_seconds()
         watched = os.pidfd_open(self.repl)
         sources: list[socket.socket | int] = [self.link, self.output, watched]
-        looked, runnable = begun, 0.0
+        looked, runnable, queue = begun, 0.0, ProcessorQueue()
         number = os.urandom(8).hex()
         outgoing = packed({"op": request["op"], "code": request["code"], "number": number})
         incoming = Assembly(REPLY)
@@ -189,16 +189,18 @@ class Init:
                 if watched in ready:
                     return None, self._why_gone()
                 now = time.monotonic()
-                if now - begun > limits["wall_seconds"]:
-                    waited = runnable - (self._cpu_seconds() - before)
-                    self.starved = waited > STARVED_SHARE * limits["wall_seconds"]
-                    return None, f"wall time limit of {limits['wall_seconds']:g} s"
                 if now - looked < POLL:
                     continue
-                if any(map(is_runnable, running())):
+                if queue.look():
                     runnable += now - looked
-                looked = now
-                if self._cpu_seconds() - before > limits["cpu_seconds"]:
+                looked, cpu = now, self._cpu_seconds() - before
+                # The wall time does not run while others have the processor. Code may arrange to be ready whenever it is
+                # looked at, or to queue for a moment: both figures must agree.
+                waited = max(0.0, min(runnable - cpu, queue.seconds))
+                self.starved = now - begun > BUSY_FACTOR * limits["wall_seconds"]
+                if self.starved or now - begun - waited > limits["wall_seconds"]:
+                    return None, f"wall time limit of {limits['wall_seconds']:g} s"
+                if cpu > limits["cpu_seconds"]:
                     return None, f"CPU time limit of {limits['cpu_seconds']:g} s"
                 if memory_bytes() > limits["memory_bytes"]:
                     return None, f"memory limit of {limits['memory_bytes'] >> 20} MiB"
@@ -229,8 +231,16 @@ class Init:
                     found, self.repl = status, None
         return found
 
-    def _sweep(self) -> None:
-        """Kill the processes that a cell left behind."""
+    def _pause(self) -> None:
+        """Stop the REPL, so that nothing runs between two cells, and kill the processes that the cell left behind."""
+        self._reap()
+        if self.repl is None:
+            return
+        try:
+            self.held = hold(self.repl)
+        except (Unstoppable, OSError):
+            self._kill_all()
+            return
         for _ in range(20):
             self._reap()
             others = [pid for pid in running() if pid != self.repl]

@@ -11,6 +11,7 @@ import typing
 from sandbox.inside.confinement import enter_namespaces
 from sandbox.inside.init import Init
 from sandbox.inside.protocol import FAILED, STARTED, send
+from sandbox.inside.system_calls import join_new_session_keyring
 
 WORK = "/work"
 
@@ -18,6 +19,7 @@ WORK = "/work"
 def template(control: socket.socket) -> None:
     """Fork a workspace for each connection that arrives, until the service is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    join_new_session_keyring()
     while True:
         message, handles, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:

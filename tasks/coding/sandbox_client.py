@@ -14,7 +14,8 @@ from training.errors import BadInput
 
 REQUEST_SECONDS = 120.0
 IMAGE_SECONDS = 3600.0
-"""Timeout of a request that may download an image or run a repository's own tests."""
+"""Timeout of a request that may download an image or run code: the service has limits of its own."""
+RUNS_CODE = ("/cells", "/tests", "/suites")
 
 
 class SandboxClient:
@@ -90,7 +91,8 @@ class SandboxClient:
 
     async def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         try:
-            seconds = IMAGE_SECONDS if body and "image" in body else REQUEST_SECONDS
+            patient = path.endswith(RUNS_CODE) or (body and "image" in body)
+            seconds = httpx.Timeout(IMAGE_SECONDS if patient else REQUEST_SECONDS, connect=REQUEST_SECONDS)
             return await self._http.request(method, path, json=body, timeout=seconds)
         except httpx.HTTPError as error:
             raise SandboxUnavailable(f"{self.base_url}: {type(error).__name__} {error}".strip()) from None
