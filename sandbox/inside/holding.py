@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import time
@@ -28,35 +29,44 @@ def hold(pid: int) -> list[int]:
     """
     held: list[int] = []
     until = time.monotonic() + SECONDS
-    while new := [thread for thread in threads(pid) if thread not in held]:
-        for thread in new:
-            if _ptrace(SEIZE, thread) != 0:
-                if not held and ctypes.get_errno() == 1 and thread == pid and _alive(pid):
+    # A stop sends this signal. It is blocked so that none is missed between looking and waiting.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    try:
+        while new := [thread for thread in threads(pid) if thread not in held]:
+            for thread in new:
+                if _ptrace(SEIZE, thread) == 0:
+                    if _stopped(thread, until):
+                        held.append(thread)
+                    elif thread == pid:
+                        raise Unstoppable
+                elif not held and ctypes.get_errno() == errno.EPERM and thread == pid and _alive(pid):
                     os.kill(pid, signal.SIGSTOP)
                     return []
-                if thread in threads(pid):
+                elif thread in threads(pid):
                     raise Unstoppable
-                continue
-            _ptrace(INTERRUPT, thread)
-            while True:
-                found, status = os.waitpid(thread, ALL_CHILDREN | os.WNOHANG)
-                if found:
-                    break
-                if time.monotonic() > until:
-                    raise Unstoppable
-                os.sched_yield()  # to the thread, which has to run to stop
-            if os.WIFSTOPPED(status):
-                held.append(thread)
-            elif thread == pid:
-                raise Unstoppable
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return held
 
 
-def release(pid: int, held: list[int]) -> None:
-    """Let a child go on that `hold` has stopped."""
+def _stopped(thread: int, until: float) -> bool:
+    """Stop a traced thread. Return whether it has not ended instead."""
+    _ptrace(INTERRUPT, thread)
+    while True:
+        found, status = os.waitpid(thread, ALL_CHILDREN | os.WNOHANG)
+        if found:
+            return os.WIFSTOPPED(status)
+        if (left := until - time.monotonic()) <= 0:
+            raise Unstoppable
+        signal.sigtimedwait([signal.SIGCHLD], left)
+
+
+def release(pid: int, held: list[int]) -> list[int]:
+    """Let a child go on that `hold` has stopped. Return the threads that are still held: none."""
     for thread in held:
         _ptrace(DETACH, thread)
     os.kill(pid, signal.SIGCONT)
+    return []
 
 
 def _alive(pid: int) -> bool:

@@ -77,6 +77,8 @@ class Init:
         try:
             while (request := receive(self.connection)) is not None:
                 send(self.connection, operations[request["op"]](request))
+                if request["op"] in ("exec", "evaluate"):
+                    self._pause()  # after the answer, which need not wait for it; no request is read before it is done
         finally:
             self._kill_all()
             os._exit(0)
@@ -88,14 +90,9 @@ class Init:
         restarted = self._require_repl()
         kept = Output(self.limits["output_bytes"])
         reply, ended = self._converse(request, kept, begun)
-        if ended is None:
-            self._pause()
-        if ended is not None or self.repl is None:
+        if ended is not None:
             self._kill_all()
         self._drain(kept)
-        if self.repl is None:
-            self._forget_repl()
-            self.lost = True
         answer = {"output": kept.text(), "seconds": time.monotonic() - begun, "ended": ended, "restarted": restarted}
         reply = reply or {}
         answer["ok"] = ended is None and reply.get("ok") is True
@@ -125,11 +122,10 @@ class Init:
         return self._as_user(lambda: changed_files(self.folder, self.original))
 
     def _require_repl(self) -> bool:
-        """Start a REPL or wake the existing one. Return whether an earlier one was lost."""
+        """Start a REPL if there is none. Return whether an earlier one was lost."""
         if self.repl is not None and self.link is not None:
             self._reap()
         if self.repl is not None:
-            release(self.repl, self.held)
             return False
         lost, self.lost = self.lost, False
         self._forget_repl()
@@ -170,6 +166,9 @@ class Init:
         outgoing = packed({"op": request["op"], "code": request["code"], "number": number})
         incoming = Assembly(REPLY)
         try:
+            with contextlib.suppress(BlockingIOError):
+                outgoing = outgoing[self.link.send(outgoing, socket.MSG_DONTWAIT) :]
+            self.held = release(self.repl, self.held)  # now that there is something to read
             while True:
                 # The link never blocks: its other end may read and write as slowly as it likes, under the limits.
                 ready, writable, _ = select.select(sources, [self.link] if outgoing else [], [], POLL)
@@ -234,13 +233,21 @@ class Init:
     def _pause(self) -> None:
         """Stop the REPL, so that nothing runs between two cells, and kill the processes that the cell left behind."""
         self._reap()
-        if self.repl is None:
-            return
         try:
-            self.held = hold(self.repl)
+            if self.repl is not None:
+                self.held = hold(self.repl)
+                self._sweep()
         except (Unstoppable, OSError):
             self._kill_all()
-            return
+        if self.repl is None:
+            self._kill_all()
+            self._forget_repl()
+            self.lost = True
+        else:
+            self._drain(Output(0))  # what was left behind does not write into the next cell
+
+    def _sweep(self) -> None:
+        """Kill all processes but the REPL, and the REPL too if they do not end."""
         for _ in range(20):
             self._reap()
             others = [pid for pid in running() if pid != self.repl]

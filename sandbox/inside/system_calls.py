@@ -9,7 +9,6 @@ import ctypes
 import errno
 import os
 import struct
-import sys
 
 _libc = ctypes.CDLL(None, use_errno=True)
 SET_NO_NEW_PRIVS, SET_SECCOMP, FILTER_MODE = 38, 22, 2
@@ -220,12 +219,17 @@ def join_new_session_keyring() -> None:
         _libc.syscall(ctypes.c_long(NUMBERS["keyctl"][_MACHINES[machine][0]]), ctypes.c_long(1), None)
 
 
+def filter_steps(*, in_container: bool) -> list[Step]:
+    """Return the filter for this machine. Raises OSError if none is known."""
+    machine = os.uname().machine
+    if machine not in _MACHINES:
+        raise OSError(errno.ENOSYS, f"no filter of system calls is known for {machine}")
+    return _program(*_MACHINES[machine], in_container)
+
+
 def refuse_system_calls(*, in_container: bool) -> None:
     """Install the filter for this process and its children. Raises OSError where the kernel or the machine has none."""
-    machine = os.uname().machine
-    if machine not in _MACHINES or sys.byteorder != "little":
-        raise OSError(errno.ENOSYS, f"no filter of system calls is known for {machine}")
-    steps = _program(*_MACHINES[machine], in_container)
+    steps = filter_steps(in_container=in_container)
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code))
     if _libc.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 or _libc.prctl(SET_SECCOMP, FILTER_MODE, program, 0, 0) != 0:

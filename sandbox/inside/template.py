@@ -11,7 +11,7 @@ import typing
 from sandbox.inside.confinement import enter_namespaces
 from sandbox.inside.init import Init
 from sandbox.inside.protocol import FAILED, STARTED, send
-from sandbox.inside.system_calls import join_new_session_keyring
+from sandbox.inside.system_calls import filter_steps, join_new_session_keyring
 
 WORK = "/work"
 
@@ -35,6 +35,7 @@ def template(control: socket.socket) -> None:
 
 def _serve(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
     try:
+        filter_steps(in_container=False)
         enter_namespaces(WORK, limits["disk_bytes"])
         # With this handle the service ends the workspace from outside, whatever its processes do.
         handle = os.pidfd_open(os.getpid())

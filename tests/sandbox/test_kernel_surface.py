@@ -53,8 +53,8 @@ def test_nothing_runs_between_two_cells(runner: LocalRunner, name: str) -> None:
     workspace = runner.open()
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     workspace.exec(COUNTER + AWAKE[name])
+    workspace.read_file("raced")  # answered when the cell has been stopped, and what it left behind has ended
     repl = {process.pid for process in psutil.Process().children(recursive=True)} - before
-    time.sleep(0.2)
     first, begun = workspace.read_file("raced"), time.monotonic()
     while time.monotonic() - begun < 0.3:
         for pid in repl:  # as if the cell had found one more way; one that left a dead child has ended
