@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tasks.coding.errors import SandboxUnavailable
+from tasks.coding.errors import SandboxUnavailable, WorkspaceGone
 from tasks.coding.scenarios import CodingScenario
 from training.errors import BadInput
 
@@ -39,7 +39,7 @@ class SandboxClient:
         return str((await self._ask("POST", "/workspaces", begun, retry=True))["id"])
 
     async def execute(self, workspace: str, code: str) -> dict[str, Any]:
-        """Run a cell; see `sandbox.workspace.Observation`."""
+        """Run a cell; see `sandbox.workspace.Observation`. Raises WorkspaceGone if the workspace has ended or ends."""
         observation: dict[str, Any] = await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
         if observation["starved"]:  # on another machine the episode would have gone on differently
             raise SandboxUnavailable(f"{self.base_url}: it is too busy: {observation['ended']}")
@@ -54,7 +54,7 @@ class SandboxClient:
 
     async def destroy(self, workspace: str) -> None:
         answer = await self._send("DELETE", f"/workspaces/{workspace}", None)
-        if answer.status_code not in (204, 404):
+        if answer.status_code not in (204, 404, 410):
             raise SandboxUnavailable(f"{self.base_url}: {_detail(answer)}")
 
     async def test(self, scenario: CodingScenario, patch: dict[str, Any]) -> list[bool]:
@@ -99,7 +99,10 @@ class SandboxClient:
 
     def _content(self, answer: httpx.Response) -> Any:
         if answer.is_error:
-            raise SandboxUnavailable(f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}")
+            gone = answer.status_code in (404, 410) and "/workspaces/" in answer.request.url.path
+            raise (WorkspaceGone if gone else SandboxUnavailable)(
+                f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}"
+            )
         return answer.json()
 
 
