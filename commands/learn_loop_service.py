@@ -20,6 +20,7 @@ from serving.http_protocol import server_config
 from serving.key_file import read_keys
 from serving.learn_loop_app import learn_loop_app
 from serving.learn_loop_runs import LearnLoopRuns
+from serving.log import configure
 from serving.runner import open_door
 from serving.settings import ServingSettings
 from steps.learn_loop.world import EVENTS, world_of
@@ -73,6 +74,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
         origins=origins,
     )
     say(f"learn loops: http://{deployment.address}:{deployment.port}/learn-loop (schema: /docs)")
+    configure()
     server = uvicorn.Server(server_config(app, host=deployment.address, port=deployment.port, lifespan="on"))
     server.run()
     if not server.started:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from sandbox.app import create_app
 from sandbox.containers import ContainerRunner
+from sandbox.doors import server_config
 from sandbox.errors import NoIsolation
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
@@ -54,8 +55,9 @@ def main(words: list[str] | None = None) -> int:
         return 2
     if arguments.stop_at_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
-    uvicorn.run(create_app(settings, runner), host=arguments.host, port=arguments.port, log_level="warning")
-    return 0
+    server = uvicorn.Server(server_config(create_app(settings, runner), host=arguments.host, port=arguments.port))
+    server.run()
+    return 0 if server.started else 3
 
 
 def _runner(settings: SandboxSettings, *, owner: str) -> Runner:

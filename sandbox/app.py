@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sandbox.checks import Check, Suite, Verdict, run_checks, run_suite
+from sandbox.checks import Check, Opener, Suite, Verdict, run_checks, run_suite
+from sandbox.doors import Doors
 from sandbox.errors import NoIsolation, NotStarted, Starved, Unusable, WorkspaceLost
 from sandbox.settings import SandboxSettings
 from sandbox.snapshots import SnapshotCache
@@ -23,6 +26,8 @@ from sandbox.workspace import Changes, Image, Observation, Runner, Workspace
 
 logger = logging.getLogger(__name__)
 RETRY_AFTER = {"Retry-After": "1"}
+SLACK_BYTES = 8 << 20
+"""Room in a body beyond its files, and for what JSON escapes."""
 Result = TypeVar("Result")
 
 
@@ -92,7 +97,8 @@ class _Places:
             raise HTTPException(503, "all workspaces are in use and the queue is full", RETRY_AFTER)
         self.waiting += 1
         try:
-            await asyncio.wait_for(self._free.acquire(), self._settings.wait_seconds)
+            async with asyncio.timeout(self._settings.wait_seconds):
+                await self._free.acquire()
         except TimeoutError:
             raise HTTPException(503, "all workspaces are in use", RETRY_AFTER) from None
         finally:
@@ -104,6 +110,35 @@ class _Places:
         self._free.release()
 
 
+class _OfOneRequest:
+    """Opens workspaces of a runner for one request, and ends them when its client hangs up."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner, self._lock = runner, threading.Lock()
+        self._opened: list[Workspace] = []
+        self._cancelled = False
+
+    def open(
+        self, files: dict[str, str] | None = None, image: Image | None = None, *, seconds: float | None = None
+    ) -> Workspace:
+        """Open a workspace; see `Runner.open`. Raises WorkspaceLost after `cancel`."""
+        if self._cancelled:
+            raise WorkspaceLost("the client has hung up")
+        workspace = self._runner.open(files, image, seconds=seconds)
+        with self._lock:
+            self._opened.append(workspace)
+        if self._cancelled:
+            workspace.kill()
+        return workspace
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        with self._lock:
+            opened = list(self._opened)
+        for workspace in opened:
+            workspace.kill()
+
+
 def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
     """Build the service on a runner whose isolation has been checked."""
     places = _Places(settings)
@@ -111,14 +146,53 @@ def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
     workspaces: dict[str, _Open] = {}
     threads = ThreadPoolExecutor(2 * settings.capacity + 8, thread_name_prefix="workspace")
 
+    unfinished: set[asyncio.Task[Any]] = set()
+
     async def in_thread(function: Callable[[], Result]) -> Result:
-        # Must not be cancelled half-way, which would leave a workspace open.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(threads, function))
+        return await asyncio.get_running_loop().run_in_executor(threads, function)
+
+    def started(work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        task = asyncio.create_task(work)
+        unfinished.add(task)
+        task.add_done_callback(unfinished.discard)
+        return task
+
+    async def to_the_end(work: Coroutine[Any, Any, Result]) -> Result:
+        """Do the work even if the client hangs up: half-way it would leave a workspace open or its lock free."""
+        return await asyncio.shield(started(work))
+
+    async def of_workspace(id: str, use: Callable[[Workspace], Result]) -> Result:
+        found = opened(id)
+
+        async def used() -> Result:
+            async with found.lock:
+                return await in_thread(lambda: use(found.workspace))
+
+        return await to_the_end(used())
+
+    async def in_place(run: Callable[[Opener], Result]) -> Result:
+        """Run tests in a place of their own. If the client hangs up, they end, and then the place is free."""
+        await places.take()
+        opener = _OfOneRequest(runner)
+
+        async def tested() -> Result:
+            try:
+                return await in_thread(lambda: run(opener))
+            finally:
+                places.leave()
+
+        try:
+            return await to_the_end(tested())
+        except asyncio.CancelledError:
+            threads.submit(opener.cancel)
+            raise
 
     async def destroy(id: str) -> None:
         found = workspaces.pop(id, None)
         if found is not None:
             try:
+                # Not under the lock: a cell that still runs ends now, not at its limit.
+                await in_thread(found.workspace.kill)
                 async with found.lock:
                     await in_thread(found.workspace.close)
             finally:
@@ -147,6 +221,20 @@ def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
             threads.shutdown()
 
     app = FastAPI(title="Sandbox", lifespan=lifespan)
+    app.add_middleware(
+        Doors,
+        hosts=settings.allowed_hosts,
+        snapshot_bytes=2 * settings.repository_bytes + SLACK_BYTES,
+        body_bytes=2 * settings.limits.file_bytes + SLACK_BYTES,
+    )
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Without the input: it may hold what no JSON response can, such as NaN.
+        first = error.errors()[0]
+        where = ".".join(str(part)[:40] for part in first["loc"] if part not in ("body", "path")) or "the body"
+        said = f"{where}: {first['msg']}".encode("utf-8", "replace").decode()
+        return JSONResponse({"detail": " ".join(said.split())[:400]}, 422)
 
     @app.exception_handler(Unusable)
     async def unusable(_: Request, error: Unusable) -> JSONResponse:
@@ -192,62 +280,55 @@ def create_app(settings: SandboxSettings, runner: Runner) -> FastAPI:
     async def create(creation: Creation) -> dict[str, str]:
         files = files_of(creation.snapshot) if creation.snapshot is not None else None
         await places.take()
-        try:
-            workspace = await in_thread(lambda: runner.open(files, creation.image))
-        except BaseException:
-            places.leave()
-            raise
         id = secrets.token_urlsafe(12)
-        workspaces[id] = _Open(workspace)
+
+        async def open_it() -> None:
+            try:
+                workspaces[id] = _Open(await in_thread(lambda: runner.open(files, creation.image)))
+            except BaseException:
+                places.leave()
+                raise
+
+        opening = started(open_it())
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:  # nobody will ever hear of it
+            opening.add_done_callback(lambda _: started(destroy(id)))
+            raise
         return {"id": id}
 
     @app.post("/workspaces/{id}/cells")
     async def execute(id: str, cell: Cell) -> Observation:
-        found = opened(id)
-        async with found.lock:
-            return await in_thread(lambda: found.workspace.exec(cell.code))
+        return await of_workspace(id, lambda workspace: workspace.exec(cell.code))
 
     @app.get("/workspaces/{id}/files/{path:path}")
     async def read(id: str, path: str) -> Content:
-        found = opened(id)
-        async with found.lock:
-            return Content(content=await in_thread(lambda: found.workspace.read_file(path)))
+        return Content(content=await of_workspace(id, lambda workspace: workspace.read_file(path)))
 
     @app.put("/workspaces/{id}/files/{path:path}", status_code=204)
     async def write(id: str, path: str, body: Content) -> Response:
-        found = opened(id)
-        async with found.lock:
-            await in_thread(lambda: found.workspace.write_files({path: body.content}))
+        await of_workspace(id, lambda workspace: workspace.write_files({path: body.content}))
         return Response(status_code=204)
 
     @app.get("/workspaces/{id}/changes")
     async def changes(id: str) -> Changes:
-        found = opened(id)
-        async with found.lock:
-            return await in_thread(found.workspace.changes)
+        return await of_workspace(id, lambda workspace: workspace.changes())
 
     @app.delete("/workspaces/{id}", status_code=204)
     async def delete(id: str) -> Response:
         opened(id)
-        await destroy(id)
+        await to_the_end(destroy(id))
         return Response(status_code=204)
 
     @app.post("/tests")
     async def test(tests: Tests) -> list[Verdict]:
         files = files_of(tests.snapshot)
-        await places.take()
-        try:
-            return await in_thread(lambda: run_checks(runner, files, tests.patch, tests.checks))
-        finally:
-            places.leave()
+        seconds = settings.lifetime_seconds
+        return await in_place(lambda opener: run_checks(opener, files, tests.patch, tests.checks, seconds))
 
     @app.post("/suites")
     async def run_tests_of_image(run: SuiteRun) -> list[Verdict]:
-        await places.take()
-        try:
-            seconds = settings.test_seconds
-            return await in_thread(lambda: run_suite(runner, run.image, run.patch, run.suite, seconds=seconds))
-        finally:
-            places.leave()
+        seconds = settings.test_seconds
+        return await in_place(lambda opener: run_suite(opener, run.image, run.patch, run.suite, seconds=seconds))
 
     return app

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
-from fnmatch import fnmatch
+import time
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from posixpath import normpath
+from typing import Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.errors import Starved, Unusable
-from sandbox.workspace import Changes, Image, Observation, Runner, Workspace
+from sandbox.errors import Starved, Unusable, WorkspaceLost
+from sandbox.workspace import Changes, Image, Observation, Workspace
 
 PROTECTED = (
-    *(
-        "conftest.py",
-        "*/conftest.py",
-        "sitecustomize.py",
-        "usercustomize.py",
-        "pytest.ini",
-        "tox.ini",
-        "setup.cfg",
-        "pyproject.toml",
-    ),
-    *("tests/*", "*/tests/*", "test_*.py", "*/test_*.py", "*_test.py", "*.pth", "*.so", "*.pyc"),
+    *("conftest.py", "sitecustomize", "sitecustomize.py", "usercustomize", "usercustomize.py"),
+    *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"),
+    *("tests", "test_*.py", "*_test.py", "*.pth", "*.so", "*.pyc"),
 )
-"""Files whose changes never reach the tests, in addition to those that a request protects."""
+"""Names of files and folders whose changes never reach the tests, in addition to those that a request protects."""
+
+Result = TypeVar("Result")
+
+
+class Opener(Protocol):
+    """The part of a `Runner` that tests need."""
+
+    def open(
+        self, files: dict[str, str] | None = None, image: Image | None = None, *, seconds: float | None = None
+    ) -> Workspace: ...
 
 
 class Check(BaseModel):
@@ -55,21 +62,37 @@ class Suite(BaseModel):
     """Outcome by the name of the test without its file: `TestCase.test_name` -> `PASSED`."""
 
 
-def run_checks(runner: Runner, files: dict[str, str], patch: Changes, checks: Sequence[Check]) -> list[Verdict]:
+def run_checks(
+    runner: Opener, files: dict[str, str], patch: Changes, checks: Sequence[Check], seconds: float = 900.0
+) -> list[Verdict]:
     """Run the checks on `files` with the patch applied, in a fresh workspace.
 
-    Each check has the limits of a cell. One REPL serves them all unless a check ends it.
+    Each check has the limits of a cell, and all together `seconds`. One REPL serves them all unless a check ends it. A patch
+    that cannot be applied, or that ends its workspace twice, fails them.
 
     Raises:
         Starved: a check ran out of wall time because the machine is busy.
-        Unusable: the patched files cannot be written.
+        Unusable: the files cannot be written without the patch.
+        WorkspaceLost: the workspace has ended once more without the patch.
     """
-    kept = {path: text for path, text in files.items() if path not in patch.deleted or _protected(path)}
-    kept |= {path: text for path, text in patch.changed.items() if not _protected(path)}
-    workspace = runner.open(kept)
+    files = {normpath(path): text for path, text in files.items()}
+    changed, deleted = _allowed(patch, {path for path in files if _protected(path)})
+    patched = {path: text for path, text in files.items() if path not in deleted} | changed
+    try:
+        return _twice(lambda: _verdicts(runner, patched, checks, until=time.monotonic() + seconds))
+    except (Unusable, WorkspaceLost) as error:
+        runner.open(files).close()  # without the patch a workspace opens, so the patch is to blame
+        return [Verdict(passed=False, found=f"no value: {error}"[:500])] * len(checks)
+
+
+def _verdicts(runner: Opener, files: dict[str, str], checks: Sequence[Check], *, until: float) -> list[Verdict]:
+    workspace = runner.open(files)
     try:
         verdicts = []
         for check in checks:
+            if time.monotonic() > until:
+                verdicts.append(Verdict(passed=False, found="no value: the tests together take too long"))
+                continue
             found = _evaluated(workspace, check.code)
             shown = found.value if found.value is not None else f"no value: {found.ended}"
             verdicts.append(
@@ -80,7 +103,15 @@ def run_checks(runner: Runner, files: dict[str, str], patch: Changes, checks: Se
         workspace.close()
 
 
-def run_suite(runner: Runner, image: Image, patch: Changes, suite: Suite, *, seconds: float) -> list[Verdict]:
+def _twice(run: Callable[[], Result]) -> Result:
+    """Run once more what has lost its workspace: bad luck does not repeat, code that ends its workspace does."""
+    try:
+        return run()
+    except WorkspaceLost:
+        return run()
+
+
+def run_suite(runner: Opener, image: Image, patch: Changes, suite: Suite, *, seconds: float) -> list[Verdict]:
     """Run a repository's own tests with the patch applied, in a fresh workspace.
 
     The verdicts are those of the expected tests, and one more that fails for each test that was not expected. The tested
@@ -88,22 +119,30 @@ def run_suite(runner: Runner, image: Image, patch: Changes, suite: Suite, *, sec
 
     Raises:
         Starved: they ran out of wall time because the machine is busy.
-        Unusable: there is no such image, or the patched files cannot be written.
+        Unusable: there is no such image.
     """
-    workspace = runner.open(image=image.model_copy(update={"hidden": ()}), seconds=seconds)
+    folder = PurePosixPath(image.folder)
+    hidden = [PurePosixPath(normpath(place)) for place in image.hidden]
+    inside = [str(place.relative_to(folder)) for place in hidden if place.is_relative_to(folder)]
+    changed, deleted = _allowed(patch, set(inside))
+    run = _RUN.format(gone=sorted(deleted), command=suite.command, report=_REPORT)
+
+    def report() -> str:
+        workspace = runner.open(image=image.model_copy(update={"hidden": ()}), seconds=seconds)
+        try:
+            with contextlib.suppress(Unusable):  # a patch that cannot be applied: no test runs, and all fail
+                workspace.write_files(changed)
+                _evaluated(workspace, run)
+                return _report(workspace)
+            return ""
+        finally:
+            workspace.close()
+
     try:
-        hidden = tuple(image.hidden)
-
-        def allowed(path: str) -> bool:
-            place = f"{image.folder}/{path}"
-            return not _protected(path) and not any(place == each or place.startswith(f"{each}/") for each in hidden)
-
-        workspace.write_files({path: text for path, text in patch.changed.items() if allowed(path)})
-        gone = [path for path in patch.deleted if allowed(path)]
-        _evaluated(workspace, _RUN.format(gone=gone, command=suite.command, report=_REPORT))
-        found = pytest_summary(_report(workspace))
-    finally:
-        workspace.close()
+        found = pytest_summary(_twice(report))
+    except WorkspaceLost:
+        runner.open(image=image).close()
+        found = {}
     expected = {_name(name): outcome for name, outcome in suite.expected.items()}
     verdicts = [
         Verdict(passed=found.get(name) == outcome, found=found.get(name, "no such test ran"))
@@ -165,5 +204,23 @@ def _report(workspace: Workspace) -> str:
         return ""
 
 
+def _allowed(patch: Changes, kept: set[str]) -> tuple[dict[str, str], set[str]]:
+    """Return the changed files and the deleted paths of a patch that may reach the tests, by their plain spelling.
+
+    Neither protected names nor what is `kept` are replaced, also not by a folder, or by a file in place of a folder that
+    has them.
+    """
+
+    def allowed(path: str) -> bool:
+        above = [str(parent) for parent in PurePosixPath(path).parents]
+        return not (
+            _protected(path) or kept.intersection([path, *above]) or any(each.startswith(f"{path}/") for each in kept)
+        )
+
+    changed = {normpath(path): text for path, text in patch.changed.items() if path}
+    deleted = {normpath(path) for path in patch.deleted if path}
+    return {path: text for path, text in changed.items() if allowed(path)}, {path for path in deleted if allowed(path)}
+
+
 def _protected(path: str) -> bool:
-    return any(fnmatch(path, pattern) for pattern in PROTECTED)
+    return any(fnmatchcase(part, pattern) for part in PurePosixPath(path).parts for pattern in PROTECTED)

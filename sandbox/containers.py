@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import NoIsolation, NotStarted, Unusable
-from sandbox.inside.protocol import receive, send
+from sandbox.inside.protocol import BUSY_FACTOR, Timed, receive_within, send
 from sandbox.isolation import INSIDE
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
-from sandbox.workspace import GRACE, Image, Timed, Workspace
+from sandbox.workspace import GRACE, Image, Workspace
 
 APP = "sandbox-workspace"
 """Label of every container, in addition to the label of the service that started it."""
@@ -47,7 +47,7 @@ found = {{
 """
 """A cell whose value lists missing isolation. `places` must be unreachable; `bare`: no interface except loopback."""
 
-_SHIPPED = ("protocol", "confinement", "files", "processes", "repl", "init", "container")
+_SHIPPED = ("protocol", "system_calls", "confinement", "files", "processes", "holding", "repl", "init", "container")
 """The modules of `inside/` for a container. Each imports earlier ones only."""
 
 _LOADER = """
@@ -129,7 +129,8 @@ class ContainerRunner:
         limits = self._settings.limits.lasting(seconds)
         name = f"sandbox-{secrets.token_hex(8)}"
         # The service's own limit comes first; this one applies if the service is gone.
-        longest = self._settings.lifetime_seconds + max(limits.wall_seconds, self._settings.test_seconds) + GRACE
+        call = BUSY_FACTOR * max(limits.wall_seconds, self._settings.test_seconds)
+        longest = self._settings.lifetime_seconds + call + GRACE
         container = self._engine.start(
             chosen.name, _command(chosen.folder), limits, name=name, seconds=math.ceil(longest)
         )
@@ -175,7 +176,7 @@ class ContainerRunner:
             connection.settimeout(self._settings.start_seconds)
             connection.sendall(b"%08d" % len(program) + program)
             send(connection, order)
-            answer = receive(connection)
+            answer = receive_within(connection, self._settings.start_seconds)
         except (OSError, ValueError) as error:
             raise NotStarted(f"the container of {image.name} does not answer ({error})") from None
         if answer is None:
@@ -187,8 +188,8 @@ class ContainerRunner:
         with self._lock:
             container = self._open.pop(name, None)
         if container is not None:
-            container.connection.close()
             container.remove()
+            container.connection.close()
 
 
 def _program() -> bytes:

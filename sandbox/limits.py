@@ -17,7 +17,11 @@ class Limits(BaseModel):
         default=16, ge=1, le=1024, description="maximum number of processes and threads of the untrusted code"
     )
     file_bytes: int = Field(default=8 << 20, ge=1024, description="size of one file")
-    disk_bytes: int = Field(default=32 << 20, ge=1 << 20, description="size of all files, which are kept in memory")
+    disk_bytes: int = Field(
+        default=32 << 20,
+        ge=1 << 20,
+        description="size of all files, which are kept in memory, those in /tmp and /dev/shm included",
+    )
     open_files: int = Field(default=64, ge=16, le=4096, description="open files per process")
     output_bytes: int = Field(
         default=4096, ge=256, le=1 << 20, description="output kept per cell: its beginning and its end"

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import threading
 
 from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
-from sandbox.inside.protocol import receive
+from sandbox.inside.protocol import STARTED, receive_within
 from sandbox.isolation import template_command
 from sandbox.limits import Limits
 from sandbox.spares import Spares
@@ -34,6 +36,7 @@ found = {
     "processes of the host": len(pids) > 2,
     "new namespaces": ctypes.CDLL(None).unshare(0x10000000) == 0,
     "environment of the host": "SANDBOX_PROBE" in os.environ,
+    "system calls": not refused(lambda: os.memfd_create("probe")),
 }
 [name for name, open_ in found.items() if open_]
 """
@@ -80,25 +83,31 @@ class LocalRunner:
                     return _begun(spare, limits, files)
         return _begun(self._start(limits), limits, files)
 
-    def _start(self, limits: Limits) -> socket.socket:
-        """Fork a workspace, and return the connection to its init. Raises NoIsolation."""
+    def _start(self, limits: Limits) -> Started:
+        """Fork a workspace. Raises NoIsolation."""
         ours, theirs = socket.socketpair()
         ours.settimeout(GRACE)
+        init = -1
         try:
             with self._lock:
                 control = self._require_template()
                 socket.send_fds(control, [json.dumps(limits.model_dump()).encode()], [theirs.fileno()])
             theirs.close()
-            answer = receive(ours)
-        except OSError as error:
+            first, handles, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            if first == STARTED:
+                init = handles[0]
+            answer = receive_within(ours, GRACE) if first else None
+        except (OSError, ValueError) as error:
             answer = {"error": str(error)}
         finally:
             theirs.close()
         if answer is None or "error" in answer:
             ours.close()
+            if init >= 0:
+                os.close(init)
             why = self._complaint() or (answer or {}).get("error") or "no reason given"
             raise NoIsolation(f"this machine does not let a workspace be confined ({why})")
-        return ours
+        return Started(ours, init)
 
     def require_isolation(self) -> None:
         """Check the isolation by trying to break out of a workspace. Raises NoIsolation, which says what is open or
@@ -159,22 +168,43 @@ class LocalRunner:
         return ""
 
 
-def _begun(connection: socket.socket, limits: Limits, files: dict[str, str] | None) -> Workspace:
-    """Return the workspace at the other end, with `files` in it."""
-    workspace = Workspace(connection, limits, lambda: _end(connection))
+class Started:
+    """The init of a workspace: a connection to it, and a handle of its process."""
+
+    def __init__(self, connection: socket.socket, init: int) -> None:
+        self.connection, self._init, self._lock = connection, init, threading.Lock()
+
+    def kill(self) -> None:
+        """End the init, and with it its PID namespace. Return when all processes are gone.
+
+        Raises:
+            WorkspaceLost: they do not end.
+        """
+        with self._lock:
+            if self._init < 0:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+            # An init ends after all processes of its namespace.
+            gone = select.poll()
+            gone.register(self._init, select.POLLIN)
+            if not gone.poll(GRACE * 1000):
+                raise WorkspaceLost(f"the processes of the workspace have not ended {GRACE:g} s after they were killed")
+            os.close(self._init)
+            self._init = -1
+
+    def close(self) -> None:
+        """End a workspace that nobody has taken."""
+        self.kill()
+        self.connection.close()
+
+
+def _begun(started: Started, limits: Limits, files: dict[str, str] | None) -> Workspace:
+    """Return a started workspace, with `files` in it."""
+    workspace = Workspace(started.connection, limits, started.kill)
     try:
         workspace.write_files(files or {}, snapshot=True)
     except BaseException:
         workspace.close()
         raise
     return workspace
-
-
-def _end(connection: socket.socket) -> None:
-    """Tell the init to end the workspace, and wait until all its processes are gone."""
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_WR)
-        connection.settimeout(GRACE)
-        while connection.recv(1 << 16):
-            pass
-    connection.close()

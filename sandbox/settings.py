@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandbox.limits import Limits
 
@@ -48,5 +48,12 @@ class SandboxSettings(BaseModel):
     namespace: str = Field(default="default", min_length=1, description="kubernetes: namespace of the pods")
     pod_template: Path | None = Field(
         default=None, description="kubernetes: YAML file with further fields of each pod's `spec` and `container`"
+    )
+    allowed_hosts: Annotated[
+        tuple[str, ...], BeforeValidator(lambda names: names.split(",") if isinstance(names, str) else names)
+    ] = Field(
+        default=(),
+        description="names by which clients reach the service, separated by commas; addresses and names without a dot "
+        "are always accepted",
     )
     limits: Limits = Field(default_factory=Limits)

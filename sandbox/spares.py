@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from sandbox.errors import NoIsolation
 
@@ -14,12 +14,19 @@ QUIET = 0.02
 """Seconds after a request for a workspace before the next one is started in advance: requests go first."""
 
 
-class Spares:
-    """A thread keeps `count` workspaces started, each at the other end of a connection that `start` returns."""
+class Closable(Protocol):
+    def close(self) -> None: ...
 
-    def __init__(self, count: int, start: Callable[[], socket.socket]) -> None:
+
+Kept = TypeVar("Kept", bound=Closable)
+
+
+class Spares(Generic[Kept]):
+    """A thread keeps `count` workspaces started, as `start` returns them."""
+
+    def __init__(self, count: int, start: Callable[[], Kept]) -> None:
         self._count, self._start = count, start
-        self._ready: deque[socket.socket] = deque()
+        self._ready: deque[Kept] = deque()
         self._changed = threading.Condition()
         self._asked = time.monotonic()
         self._failed = self._closed = False
@@ -29,7 +36,7 @@ class Spares:
     def ready(self) -> int:
         return len(self._ready)
 
-    def take(self) -> socket.socket | None:
+    def take(self) -> Kept | None:
         """Return a workspace that waits for its first message, `None` if there is none. It may have died meanwhile."""
         with self._changed:
             if self._count and self._thread is None and not self._closed:

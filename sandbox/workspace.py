@@ -8,17 +8,11 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandbox.errors import Unusable, WorkspaceLost
-from sandbox.inside.protocol import Connection, receive, send
+from sandbox.inside.protocol import BUSY_FACTOR, Timed, receive_within, send
 from sandbox.limits import Limits
 
 GRACE = 20.0
 """Seconds beyond a cell's limit after which its workspace counts as lost."""
-
-
-class Timed(Connection, Protocol):
-    """A connection whose calls raise OSError when they exceed a timeout."""
-
-    def settimeout(self, seconds: float | None, /) -> None: ...
 
 
 class Image(BaseModel):
@@ -58,10 +52,12 @@ class Changes(BaseModel):
 
 
 class Workspace:
-    """Isolated files and a REPL. Not thread-safe: one call at a time."""
+    """Isolated files and a REPL. Not thread-safe: one call at a time, except for `kill`."""
 
-    def __init__(self, connection: Timed, limits: Limits, end: Callable[[], None]) -> None:
-        self._connection, self._limits, self._end = connection, limits, end
+    def __init__(self, connection: Timed, limits: Limits, kill: Callable[[], None]) -> None:
+        """`kill` ends all processes from outside, and returns when they are gone. It may be called again."""
+        self._connection, self._limits, self._kill = connection, limits, kill
+        self._lost = False
 
     def exec(self, code: str) -> Observation:
         """Run a cell in the REPL."""
@@ -89,7 +85,13 @@ class Workspace:
 
     def close(self) -> None:
         """Destroy the workspace: all processes and files. Returns when they are gone."""
-        self._end()
+        self.kill()
+        self._connection.close()
+
+    def kill(self) -> None:
+        """End all processes, also while another thread's call waits for an answer: that call raises WorkspaceLost."""
+        self._lost = True
+        self._kill()
 
     def _files(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._ask(request)
@@ -98,14 +100,18 @@ class Workspace:
         return answer
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            self._connection.settimeout(self._limits.wall_seconds + GRACE)
-            send(self._connection, request)
-            answer = receive(self._connection)
-        except (OSError, ValueError) as error:
-            raise WorkspaceLost(f"the workspace does not answer ({error})") from None
+        seconds = BUSY_FACTOR * self._limits.wall_seconds + GRACE
+        answer, why = None, "the workspace is gone"
+        if not self._lost:
+            try:
+                self._connection.settimeout(seconds)
+                send(self._connection, request)
+                answer = receive_within(self._connection, seconds)
+            except (OSError, ValueError) as error:
+                why = f"the workspace does not answer ({error})"
         if answer is None:
-            raise WorkspaceLost("the workspace is gone")
+            self.kill()  # a late answer would be taken for that of the next request
+            raise WorkspaceLost(why)
         return answer
 
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import secrets
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
@@ -89,12 +91,32 @@ class FeedbackQueue:
             "message_ids": payload["source_ids"],
         }
         file = self.folder / f"{payload['id']}.yaml"
-        text = _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+        text = _HEAD + _as_yaml(content)
         try:
             _write_once(file, text.encode())
         except FileExistsError:
             raise TokenRefused(409, "token: this answer has been rated already") from None
         return file
+
+
+class _OneLineTexts(yaml.SafeDumper):
+    """Writes each text on one line. Characters that look like a line break or change what a reviewer sees are escaped."""
+
+
+def _one_line(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if text.isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_OneLineTexts.add_representer(str, _one_line)
+
+
+def _as_yaml(content: dict[str, Any]) -> str:
+    def readable(value: object) -> bool:
+        return all(map(readable, value)) if isinstance(value, list) else str(value).replace("\n", "").isprintable()
+
+    plain = readable(list(content.values()))
+    return yaml.dump(content, Dumper=_OneLineTexts, sort_keys=False, allow_unicode=plain, width=math.inf)
 
 
 def _signing_key(folder: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from ipaddress import IPv6Address, ip_address
 from typing import Any
@@ -17,6 +18,7 @@ CONNECTIONS = 512
 KEEP_ALIVE_SECONDS = 5
 GRACE_SECONDS = 2
 HEAD_SECONDS = 10.0
+HEAD_BYTES = 64 * 1024
 UNREAD_SECONDS = 60.0
 IPV6_CLIENT_BITS = 64
 """Prefix length of an IPv6 client: the owner of an address usually has its whole /64 network."""
@@ -27,6 +29,7 @@ def server_config(app: ASGIApp, **where: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         **where,
+        log_config=None,  # serving.log gives uvicorn's lines the form of all others
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -38,8 +41,28 @@ def server_config(app: ASGIApp, **where: Any) -> uvicorn.Config:
     )
 
 
+class _StrictConnection(h11.Connection):
+    """Refuses a request whose body a proxy in front of the service may end elsewhere (RFC 9112, 6.1)."""
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = [name for name, _ in event.headers]
+            if b"transfer-encoding" in names and (b"content-length" in names or event.http_version != b"1.1"):
+                raise h11.RemoteProtocolError("the length of the body is ambiguous")
+        return event
+
+
+class _ClientLines(logging.LoggerAdapter[logging.Logger]):
+    """Uvicorn's log of one connection, with the address of its client."""
+
+    @property
+    def level(self) -> int:
+        return self.logger.level
+
+
 class ServiceProtocol(H11Protocol):
-    """Close connections of clients that hold them without use.
+    """Close connections of clients that hold them without use, and of those whose requests are ambiguous.
 
     * The next request must be there, head and all, `HEAD_SECONDS` after it could have begun.
     * A closed connection stays open until the client has read what is left for it. A client that reads nothing for
@@ -53,8 +76,14 @@ class ServiceProtocol(H11Protocol):
     _since = 0.0
     """Since when the connection is in its present state, by the loop's clock."""
 
+    def __init__(self, config: uvicorn.Config, *rest: Any, **named: Any) -> None:
+        super().__init__(config, *rest, **named)
+        self.conn = _StrictConnection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        fields = {"client": self.client[0] if self.client else ""}
+        self.logger = _ClientLines(self.logger, {"fields": fields})  # type: ignore[assignment]
         self._client = client_of(self.client[0] if self.client else "")
         self._expect_head()
         if len(self.connections) > CONNECTIONS:

@@ -28,17 +28,19 @@ class JsonLines(logging.Formatter):
             "level": record.levelname,
             "event": record.getMessage(),
             **getattr(record, "fields", {}),
+            **(cause(record.exc_info[1]) if record.exc_info and record.exc_info[1] else {}),
         }
         return json.dumps(line, default=str)
 
 
 def configure() -> None:
-    """Send the log of the package `serving` to standard error, independently of ZenML's verbosity."""
-    logger = logging.getLogger("serving")
-    logger.handlers = [logging.StreamHandler(sys.stderr)]
-    logger.handlers[0].setFormatter(JsonLines())
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
+    """Send the logs of the package `serving` and of uvicorn to standard error, independently of ZenML's verbosity."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name, level in (("serving", logging.INFO), ("uvicorn", logging.WARNING)):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level)
 
 
 def cause(error: BaseException) -> dict[str, Any]:

@@ -22,6 +22,8 @@ BODY_SECONDS = 20.0
 READ_SECONDS = 60.0
 """A client that reads nothing of its response for this long is gone."""
 HEALTH = "/health"
+_ONCE = ("host", "content-type", "authorization")
+"""Headers of which a proxy in front may take another one than this service does."""
 _DOCS = ("/docs", "/redoc")
 _STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -131,9 +133,10 @@ class Doors:
         # Probes of a cluster use the pod's address, and the response says nothing private.
         if scope["path"] != HEALTH and not self.origins.known(host):
             return 421, "this service is not known by the name in Host: add it to allowed_hosts"
-        origin = headers.get("origin")
-        if origin is not None and not self.origins.same(origin, host):
+        if not all(self.origins.same(origin, host) for origin in headers.getlist("origin")):
             return 403, "requests from pages of other origins are not accepted"
+        if twice := next((name for name in _ONCE if len(headers.getlist(name)) > 1), None):
+            return 400, f"the header {twice} is there more than once"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers and not kind
         if scope["method"] == "POST" and kind != "application/json" and not empty:

@@ -52,7 +52,7 @@ def texts(root: str) -> typing.Iterator[tuple[str, str | None]]:
         ]
         for name in sorted(names):
             place = os.path.join(folder, name)
-            if os.path.islink(place) or not os.path.isfile(place):
+            if os.path.islink(place) or not os.path.isfile(place) or not _is_text(os.path.relpath(place, root)):
                 continue
             try:
                 with open(place, "rb") as file:
@@ -60,6 +60,15 @@ def texts(root: str) -> typing.Iterator[tuple[str, str | None]]:
             except (OSError, UnicodeError):
                 text = None
             yield os.path.relpath(place, root), text
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name can be part of a patch; to Linux a name is bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def changed_files(root: str, original: dict[str, str]) -> dict[str, typing.Any]:

@@ -13,13 +13,16 @@ import typing
 
 from sandbox.inside.confinement import as_nobody, drop_privileges
 from sandbox.inside.files import changed_files, digest, read_file, write_files
-from sandbox.inside.processes import cpu_seconds, is_runnable, memory_bytes, running
-from sandbox.inside.protocol import Connection, receive, send
+from sandbox.inside.holding import Unstoppable, hold, release
+from sandbox.inside.processes import ProcessorQueue, cpu_seconds, memory_bytes, running
+from sandbox.inside.protocol import BUSY_FACTOR, Assembly, Connection, packed, receive, receive_within, send
 from sandbox.inside.repl import become_repl
 
 POLL = 0.05
-STARVED_SHARE = 0.1
-"""Share of a cell's wall time that it may wait for a processor before the limit says nothing about the code."""
+REPLY = 1 << 18
+"""Maximum length of a reply of the REPL, in bytes."""
+FILE_SECONDS = 10.0
+"""Time for an operation on files."""
 
 
 class Output:
@@ -49,6 +52,8 @@ class Init:
         """Work in `folder`. In a container, its user is kept."""
         self.connection, self.limits, self.folder, self.in_container = connection, limits, folder, in_container
         self.repl: int | None = None
+        self.held: list[int] = []
+        """The threads of the REPL, which are stopped between two cells."""
         self.link: socket.socket | None = None
         self.output = -1
         self.original: dict[str, str] = {}
@@ -67,10 +72,13 @@ class Init:
             "read": self.read,
             "changes": self.changes,
         }
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one signal that Python handles, and code may send
         send(self.connection, {"ready": True})
         try:
             while (request := receive(self.connection)) is not None:
                 send(self.connection, operations[request["op"]](request))
+                if request["op"] in ("exec", "evaluate"):
+                    self._pause()  # after the answer, which need not wait for it; no request is read before it is done
         finally:
             self._kill_all()
             os._exit(0)
@@ -82,16 +90,9 @@ class Init:
         restarted = self._require_repl()
         kept = Output(self.limits["output_bytes"])
         reply, ended = self._converse(request, kept, begun)
-        if ended is None:
-            self._sweep()
-        if ended is not None or self.repl is None:
+        if ended is not None:
             self._kill_all()
-        else:
-            os.kill(self.repl, signal.SIGSTOP)  # nothing runs between two cells, not even a thread
         self._drain(kept)
-        if self.repl is None:
-            self._forget_repl()
-            self.lost = True
         answer = {"output": kept.text(), "seconds": time.monotonic() - begun, "ended": ended, "restarted": restarted}
         reply = reply or {}
         answer["ok"] = ended is None and reply.get("ok") is True
@@ -121,11 +122,10 @@ class Init:
         return self._as_user(lambda: changed_files(self.folder, self.original))
 
     def _require_repl(self) -> bool:
-        """Start a REPL or wake the existing one. Return whether an earlier one was lost."""
+        """Start a REPL if there is none. Return whether an earlier one was lost."""
         if self.repl is not None and self.link is not None:
             self._reap()
         if self.repl is not None:
-            os.kill(self.repl, signal.SIGCONT)
             return False
         lost, self.lost = self.lost, False
         self._forget_repl()
@@ -159,37 +159,47 @@ class Init:
         """Let the REPL execute the request. Return its reply, or the reason why it was ended."""
         assert self.link is not None and self.repl is not None
         limits, before = self.limits, self._cpu_seconds()
-        self.link.settimeout(1.0)
         watched = os.pidfd_open(self.repl)
         sources: list[socket.socket | int] = [self.link, self.output, watched]
-        looked, runnable = begun, 0.0
+        looked, runnable, queue = begun, 0.0, ProcessorQueue()
+        number = os.urandom(8).hex()
+        outgoing = packed({"op": request["op"], "code": request["code"], "number": number})
+        incoming = Assembly(REPLY)
         try:
-            number = os.urandom(8).hex()
-            send(self.link, {"op": request["op"], "code": request["code"], "number": number})
+            with contextlib.suppress(BlockingIOError):
+                outgoing = outgoing[self.link.send(outgoing, socket.MSG_DONTWAIT) :]
+            self.held = release(self.repl, self.held)  # now that there is something to read
             while True:
-                ready, _, _ = select.select(sources, [], [], POLL)
-                if self.output in ready:
-                    self._drain(kept, once=True)
+                # The link never blocks: its other end may read and write as slowly as it likes, under the limits.
+                ready, writable, _ = select.select(sources, [self.link] if outgoing else [], [], POLL)
+                if writable:
+                    outgoing = outgoing[self.link.send(outgoing, socket.MSG_DONTWAIT) :]
+                if self.output in ready and not self._drain(kept, once=True):
+                    sources.remove(self.output)  # the cell has closed it: it would be ready for ever
                 if self.link in ready:
-                    reply = receive(self.link, 1 << 16)
-                    if reply is None:
+                    piece = self.link.recv(1 << 16, socket.MSG_DONTWAIT)
+                    if not piece:
                         return None, self._why_gone()
-                    if reply.get("number") != number:
-                        raise ValueError("reply to no request")
-                    return reply, None
+                    reply = incoming.add(piece)
+                    if reply is not None:
+                        if reply.get("number") != number:
+                            raise ValueError("reply to no request")
+                        return reply, None
                 if watched in ready:
                     return None, self._why_gone()
                 now = time.monotonic()
-                if now - begun > limits["wall_seconds"]:
-                    waited = runnable - (self._cpu_seconds() - before)
-                    self.starved = waited > STARVED_SHARE * limits["wall_seconds"]
-                    return None, f"wall time limit of {limits['wall_seconds']:g} s"
                 if now - looked < POLL:
                     continue
-                if any(map(is_runnable, running())):
+                if queue.look():
                     runnable += now - looked
-                looked = now
-                if self._cpu_seconds() - before > limits["cpu_seconds"]:
+                looked, cpu = now, self._cpu_seconds() - before
+                # The wall time does not run while others have the processor. Code may arrange to be ready whenever it is
+                # looked at, or to queue for a moment: both figures must agree.
+                waited = max(0.0, min(runnable - cpu, queue.seconds))
+                self.starved = now - begun > BUSY_FACTOR * limits["wall_seconds"]
+                if self.starved or now - begun - waited > limits["wall_seconds"]:
+                    return None, f"wall time limit of {limits['wall_seconds']:g} s"
+                if cpu > limits["cpu_seconds"]:
                     return None, f"CPU time limit of {limits['cpu_seconds']:g} s"
                 if memory_bytes() > limits["memory_bytes"]:
                     return None, f"memory limit of {limits['memory_bytes'] >> 20} MiB"
@@ -220,8 +230,24 @@ class Init:
                     found, self.repl = status, None
         return found
 
+    def _pause(self) -> None:
+        """Stop the REPL, so that nothing runs between two cells, and kill the processes that the cell left behind."""
+        self._reap()
+        try:
+            if self.repl is not None:
+                self.held = hold(self.repl)
+                self._sweep()
+        except (Unstoppable, OSError):
+            self._kill_all()
+        if self.repl is None:
+            self._kill_all()
+            self._forget_repl()
+            self.lost = True
+        else:
+            self._drain(Output(0))  # what was left behind does not write into the next cell
+
     def _sweep(self) -> None:
-        """Kill the processes that a cell left behind."""
+        """Kill all processes but the REPL, and the REPL too if they do not end."""
         for _ in range(20):
             self._reap()
             others = [pid for pid in running() if pid != self.repl]
@@ -244,16 +270,17 @@ class Init:
             time.sleep(0.002)
         self.repl = None
 
-    def _drain(self, kept: Output, *, once: bool = False) -> None:
-        """Read the available output; without `once` at most the content of a pipe."""
+    def _drain(self, kept: Output, *, once: bool = False) -> bool:
+        """Read the available output; without `once` at most the content of a pipe. Return whether more may come."""
         if self.output < 0:
-            return
+            return False
         with contextlib.suppress(BlockingIOError):
             for _ in range(1 if once else 32):
                 data = os.read(self.output, 1 << 16)
                 if not data:
-                    return
+                    return False
                 kept.add(data)
+        return True
 
     def _cpu_seconds(self) -> float:
         """Return the CPU time of all processes of the workspace, including ended ones."""
@@ -278,9 +305,8 @@ class Init:
             finally:
                 os._exit(0)
         theirs.close()
-        ours.settimeout(10.0)
         try:
-            reply = receive(ours)
+            reply = receive_within(ours, FILE_SECONDS)
         except (OSError, ValueError):
             reply = None
         ours.close()

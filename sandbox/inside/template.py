@@ -10,7 +10,8 @@ import typing
 
 from sandbox.inside.confinement import enter_namespaces
 from sandbox.inside.init import Init
-from sandbox.inside.protocol import send
+from sandbox.inside.protocol import FAILED, STARTED, send
+from sandbox.inside.system_calls import filter_steps, join_new_session_keyring
 
 WORK = "/work"
 
@@ -18,6 +19,7 @@ WORK = "/work"
 def template(control: socket.socket) -> None:
     """Fork a workspace for each connection that arrives, until the service is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    join_new_session_keyring()
     while True:
         message, handles, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
@@ -33,8 +35,14 @@ def template(control: socket.socket) -> None:
 
 def _serve(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
     try:
+        filter_steps(in_container=False)
         enter_namespaces(WORK, limits["disk_bytes"])
+        # With this handle the service ends the workspace from outside, whatever its processes do.
+        handle = os.pidfd_open(os.getpid())
+        socket.send_fds(connection, [STARTED], [handle])
+        os.close(handle)
     except OSError as error:
+        connection.sendall(FAILED)
         send(connection, {"error": str(error)})
         os._exit(1)
     Init(connection, limits, WORK, in_container=False).serve()

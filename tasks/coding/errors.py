@@ -7,3 +7,7 @@ from training.task import RolloutError
 
 class SandboxUnavailable(RolloutError):
     """The sandbox service cannot be reached, has no capacity, or lost a workspace."""
+
+
+class WorkspaceGone(SandboxUnavailable):
+    """The sandbox works, but this workspace has ended."""

@@ -13,13 +13,14 @@ import openai
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel, ConfigDict, Field
 
+from tasks.coding.errors import WorkspaceGone
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from training.standstill import progress_of
 from training.task import Policy
 
-Outcome = Literal["finished", "max_repl_steps", "truncated", "context", "empty"]
+Outcome = Literal["finished", "max_repl_steps", "truncated", "context", "empty", "workspace_lost"]
 CHARACTERS_PER_TOKEN = 3
 """Lower than any tokenizer's mean on code: an estimate that errs on the safe side."""
 SHORTENED = "[output shortened to save context]"
@@ -177,6 +178,7 @@ async def play(
     cells: list[str] = []
     outcome: Outcome = "max_repl_steps"
     sampled = context = shortened = 0
+    replayed = False
     try:
         await sandbox.execute(workspace, scenario.prelude())
         while len(cells) < settings.max_repl_steps:
@@ -191,8 +193,16 @@ async def play(
             if reply.truncated or not cell:
                 outcome = "truncated" if reply.truncated else "empty"
                 break
-            observation = await sandbox.execute(workspace, cell)
             cells.append(cell)
+            try:
+                observation = await sandbox.execute(workspace, cell)
+            except WorkspaceGone:
+                # Bad luck does not repeat. Cells that end their workspace each time do, and have repaired nothing.
+                replayed = True
+                await sandbox.destroy(workspace)
+                workspace = await sandbox.open(scenario)
+                for again in (scenario.prelude(), *cells):
+                    observation = await sandbox.execute(workspace, again)
             if finishes(cell):
                 outcome = "finished"
                 break
@@ -211,6 +221,10 @@ async def play(
                 outcome = "context"
                 break
         patch = await sandbox.changes(workspace)
+    except WorkspaceGone:
+        if not replayed:
+            raise
+        outcome, patch = "workspace_lost", {"changed": {}, "deleted": []}
     finally:
         await sandbox.destroy(workspace)
     passed = await sandbox.test(scenario, patch)

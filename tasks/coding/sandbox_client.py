@@ -8,13 +8,14 @@ from typing import Any
 
 import httpx
 
-from tasks.coding.errors import SandboxUnavailable
+from tasks.coding.errors import SandboxUnavailable, WorkspaceGone
 from tasks.coding.scenarios import CodingScenario
 from training.errors import BadInput
 
 REQUEST_SECONDS = 120.0
 IMAGE_SECONDS = 3600.0
-"""Timeout of a request that may download an image or run a repository's own tests."""
+"""Timeout of a request that may download an image or run code: the service has limits of its own."""
+RUNS_CODE = ("/cells", "/tests", "/suites")
 
 
 class SandboxClient:
@@ -38,7 +39,7 @@ class SandboxClient:
         return str((await self._ask("POST", "/workspaces", begun, retry=True))["id"])
 
     async def execute(self, workspace: str, code: str) -> dict[str, Any]:
-        """Run a cell; see `sandbox.workspace.Observation`."""
+        """Run a cell; see `sandbox.workspace.Observation`. Raises WorkspaceGone if the workspace has ended or ends."""
         observation: dict[str, Any] = await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
         if observation["starved"]:  # on another machine the episode would have gone on differently
             raise SandboxUnavailable(f"{self.base_url}: it is too busy: {observation['ended']}")
@@ -53,7 +54,7 @@ class SandboxClient:
 
     async def destroy(self, workspace: str) -> None:
         answer = await self._send("DELETE", f"/workspaces/{workspace}", None)
-        if answer.status_code not in (204, 404):
+        if answer.status_code not in (204, 404, 410):
             raise SandboxUnavailable(f"{self.base_url}: {_detail(answer)}")
 
     async def test(self, scenario: CodingScenario, patch: dict[str, Any]) -> list[bool]:
@@ -90,14 +91,18 @@ class SandboxClient:
 
     async def _send(self, method: str, path: str, body: Any) -> httpx.Response:
         try:
-            seconds = IMAGE_SECONDS if body and "image" in body else REQUEST_SECONDS
+            patient = path.endswith(RUNS_CODE) or (body and "image" in body)
+            seconds = httpx.Timeout(IMAGE_SECONDS if patient else REQUEST_SECONDS, connect=REQUEST_SECONDS)
             return await self._http.request(method, path, json=body, timeout=seconds)
         except httpx.HTTPError as error:
             raise SandboxUnavailable(f"{self.base_url}: {type(error).__name__} {error}".strip()) from None
 
     def _content(self, answer: httpx.Response) -> Any:
         if answer.is_error:
-            raise SandboxUnavailable(f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}")
+            gone = answer.status_code in (404, 410) and "/workspaces/" in answer.request.url.path
+            raise (WorkspaceGone if gone else SandboxUnavailable)(
+                f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}"
+            )
         return answer.json()
 
 

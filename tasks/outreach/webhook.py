@@ -50,7 +50,24 @@ def _private_address(host: str) -> str | None:
         found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
     except OSError:
         return None  # the receiver may come up later
-    return next((str(address) for address in sorted(found) if not ipaddress.ip_address(address).is_global), None)
+    return next((str(address) for address in sorted(found) if not _is_public(str(address))), None)
+
+
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = 0x5EFE
+
+
+def _is_public(address: str) -> bool:
+    """Return whether an address is a unicast one of the internet. An IPv4 address within an IPv6 one has to be so too."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ip.is_global and not ip.is_multicast
+    last = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip.ipv4_mapped or ip in _NAT64:
+        return _is_public(str(last))
+    within = [ip.sixtofour, *(ip.teredo or ()), last if int(ip) >> 32 & 0xFDFFFFFF == _ISATAP else None]
+    return ip in _GLOBAL_UNICAST and ip.is_global and all(_is_public(str(inner)) for inner in within if inner)
 
 
 def signature(body: bytes, secret: str) -> str:
@@ -134,7 +151,7 @@ class _PublicConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         super().connect()
         address = self.sock.getpeername()[0]
-        if not ipaddress.ip_address(address).is_global:
+        if not _is_public(address):
             self.close()
             raise ConnectionRefusedError(f"{self.host} leads to the private address {address}")
 

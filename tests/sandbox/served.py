@@ -13,6 +13,7 @@ import uvicorn
 from sandbox.app import create_app
 from sandbox.containers import ContainerRunner
 from sandbox.docker_engine import DockerEngine
+from sandbox.doors import server_config
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Runner
@@ -23,7 +24,7 @@ from tests.sandbox.docker_daemon import FakeDaemon
 def served(settings: SandboxSettings, runner: Runner) -> Iterator[str]:
     """Yield the base URL of a service."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(create_app(settings, runner), log_level="warning"))
+    server = uvicorn.Server(server_config(create_app(settings, runner)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     while not server.started:

@@ -252,9 +252,9 @@ def test_mail_tools_over_stdio(place: Place, by_code: Service) -> None:
     async def talk() -> tuple[list[str], Any, Any, Any]:
         async with Client(server("by-code")) as client:
             tools = [tool.name for tool in (await client.list_tools()).tools]
-            found = await client.call_tool("search_mail", {"keywords": ["the", "meeting", "budget"]})
+            found = await client.call_tool("search_mail", {"keywords": [], "sent_after": "2000-01-01", "as_of": "2035-01-01"})
             message_id = found.structured_content["mails"][0]["message_id"]
-            read = await client.call_tool("read_mail", {"message_id": message_id})
+            read = await client.call_tool("read_mail", {"message_id": message_id, "as_of": "2035-01-01"})
             return tools, read, found, await client.call_tool("search_mail", {"keywords": ["a"], "inbox": place.other})
 
     tools, read, found, foreign = asyncio.run(talk())

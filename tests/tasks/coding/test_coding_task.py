@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.patterns import HELD_OUT, NAMES, PATTERNS
 from tasks.coding.repl import SHORTENED, CodingRun, PolicyActor, ScriptedActor, cell_of, finishes, play
 from tasks.coding.rewards import Result, all_tests, partial_tests, reward_function
-from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.sandbox_client import SandboxClient, require_sandbox
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask
@@ -50,6 +51,24 @@ def played(url: str, cells: list[str], scenario: CodingScenario, **settings: obj
 
 def episode(url: str, cells: list[str], **settings: object) -> CodingRun:
     return played(url, cells, SCENARIOS[0], **settings)
+
+
+@pytest.mark.parametrize(("times", "outcome"), [(1, "finished"), (2, "workspace_lost")])
+def test_a_cell_that_ends_its_workspace_each_time_repairs_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch, times: int, outcome: str
+) -> None:
+    execute, ended = SandboxClient.execute, list[str]()
+
+    async def ending(self: SandboxClient, workspace: str, code: str) -> dict[str, Any]:
+        if "finish()" in code and "def finish" not in code and len(ended) < times:
+            ended.append(workspace)
+            await self.destroy(workspace)  # as if its container had run out of memory
+        return await execute(self, workspace, code)
+
+    monkeypatch.setattr(SandboxClient, "execute", ending)
+    run = episode(url, SCENARIOS[0].oracle_cells())
+    assert (run.outcome, run.correct) == (outcome, times == 1) and len(ended) == times
+    assert require_sandbox(url)
 
 
 def test_the_built_in_bugs_are_the_same_every_time_and_hold_names_and_families_out() -> None:

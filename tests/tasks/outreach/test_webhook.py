@@ -50,13 +50,25 @@ def test_other_urls_are_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> No
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1/", "http://localhost:80/", "http://10.1.2.3/", "http://[::1]/", "http://169.254.169.254/"]
+    "host",
+    [
+        *("127.0.0.1", "localhost:80", "10.1.2.3", "[::1]", "169.254.169.254", "224.0.0.1", "0.0.0.0", "[ff0e::1]"),
+        *("[::ffff:127.0.0.1]", "[::127.0.0.1]", "[2002:7f00:1::]", "[64:ff9b::7f00:1]", "[64:ff9b:1::a00:1]"),
+        *("[2001:0:7f00:1::1]", "[2606:4700::5efe:7f00:1]", "[fec0::1]", "[2001:db8::1]", "[64:ff9b::e000:1]"),
+    ],
 )
-def test_private_addresses_need_to_be_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str) -> None:
+def test_private_addresses_need_to_be_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str) -> None:
     monkeypatch.setenv(SECRET, "secret")
+    url = f"http://{host}/"
     with pytest.raises(BadInput, match="private address"):
         require_webhook(url, private=False)
     require_webhook(url, private=True)
+
+
+@pytest.mark.parametrize("host", ["93.184.216.34", "[2606:4700::1111]", "[::ffff:8.8.8.8]", "[64:ff9b::808:808]"])
+def test_public_addresses_are_allowed(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.setenv(SECRET, "secret")
+    require_webhook(f"http://{host}/", private=False)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
