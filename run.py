@@ -201,8 +201,10 @@ def main(words: list[str] | None = None) -> int:
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("stopped; the same command resumes after the last finished step", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        resumes = arguments.pipeline not in ("deploy", "export", "stack", "compare", None)
+        usual = "stopped; the same command resumes after the last finished step" if resumes else "stopped"
+        print(str(stopped) or usual, file=sys.stderr)
         return 130
     return 0
 
@@ -292,7 +294,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
     if resumed is not None:
         require_training(config)
-        resumed.require_same_weights()
+        resumed.require_same_base()
         run_train(config, resumed.data, cache=True, key=resumed.experiment.run)
         return
     if arguments.pipeline in ("eval", "all"):

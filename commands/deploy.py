@@ -19,11 +19,13 @@ from reports.console import say
 from serving.key_file import read_keys
 from serving.runner import open_door
 from serving.settings import ServingSettings
-from steps.inference.service_lifecycle import episode_settings, load_service
+from steps.inference.service_lifecycle import episode_settings, example_questions, load_service
 from steps.model_registry import describe_version, find_checkpoint, find_mail_database
 from steps.project import MODELS, ROOT
 from steps.published_model import publish_base_model, published_base_model
 from training.backends.base_model import base_model_here, resolve_base_model
+from training.backends.prompt_template import require_tokenizer
+from training.backends.serving import serving_settings
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 
@@ -94,7 +96,11 @@ def deploy_inference(
     source = base_model or stored.checkpoint.manifest.base_model_source
     if BaseDeployer.get_active_deployer().flavor == "local":
         base = resolve_base_model(source, models_dir, progress=say)
-        stored.checkpoint.require_base(base.id, base.checksum)
+        stored.checkpoint.require_base(base)
+        require_tokenizer(base.path)
+        serving_settings(manifest.config)
+        database.load().close()
+        example_questions(manifest.data)
     else:
         _require_base_elsewhere(source, stored.checkpoint, models_dir)
     episode_settings(stored.checkpoint.manifest.config, episode)
@@ -124,7 +130,7 @@ def _require_base_elsewhere(source: str, checkpoint: Checkpoint, models_dir: Pat
     if published_base_model(source, checkpoint.manifest.base_model_checksum):
         return
     if here := base_model_here(source, models_dir):
-        checkpoint.require_base(here.id, here.checksum)
+        checkpoint.require_base(here)
         publish_base_model(here, source)
         return
     say(f"{source} is not in the artifact store: every replica of the service fetches it from its source")

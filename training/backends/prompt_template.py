@@ -33,6 +33,15 @@ def load_tokenizer(model: str | os.PathLike[str]) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def require_tokenizer(model: Path) -> None:
+    """Raise BadInput if the tokenizer or chat template of a model cannot be used."""
+    try:
+        load_tokenizer(model).apply_chat_template(_EPISODE, tokenize=True)
+    except Exception as error:  # the tokenizers of transformers raise errors of many libraries
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise BadInput(f"base_model: the tokenizer or chat template in {model} cannot be used: {reason}") from error
+
+
 def replaced_template(model: str | os.PathLike[str]) -> Path | None:
     """Return the file of the template that replaces the model's own; None if its own stays."""
     try:
