@@ -17,7 +17,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from training.backends.prompt_template import template_options
+from training.backends.prompt_template import render, template_options, tokenize_rendered
 from training.backends.torch.tool_calls import HermesCalls, call_form, open_end
 from training.errors import BadInput
 
@@ -53,13 +53,13 @@ class ChatFormat:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, open_reply: bool
     ) -> str:
-        """Return the conversation as text. With `open_reply` it ends where the next assistant message begins."""
+        """Return the conversation as text for `tokenize`. With `open_reply` it ends where the next assistant message begins."""
         try:
-            text = self.tokenizer.apply_chat_template(
+            text = render(
+                self.tokenizer,
                 [self._canonical(message) for message in messages],
-                tools=[ordered_tool(tool) for tool in tools] if tools else None,
+                [ordered_tool(tool) for tool in tools] if tools else None,
                 add_generation_prompt=open_reply,
-                tokenize=False,
                 **template_options(self.tokenizer),
             )
         except TemplateError as error:
@@ -140,7 +140,7 @@ class ChatFormat:
         return [self._byte_of[char] for char in token]
 
     def tokenize(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        return tokenize_rendered(self.tokenizer, text)
 
     def _canonical(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return a message as the template expects it. Calls that demonstrations spell out in Hermes form become calls."""
