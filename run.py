@@ -141,21 +141,14 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--serve starts a service, which has no use for --dry-run, --no-cache and --wait")
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
-    if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
+    from training.user_paths import path_problem, unwritable
+
+    for option in ("config", "checkpoint", "to", "summary", "name"):
+        if (given := getattr(arguments, option)) is not None and (problem := path_problem(str(given))):
+            parser.error(f"--{option} {str(given)[:80]!r}: {problem}")
+    if arguments.summary is not None and (problem := unwritable(arguments.summary)):
         parser.error(f"--summary {arguments.summary}: {problem}")
     return arguments
-
-
-def _unwritable(file: Path) -> str | None:
-    """Return why the file cannot be written, before hours of work; None if it seems writable."""
-    if file.is_dir():
-        return "is a folder; name a file"
-    folder = next(place for place in file.absolute().parents if place.exists())
-    return (
-        None
-        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-        else f"{folder} is not a folder that can be written to"
-    )
 
 
 def quiet_third_parties() -> None:
@@ -201,6 +194,13 @@ def main(words: list[str] | None = None) -> int:
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except Exception as error:
+        from commands.failures import explained
+
+        if (line := explained(error)) is None:
+            raise
+        print(f"error: {' '.join(line.split())}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as stopped:
         resumes = arguments.pipeline not in ("deploy", "export", "stack", "compare", None)
         usual = "stopped; the same command resumes after the last finished step" if resumes else "stopped"
@@ -267,7 +267,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
         run_plan(config)
         return
-    if arguments.schedule is not None or config.step_settings:
+    if arguments.schedule is not None or config.step_settings or config.settings:
         from commands.stack import require_cluster
 
         require_cluster(config, arguments.schedule)

@@ -15,6 +15,7 @@ from zenml import Model
 
 from cluster.placement import CODING_EVALUATION_STEPS, CODING_TRAINING_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
+from cluster.zenml_settings import require_zenml_settings
 from commands.closing_table import print_closing_table
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
@@ -58,6 +59,7 @@ def run_coding(
         BadInput: the pipeline or an option has no coding variant, or a setting, the sandbox or a scenario cannot be used.
     """
     _require_variant(config, pipeline_name, schedule=schedule, checkpoint=checkpoint)
+    require_zenml_settings(config.settings, config.step_settings)
     training, coding = section(config, TrainingConfig), section(config, CodingConfig)
     if coding.project is not None:
         os.environ["WANDB_PROJECT"] = coding.project

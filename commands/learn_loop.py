@@ -17,6 +17,7 @@ from zenml.client import Client
 
 from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
+from cluster.zenml_settings import require_zenml_settings
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
 from commands.train import base_model_content
@@ -88,6 +89,7 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
 
 def require_placement(placed: Config, config: LearnLoopConfig) -> None:
     """Raise BadInput if the active stack cannot run the loop as configured, or a pod would lack files of this machine."""
+    require_zenml_settings(placed.settings, placed.step_settings)
     require_steps(placed.step_settings, LOOP_STEPS)
     require_remote_stack(placed.step_settings)
     if runs_elsewhere("learn_outreach", placed.step_settings) and config.feedback == "recorded":

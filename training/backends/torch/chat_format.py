@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from training.backends.prompt_template import render, template_options, tokenize_rendered
@@ -62,7 +61,9 @@ class ChatFormat:
                 add_generation_prompt=open_reply,
                 **template_options(self.tokenizer),
             )
-        except TemplateError as error:
+        except BadInput:
+            raise
+        except Exception as error:  # templates are programs: their functions raise errors of any kind
             raise BadInput(f"The chat template cannot render these messages: {error}") from error
         return text
 
@@ -175,11 +176,16 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in the form that templates expect. Raises `BadInput` if it is malformed."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        texts = [part.get("text") or "" for part in content if isinstance(part, Mapping)]
+        content = "".join(text for text in texts if isinstance(text, str))
     if not isinstance(content, str | None):
         raise BadInput(f"The content of a message is {content!r}; expected text or a list of parts")
-    plain = {"role": message.get("role"), "content": content or ""}
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        raise BadInput(f"The role of a message is {message.get('role')!r}; expected text")
+    plain = {"role": message["role"], "content": content or ""}
     for key in ("name", "tool_call_id"):
+        if not isinstance(message.get(key), str | None):
+            raise BadInput(f"The {key} of a message is {message[key]!r}; expected text")
         if message.get(key):
             plain[key] = message[key]
     calls = message.get("tool_calls") or []
@@ -203,7 +209,9 @@ def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
             arguments = json.loads(arguments)
         except ValueError as error:
             raise BadInput(f"The arguments of a tool call are not JSON: {arguments[:80]!r}") from error
-    return {"name": function.get("name"), "arguments": arguments if arguments is not None else {}}
+    if not isinstance(function.get("name"), str):
+        raise BadInput(f"The name of a called function is {function.get('name')!r}; expected text")
+    return {"name": function["name"], "arguments": arguments if arguments is not None else {}}
 
 
 def _memory_keys(text: str, messages: Sequence[Mapping[str, Any]], conversation: str | None) -> list[str]:
