@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from zenml.deployers.local.local_deployer import LocalDeployerSettings
 
 from commands import deploy
 from environment.email_db import MailDatabase
@@ -35,7 +36,11 @@ def test_nothing_that_runs_is_stopped_for_a_damaged_file(
     store = Path(shutil.copytree(tiny_store, tmp_path / "store"))
     (store / "tiny").rename(store / "checkpoint")
     database = SimpleNamespace(id="1", load=lambda: MailDatabase(store / "mails.sqlite"))
-    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor="local"))
+    monkeypatch.setattr(
+        deploy.BaseDeployer,
+        "get_active_deployer",
+        lambda: SimpleNamespace(flavor="local", settings_class=LocalDeployerSettings),
+    )
     monkeypatch.setattr(deploy, "find_mail_database", lambda stored: database)
     deployed: list[str] = []
     service = SimpleNamespace(
