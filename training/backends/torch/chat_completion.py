@@ -57,7 +57,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
     "top_k": (-1, 0),
 }
 """Values with which a field changes nothing, where that is not 0, false or nothing."""
@@ -115,10 +114,9 @@ class ChatRequest(BaseModel):
             function = tool.get("function")
             if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
                 raise ValueError(f"{index}.function.name: expected text")
-            if not isinstance(function.get("description"), str | None):
-                raise ValueError(f"{index}.function.description: expected text")
-            if not isinstance(function.get("parameters"), dict | None):
-                raise ValueError(f"{index}.function.parameters: expected a JSON schema")
+            for part, kind in (("description", str), ("parameters", dict)):
+                if function.get(part) is not None and not isinstance(function[part], kind):
+                    raise ValueError(f"{index}.function.{part}: expected {'text' if kind is str else 'a JSON schema'}")
         return tools
 
     @model_validator(mode="after")
