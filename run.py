@@ -136,21 +136,14 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
         parser.error("--name asks a running service, whose model is chosen: leave out --checkpoint and --unpromoted")
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
-    if arguments.summary is not None and (problem := _unwritable(arguments.summary)):
+    from training.user_paths import path_problem, unwritable
+
+    for option in ("config", "checkpoint", "to", "summary", "name"):
+        if (given := getattr(arguments, option)) is not None and (problem := path_problem(str(given))):
+            parser.error(f"--{option} {str(given)[:80]!r}: {problem}")
+    if arguments.summary is not None and (problem := unwritable(arguments.summary)):
         parser.error(f"--summary {arguments.summary}: {problem}")
     return arguments
-
-
-def _unwritable(file: Path) -> str | None:
-    """Return why the file cannot be written, before hours of work; None if it seems writable."""
-    if file.is_dir():
-        return "is a folder; name a file"
-    folder = next(place for place in file.absolute().parents if place.exists())
-    return (
-        None
-        if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
-        else f"{folder} is not a folder that can be written to"
-    )
 
 
 def quiet_third_parties() -> None:
@@ -196,9 +189,17 @@ def main(words: list[str] | None = None) -> int:
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        resumes = "" if arguments.pipeline == "ask" else "; the same command resumes after the last finished step"
-        print(f"stopped{resumes}", file=sys.stderr)
+    except Exception as error:
+        from commands.failures import explained
+
+        if (line := explained(error)) is None:
+            raise
+        print(f"error: {' '.join(line.split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as stopped:
+        resumes = arguments.pipeline not in ("deploy", "ask", "mcp", "export", "stack", "compare", None)
+        usual = "stopped; the same command resumes after the last finished step" if resumes else "stopped"
+        print(str(stopped) or usual, file=sys.stderr)
         return 130
     return 0
 
@@ -276,7 +277,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
         run_plan(config)
         return
-    if arguments.schedule is not None or config.step_settings:
+    if arguments.schedule is not None or config.step_settings or config.settings:
         from commands.stack import require_cluster
 
         require_cluster(config, arguments.schedule)
@@ -307,7 +308,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
     if resumed is not None:
         require_training(config)
-        resumed.require_same_weights()
+        resumed.require_same_base()
         run_train(config, resumed.data, cache=True, key=resumed.experiment.run)
         return
     if arguments.pipeline in ("eval", "all"):

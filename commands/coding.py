@@ -15,9 +15,11 @@ from zenml import Model
 
 from cluster.placement import CODING_EVALUATION_STEPS, CODING_TRAINING_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
+from cluster.zenml_settings import require_zenml_settings
 from commands.closing_table import print_closing_table
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
+from commands.train import base_model_content
 from configs.schema import CodingConfig, Config, EvaluationConfig, TrainingConfig, section
 from pipelines.coding import coding_evaluation_pipeline, coding_training_pipeline
 from reports.console import say
@@ -57,6 +59,7 @@ def run_coding(
         BadInput: the pipeline or an option has no coding variant, or a setting, the sandbox or a scenario cannot be used.
     """
     _require_variant(config, pipeline_name, schedule=schedule, checkpoint=checkpoint)
+    require_zenml_settings(config.settings, config.step_settings)
     training, coding = section(config, TrainingConfig), section(config, CodingConfig)
     if coding.project is not None:
         os.environ["WANDB_PROJECT"] = coding.project
@@ -187,7 +190,8 @@ def _within_epochs(training: TrainingConfig, bugs: int) -> TrainingConfig:
 
 def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, cache: bool) -> tuple[str, UUID, UUID]:
     """Return model version, checkpoint and warm start of the training. Reuses a finished one."""
-    key = run_key(training, coding, "" if cache else datetime.now(UTC).isoformat())
+    base = base_model_content(training.base_model, here=not runs_elsewhere("train_coding_agent", config.step_settings))
+    key = run_key(training, coding, base, "" if cache else datetime.now(UTC).isoformat())
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {coding.coding_reward} reward)")
     run = run_pipeline(
         coding_training_pipeline,
@@ -205,8 +209,11 @@ def _train(config: Config, training: TrainingConfig, coding: CodingConfig, *, ca
     return key, outputs[CHECKPOINT][0].id, outputs[WARM_START][0].id
 
 
-def run_key(training: TrainingConfig, coding: CodingConfig, nonce: str = "") -> str:
-    """Return the key of a training run, equal for the same settings, bugs, rewards and code. It names the model version."""
+def run_key(training: TrainingConfig, coding: CodingConfig, base: str | None, nonce: str = "") -> str:
+    """Return the key of a training run, equal for the same settings, bugs, rewards, code and `base_model_content`.
+
+    It names the model version.
+    """
     # A run is the same on any sandbox. The number of held-out built-in bugs does not change those to train on.
     irrelevant = {
         "model_name",
@@ -222,6 +229,7 @@ def run_key(training: TrainingConfig, coding: CodingConfig, nonce: str = "") -> 
         scoring_sources(training),
         reward_sources(coding.coding_reward),
         coding_code(),
+        base,
         nonce,
     ]
     return f"c{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"

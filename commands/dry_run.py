@@ -10,6 +10,7 @@ from datetime import timedelta
 from itertools import chain
 
 from cluster.placement import runs_elsewhere
+from cluster.zenml_settings import require_zenml_settings
 from configs.decisions import mail_decisions
 from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
 from environment.errors import BadMail
@@ -59,6 +60,7 @@ whether the processor multiplies bfloat16."""
 
 def run_plan(config: Config) -> None:
     """Print checks and plan. Raises BadInput if a check fails."""
+    require_zenml_settings(config.settings, config.step_settings)
     config, start = _start(config)
     training, data = section(config, TrainingConfig), section(config, DataConfig)
     decisions = mail_decisions(training)

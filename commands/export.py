@@ -26,7 +26,7 @@ def run_export(folder: Path, *, merged: bool, checkpoint: str | None, base_model
         base = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
     else:
         base = resolve_base_model(base_model, MODELS, progress=say)
-    stored.checkpoint.require_base(base.id, base.checksum)
+    stored.checkpoint.require_base(base)
     version = describe_version(stored.model_version) if stored.model_version else manifest.name
     say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
     export_checkpoint(stored.checkpoint, base, folder, merged=merged)

@@ -17,8 +17,10 @@ from zenml.client import Client
 
 from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
+from cluster.zenml_settings import require_zenml_settings
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
+from commands.train import base_model_content
 from configs.loading import load_config
 from configs.schema import Config, LearnLoopConfig, section
 from reports.console import console, say
@@ -61,7 +63,8 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     if dry_run:
         _say_plan(config, graph, scenarios, elsewhere=runs_elsewhere("learn_outreach", placed.step_settings))
         return
-    run_id = config.experiment or run_key(config, "" if cache else datetime.now(UTC).isoformat())
+    base = base_model_content(config.base_model, here=not runs_elsewhere("learn_outreach", placed.step_settings))
+    run_id = config.experiment or run_key(config, base, "" if cache else datetime.now(UTC).isoformat())
     folder = LEARN_LOOPS / run_id
     _require_same_run(folder, config)
     with only_loop_on(config, wait=wait):
@@ -86,6 +89,7 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
 
 def require_placement(placed: Config, config: LearnLoopConfig) -> None:
     """Raise BadInput if the active stack cannot run the loop as configured, or a pod would lack files of this machine."""
+    require_zenml_settings(placed.settings, placed.step_settings)
     require_steps(placed.step_settings, LOOP_STEPS)
     require_remote_stack(placed.step_settings)
     if runs_elsewhere("learn_outreach", placed.step_settings) and config.feedback == "recorded":
@@ -126,9 +130,9 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
         require_webhook(config.webhook_url, private=config.webhook_private)
 
 
-def run_key(config: LearnLoopConfig, salt: str = "") -> str:
-    """Return twelve hexadecimal digits, equal for the same settings, files and code."""
-    digest = hashlib.sha256(f"{salt}{source_version(config)}".encode())
+def run_key(config: LearnLoopConfig, base: str | None, salt: str = "") -> str:
+    """Return twelve hexadecimal digits, equal for the same settings, files, code and `base_model_content`."""
+    digest = hashlib.sha256(f"{salt}{source_version(config)}{base}".encode())
     digest.update(
         json.dumps(config.model_dump(mode="json", exclude={"webhook_url", "webhook_private"}), sort_keys=True).encode()
     )

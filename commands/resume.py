@@ -16,7 +16,7 @@ from reports.console import say
 from steps.artifact_names import CODING_SCENARIOS
 from steps.data.sources import settings_of_step
 from steps.project import MODELS, RUNS, training_code
-from steps.training.published_run import published_experiments
+from steps.training.published_run import experiments_elsewhere
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
 from training.experiment import Experiment, find_runs, known_runs
@@ -36,16 +36,20 @@ class Resumable:
     config: Config
     data: DataRun
 
-    def require_same_weights(self) -> None:
-        """Raise BadInput if the base model on this machine has changed, because the run would start over."""
+    def require_same_base(self) -> None:
+        """Raise BadInput if the base model on this machine has changed, because the run would be another one."""
         if self.folder is None:
             return  # the weights are on another machine
-        began_on = self.experiment.base_model_checksum
         files = resolve_base_model(self.experiment.config["base_model"], MODELS, progress=say)
-        if files.checksum != began_on:
+        if not self.experiment.began_on(files.checksum, files.content()):
+            differing = (
+                "weights"
+                if files.checksum != self.experiment.base_model_checksum
+                else "tokenizer, template or configuration"
+            )
             raise BadInput(
-                f"run {self.experiment.run} began on other weights of {files.id} (sha256 {began_on[:12]}..., here "
-                f"{files.checksum[:12]}...): restore those, or start a new run: {_new_run(self.experiment, {})}"
+                f"run {self.experiment.run} began on other files of {files.id} ({differing}): restore those, or start a new run: "
+                f"{_new_run(self.experiment, {})}"
             )
 
 
@@ -96,10 +100,8 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
 def all_runs() -> list[tuple[Experiment, Path | None]]:
     """Return the runs of this checkout, and those that only a remote artifact store has."""
     known: list[tuple[Experiment, Path | None]] = list(known_runs(RUNS))
-    store = Client().active_stack.artifact_store
-    if not store.config.is_local:
-        here = {experiment.run for experiment, _ in known}
-        known += [(experiment, None) for experiment in published_experiments(store) if experiment.run not in here]
+    here = {experiment.run for experiment, _ in known}
+    known += [(experiment, None) for experiment in experiments_elsewhere() if experiment.run not in here]
     return known
 
 

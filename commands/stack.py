@@ -8,6 +8,7 @@ from cluster import schedules
 from cluster.placement import DATA_STEPS, EVALUATION_STEPS, TRAINING_STEPS, require_steps
 from cluster.preflight import StackCheck, check_stack
 from cluster.stack import components_of, planned_changes, register, require_remote_stack
+from cluster.zenml_settings import require_zenml_settings
 from configs.schema import Config, DataConfig, StackConfig, section
 from reports.console import say
 from steps.data.sources import local_sources
@@ -46,6 +47,7 @@ def _not_ready(missing: list[StackCheck]) -> BadInput:
 
 def require_cluster(config: Config, schedule: str | None) -> None:
     """Raise BadInput if the active stack cannot run the pipelines as configured, or not on that schedule."""
+    require_zenml_settings(config.settings, config.step_settings)
     if schedule is not None:
         schedules.require_cron(schedule)
         schedules.require_scheduler()

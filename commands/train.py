@@ -20,8 +20,9 @@ from configs.loading import load_config
 from configs.schema import Config, ConfigError, TrainingConfig, section
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
-from steps.project import OUTPUTS, RUNS, training_code
+from steps.project import MODELS, OUTPUTS, RUNS, training_code
 from training.backends import require_effect
+from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
 from training.experiment import Experiment, known_runs
 from training.files import write_text
@@ -70,9 +71,10 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
 
     training = section(config, TrainingConfig)
     if key is None:
-        key = run_key(training, data, "" if cache else datetime.now(UTC).isoformat())
+        base = base_model_content(training.base_model, here=not runs_elsewhere("train_agent", config.step_settings))
+        key = run_key(training, data, base, "" if cache else datetime.now(UTC).isoformat())
         if cache:
-            _say_if_unfinished_with_other_code(training, data)
+            _say_if_begun_otherwise(training, data, base, key)
     say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
     arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
     run = run_pipeline(
@@ -96,8 +98,17 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
     )
 
 
-def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
-    """Return the key of a training run, equal for the same settings, data versions and code.
+def base_model_content(base_model: str, *, here: bool) -> str | None:
+    """Return the checksum of the base model's files, a part of a run's key.
+
+    `None` unless the training runs `here`: the files of another machine are unknown. There the run refuses to continue
+    on other files.
+    """
+    return resolve_base_model(base_model, MODELS, progress=say).content() if here else None
+
+
+def run_key(config: TrainingConfig, data: DataRun, base: str | None, nonce: str = "") -> str:
+    """Return the key of a training run, equal for the same settings, data versions, code and `base_model_content`.
 
     It names the model version. It begins with a letter, because ZenML reads a name of digits as a version number.
     """
@@ -106,23 +117,40 @@ def run_key(config: TrainingConfig, data: DataRun, nonce: str = "") -> str:
         data.model_dump(mode="json"),
         scoring_sources(config),
         training_code(),
+        base,
         nonce,
     ]
     identity = json.dumps(parts, sort_keys=True)
     return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
 
 
-def _say_if_unfinished_with_other_code(training: TrainingConfig, data: DataRun) -> None:
-    """Print the unfinished runs with these settings and data but other code, which the new run does not continue."""
+def _say_if_begun_otherwise(training: TrainingConfig, data: DataRun, base: str | None, key: str) -> None:
+    """Print the runs that have these settings and data and that the new run nevertheless neither continues nor reuses."""
     versions, code = {str(data.database), str(data.scenarios)}, training_code()
     with contextlib.suppress(BadInput):  # a damaged earlier run must not prevent a new one
-        for experiment, _ in known_runs(RUNS):
-            same = set(experiment.data.values()) == versions and _began_with(experiment, training)
-            if same and experiment.stopped is None and experiment.latest_code not in (None, code):
-                say(
-                    f"run {experiment.run} of {experiment.created:%Y-%m-%d %H:%M} has these settings, is unfinished and began with other "
-                    f"code: this is a new run. To continue the old one: --pipeline train --resume {experiment.run} --new-code"
-                )
+        known = [experiment for experiment, _ in known_runs(RUNS)]
+        if any(experiment.run == key for experiment in known):
+            return
+        for experiment in known:
+            if set(experiment.data.values()) != versions or not _began_with(experiment, training):
+                continue
+            if experiment.latest_code not in (None, code):
+                why = "other code"
+            elif experiment.base_model_content is None:
+                why = "a key without the base model"
+            elif base not in (None, experiment.base_model_content):
+                why = "other files of the base model"
+            else:
+                continue  # of --no-cache
+            continued = "; its checkpoint stays: --pipeline eval --checkpoint, or --from"
+            if experiment.stopped is None:
+                continued = f". To continue the old one: --pipeline train --resume {experiment.run}"
+                continued += " --new-code" if why == "other code" else ""
+            state = "finished" if experiment.stopped else "unfinished"
+            say(
+                f"run {experiment.run} of {experiment.created:%Y-%m-%d %H:%M} has these settings, is {state} and began with {why}: "
+                f"this is a new run{continued}"
+            )
 
 
 def _began_with(experiment: Experiment, training: TrainingConfig) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,20 @@ from pydantic import BaseModel, ValidationError
 
 from configs.explanation import explain
 from configs.schema import SECTIONS, Config, ConfigError
+from training.user_paths import path_problem
+from training.yaml_text import load_yaml
 
 _WITH_PARTS = {
     name
     for name, field in Config.model_fields.items()
     if isinstance(field.get_default(call_default_factory=True), BaseModel)
 }
+_PATHS = (
+    *("access_keys", "base_model", "bugs", "continue_from", "emails", "feedback_folder", "graph", "prospects"),
+    *("reviewed_feedback", "ruler_rubric", "test_questions", "train_questions"),
+)
+"""Settings that may name a file or folder of the user."""
+_MOST = 2**63 - 1
 _LISTED = f"`run.py --help SECTION` lists the keys of a section ({', '.join(SECTIONS)})"
 
 
@@ -31,9 +40,32 @@ def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | 
         merged = key in _WITH_PARTS and isinstance(value, dict)
         values[key] = {**values.get(key, {}), **value} if merged else value
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(error, Config)) from None
+    for key in _PATHS:
+        named = getattr(config, key)
+        if named is not None and (problem := path_problem(named)):
+            raise ConfigError(f"{key}={named[:80]!r}: {problem}")
+    for key, value in config.model_dump().items():
+        _require_usable(key, value)
+    return config
+
+
+def _require_usable(key: str, value: Any) -> None:
+    """Raise ConfigError for a value that a file or a library cannot hold: NaN, infinity, a huge number, NUL, half a character."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _require_usable(f"{key}.{name}", part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _require_usable(key, part)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}={value}: expected a finite number")
+    elif isinstance(value, int) and not -_MOST <= value <= _MOST:
+        raise ConfigError(f"{key}={value}: expected a number of at most {_MOST}")
+    elif isinstance(value, str) and ("\0" in value or any("\ud800" <= character <= "\udfff" for character in value)):
+        raise ConfigError(f"{key}: has a NUL or half of a character")
 
 
 def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
@@ -47,7 +79,7 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             problem = "is not a file" if path.exists() else "does not exist"
             raise ConfigError(f"config file {path} {problem}; the project's own are in configs/")
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            values = load_yaml(path.read_text(encoding="utf-8")) or {}
         except OSError as error:
             raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist, for example
@@ -64,7 +96,7 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             section, (name, _, part) = name, part.partition(".")
             require_known(name, "--set", section=section)
         try:
-            value = yaml.safe_load(text)
+            value = load_yaml(text)
         except (yaml.YAMLError, ValueError):
             raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
         if name in SECTIONS:

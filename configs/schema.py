@@ -80,7 +80,7 @@ class DataConfig(BaseModel):
         default=None,
         description="folder of reviewed ratings of the service's answers; their questions are added (docs/serving.md)",
     )
-    data_seed: int = Field(default=42, ge=0, description="seed of the synthetic company and of the choice of questions")
+    data_seed: int = Field(default=42, ge=0, lt=2**32, description="seed of synthetic company and choice of questions")
 
     @model_validator(mode="after")
     def _questions_belong_to_mails(self) -> Self:

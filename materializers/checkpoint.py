@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from zenml.enums import ArtifactType
 from zenml.materializers.base_materializer import BaseMaterializer
 
-from materializers.local_files import local_folder, put_file
+from materializers.local_files import DamagedArtifact, local_folder, put_file
 from training.checkpoint import FILES, MANIFEST, Checkpoint
+from training.files import sha256_of_file
 
 FILE_RECORD = "files.json"
 
@@ -39,7 +40,11 @@ class CheckpointMaterializer(BaseMaterializer):
         """Load the checkpoint. Raise `DamagedArtifact` or `BadInput` if the files are not the stored ones."""
         with self.artifact_store.open(os.path.join(self.uri, FILE_RECORD), "r") as file:
             sha256_of = json.loads(file.read())
-        return Checkpoint.load(local_folder(self.artifact_store, self.uri, sha256_of))
+        folder = local_folder(self.artifact_store, self.uri, sha256_of)
+        for name, expected in sha256_of.items():
+            if (folder / name).is_file() and sha256_of_file(folder / name) != expected:
+                raise DamagedArtifact(f"checkpoint {folder}: {name} is not what was stored: restore it, or train again")
+        return Checkpoint.load(folder)
 
     def extract_metadata(self, data: Checkpoint) -> dict[str, Any]:
         manifest = data.manifest

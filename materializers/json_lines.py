@@ -14,6 +14,8 @@ from zenml.enums import ArtifactType
 from zenml.materializers.base_materializer import BaseMaterializer
 from zenml.utils import source_utils
 
+from materializers.local_files import DamagedArtifact
+
 LINES_FILE = "values.jsonl"
 
 
@@ -40,16 +42,22 @@ class JsonLinesMaterializer(BaseMaterializer):
                 file.write(json.dumps(value.model_dump(mode="json")) + "\n")
 
     def load(self, data_type: type[Any]) -> list[BaseModel]:
-        """Read the list. Raise `ValueError` when the file has fewer values than its first line says."""
+        """Read the list. Raise `DamagedArtifact` when the file is not what was stored."""
         with self.artifact_store.open(os.path.join(self.uri, LINES_FILE), "r") as file:
-            head, *lines = file.read().splitlines()
-        described = json.loads(head)
-        if len(lines) != described["count"]:
-            raise ValueError(f"{self.uri} is incomplete: it holds {len(lines)} of {described['count']} values")
-        if not lines:
-            return []
-        model = source_utils.load(described["class"])
-        return [model.model_validate_json(line) for line in lines]
+            content = file.read()
+        try:
+            head, *lines = content.splitlines()
+            described = json.loads(head)
+            count = described["count"]
+            model = source_utils.load(described["class"]) if lines else BaseModel
+            values = [model.model_validate_json(line) for line in lines]
+        except (ValueError, KeyError) as error:
+            raise DamagedArtifact(f"{self.uri} is damaged: run the pipeline that made it with --no-cache") from error
+        if len(values) != count:
+            raise DamagedArtifact(
+                f"{self.uri} is damaged, it holds {len(values)} of {count} values: run the pipeline that made it with --no-cache"
+            )
+        return values
 
     def extract_metadata(self, data: list[BaseModel]) -> dict[str, Any]:
         return {"count": len(data)}

@@ -11,12 +11,14 @@ from typing import IO, Any, cast
 
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 
+from training.errors import BadInput
+
 CHUNK_BYTES = 1 << 20
 DOWNLOADS = Path(__file__).resolve().parents[1] / "data" / "artifacts"
 """Downloaded artifacts, each in a folder named after its checksum."""
 
 
-class DamagedArtifact(ValueError):
+class DamagedArtifact(BadInput):
     """The artifact store returned other content than was stored."""
 
 

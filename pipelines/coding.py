@@ -39,5 +39,10 @@ def coding_evaluation_pipeline(
             config=config, coding=coding, production=client.get_artifact_version(production)
         )
     compute_metrics(
-        config=config, predictions=predictions, checkpoint=trained, production=in_production, title="Coding agent"
+        config=config,
+        predictions=predictions,
+        checkpoint=trained,
+        production=in_production,
+        title="Coding agent",
+        compared_with=str(production) if production else "",
     )

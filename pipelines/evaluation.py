@@ -44,4 +44,10 @@ def evaluation_pipeline(
         **data,
     )
     in_production = ask_production(config=config.without_gate(), production=production, **data) if production else None
-    compute_metrics(config=config, predictions=predictions, checkpoint=trained, production=in_production)
+    compute_metrics(
+        config=config,
+        predictions=predictions,
+        checkpoint=trained,
+        production=in_production,
+        compared_with=production or "",
+    )

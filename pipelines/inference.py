@@ -20,7 +20,8 @@ from steps.inference.service_lifecycle import load_service, unload_service
 
 PORT = 8080
 HIGHEST_PORT = 65535
-START_SECONDS = 600
+START_SECONDS = 1500
+"""More than `serving.policy_process` waits for a model's server, so that the service can say what is missing."""
 # The runner is named, not imported, because a deployment need not load the agent.
 DEPLOYMENT = DeploymentSettings(
     app_title="E-mail search agent",

@@ -40,5 +40,5 @@ def retraining_pipeline(data: DataConfig, training: TrainingConfig, evaluation: 
     production = find_production(after=["train_agent"])
     answers = ask_production(production=production, **asked)
     compute_metrics.with_options(enable_cache=False)(
-        config=evaluation, predictions=predictions, checkpoint=checkpoint, production=answers
+        config=evaluation, predictions=predictions, checkpoint=checkpoint, production=answers, compared_with=production
     )

@@ -127,6 +127,11 @@ def _revision(revision: str | None) -> str:
     return commit[:10] + (" with changes" if changed else "")
 
 
+def _base_model(experiment: Mapping[str, Any]) -> str:
+    digest = experiment.get("base_model_content") or experiment.get("base_model_checksum")
+    return f"{experiment.get('base_model')}, {digest[:8]}" if digest else "-"
+
+
 def _setting(value: Any) -> str:
     return "-" if value is None else str(value)
 
@@ -136,6 +141,7 @@ _FACTS = (
     ("settings", lambda run: _setting(run.experiment.get("config_hash"))),
     ("code", lambda run: _revision(run.experiment.get("git_revision"))),
     ("data", lambda run: ", ".join(str(version)[:8] for version in run.experiment.get("data", {}).values()) or "-"),
+    ("base model", lambda run: _base_model(run.experiment)),
     ("seeds", lambda run: ", ".join(f"{name} {seed}" for name, seed in run.experiment.get("seeds", {}).items()) or "-"),
     ("steps", lambda run: str(len(run.steps))),
     ("stopped", lambda run: run.experiment.get("stopped") or "unfinished"),

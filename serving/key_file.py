@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from serving.access import ANONYMOUS, OWNER
 from serving.settings import LEAST_KEY_CHARS, AccessKey
 from training.errors import BadInput
+from training.yaml_text import load_yaml
 
 
 class _Entry(BaseModel):
@@ -25,7 +26,7 @@ class _Entry(BaseModel):
 def read_keys(file: Path) -> tuple[AccessKey, ...]:
     """Return the keys in `file` by their SHA-256, so that no key is stored with the deployment. Raises BadInput."""
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = load_yaml(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BadInput(f"access_keys: {file} cannot be read as YAML ({type(error).__name__})") from None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -66,11 +67,16 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
         command = [sys.executable, "-m", "zenml.deployers.server.app", "--deployment_id", str(self.deployment.id)]
         command += ["--host", self.settings.uvicorn_host, "--port", str(self.settings.uvicorn_port)]
         if supervision.is_service():
-            self._serve(supervision.serve_supervised(command))
-        else:
-            supervision.supervise(command, show_state=self._show_state)
+            self._serve(*supervision.serve_supervised(command))
+            return
+        host, port = self.settings.uvicorn_host, self.settings.uvicorn_port
+        try:
+            listening = supervision.listen(host, port)
+        except OSError as error:
+            sys.exit(f"OSError: the service cannot listen on {host}:{port}: {error.strerror}")
+        supervision.supervise(command, listening, show_state=self._show_state)
 
-    def _serve(self, say_ready: Callable[[], None] = lambda: None) -> None:
+    def _serve(self, accepting: socket.socket | None = None, say_ready: Callable[[], None] = lambda: None) -> None:
         from serving.app import ServiceApp
         from serving.http_protocol import server_config
 
@@ -88,7 +94,7 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
         config = server_config(app.asgi, host=settings.uvicorn_host, port=settings.uvicorn_port)
         server = _Server(config, say_ready)
         with contextlib.suppress(KeyboardInterrupt):
-            server.run()
+            server.run(sockets=[accepting] if accepting else None)
         if not server.started:
             sys.exit(3)
 

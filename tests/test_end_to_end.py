@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -114,6 +115,7 @@ def manifests(checkout: Checkout) -> dict[str, Any]:
 
 
 def test_a_killed_training_goes_on_and_others_continue_from_its_adapter(checkout: Checkout, tiny_base: Path) -> None:
+    base = shutil.copytree(tiny_base, checkout.folder / "base")
     prompts = checkout.folder / "own_prompts.py"
     prompts.write_text("def brief():\n    return 'Search first.'\n")
     words = [
@@ -121,7 +123,7 @@ def test_a_killed_training_goes_on_and_others_continue_from_its_adapter(checkout
         "train",
         *SMALL_COMPANY,
         *settings(
-            base_model=tiny_base,
+            base_model=base,
             demonstrations=4,
             max_steps=12,
             decisions="[]",
@@ -227,6 +229,15 @@ def test_a_killed_training_goes_on_and_others_continue_from_its_adapter(checkout
     assert from_folder.returncode == 0, from_folder.stdout + from_folder.stderr
     [third] = [manifest for name, manifest in manifests(checkout).items() if name not in after]
     assert third["config"]["continue_from"] and third["config"]["temperature"] == before["config"]["temperature"]
+
+    # The same command on another tokenizer is another run, and the old one is not continued.
+    tokenizer = base / "tokenizer_config.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    refused = checkout.run("--pipeline", "train", "--resume", "first")
+    assert refused.returncode == 2 and "began on other files of base (tokenizer" in refused.stderr, refused.stderr
+    other = checkout.run(*words, "--from", str(folder), *settings(experiment="third"))
+    assert other.returncode == 0 and "reused" not in other.stdout.split("training run")[1], other.stdout + other.stderr
+    assert f"run {third['name']} of" in other.stdout and "began with other files of the base model" in other.stdout
 
 
 def test_tests_that_are_watched_for_hanging_have_no_time_limit(request: pytest.FixtureRequest) -> None:

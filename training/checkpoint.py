@@ -14,6 +14,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import safe_open
 
+from training.adapter_check import config_problem, misfit, weights_problem
+from training.backends.model_sources.folder import BaseModelFiles, weight_shapes
 from training.errors import BadInput
 from training.files import is_disk_full, sha256_of_file
 
@@ -21,6 +23,7 @@ MANIFEST = "manifest.json"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 FILES = (ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST)
+_FILE_OF = {"adapter_checksum": ADAPTER_WEIGHTS, "adapter_config_checksum": ADAPTER_CONFIG}
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
 
@@ -40,6 +43,8 @@ class CheckpointManifest(BaseModel):
     """GRPO steps that the adapter was trained for; 0 is the warm start."""
     adapter_checksum: str
     """sha256 of the adapter's weights."""
+    adapter_config_checksum: str | None = None
+    """sha256 of the adapter's configuration; `None` in checkpoints from before it was recorded."""
     config: dict[str, Any] = Field(default_factory=dict)
     """The training configuration."""
     data: dict[str, str] = Field(default_factory=dict)
@@ -71,15 +76,15 @@ class Checkpoint:
             BadInput: when `folder` holds no adapter.
         """
         _require_files(folder, (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
-        checksum = sha256_of_file(folder / ADAPTER_WEIGHTS)
-        return cls(folder, CheckpointManifest(adapter_checksum=checksum, **described))
+        sums = adapter_checksums(folder)
+        return cls(folder, CheckpointManifest(**sums, **described))
 
     @classmethod
     def load(cls, folder: Path) -> Checkpoint:
-        """Load the checkpoint in `folder` and verify its weights against the manifest.
+        """Load the checkpoint in `folder` and verify its files: checksums, shapes, and that all weights are finite.
 
         Raises:
-            BadInput: when a file is missing, or the manifest or the weights are damaged.
+            BadInput: when a file is missing or damaged, or the adapter could only answer noise.
         """
         _require_files(folder, FILES)
         try:
@@ -89,9 +94,14 @@ class Checkpoint:
             where = ".".join(str(part) for part in first["loc"]) or "the file"
             problem = f"{MANIFEST} is damaged ({where}: {first['msg']})"
             raise BadInput(f"checkpoint {folder}: {problem}: copy the folder again") from error
-        if sha256_of_file(folder / ADAPTER_WEIGHTS) != manifest.adapter_checksum:
-            problem = f"{ADAPTER_WEIGHTS} is not what {MANIFEST} describes"
-            raise BadInput(f"checkpoint {folder}: {problem}: copy the folder again")
+        for name, found in adapter_checksums(folder).items():
+            if getattr(manifest, name) not in (found, None):
+                raise BadInput(
+                    f"checkpoint {folder}: {_FILE_OF[name]} is not what {MANIFEST} describes: copy the folder again"
+                )
+        config, weights = folder / ADAPTER_CONFIG, folder / ADAPTER_WEIGHTS
+        if wrong := config_problem(config) or weights_problem(weights, config):
+            raise BadInput(f"checkpoint {folder}: {wrong}: copy the folder again, or train again")
         return cls(folder, manifest)
 
     def save(self, folder: Path) -> Checkpoint:
@@ -121,10 +131,14 @@ class Checkpoint:
             shutil.rmtree(replaced, ignore_errors=True)
         return Checkpoint(folder, self.manifest)
 
-    def require_base(self, base_model: str, checksum: str) -> None:
-        """Raise `BadInput` unless the adapter was trained on exactly these base weights, and with this form of tool calls."""
-        trained_on = self.manifest
+    def require_base(self, base: BaseModelFiles) -> None:
+        """Raise `BadInput` unless the adapter fits these base weights, and was trained on them and with this form of tool calls."""
+        trained_on, base_model, checksum = self.manifest, base.id, base.checksum
         if trained_on.base_model_checksum == checksum:
+            if problem := misfit(self.path / ADAPTER_WEIGHTS, weight_shapes(base.path)):
+                raise BadInput(
+                    f"checkpoint {trained_on.name} (step {trained_on.step}) does not fit {base_model}: {problem}"
+                )
             return
         if trained_on.base_model == base_model:
             raise BadInput(
@@ -154,6 +168,11 @@ class Checkpoint:
     def _adapted_layers(self) -> int:
         with safe_open(self.path / ADAPTER_WEIGHTS, "numpy") as weights:
             return len({found[1] for key in weights.keys() if (found := _LAYER.search(key))})  # noqa: SIM118
+
+
+def adapter_checksums(folder: Path) -> dict[str, str]:
+    """Return the manifest's fields with the checksums of the adapter's files."""
+    return {field: sha256_of_file(folder / name) for field, name in _FILE_OF.items()}
 
 
 def _require_files(folder: Path, names: tuple[str, ...]) -> None:

@@ -47,6 +47,8 @@ class Experiment(BaseModel):
     seeds: dict[str, int] = Field(default_factory=dict)
     base_model: str
     base_model_checksum: str
+    base_model_content: str | None = None
+    """Checksum of weights, tokenizer, chat template and configuration; `None` for runs that did not record it."""
     created: datetime
     resumptions: tuple[Resumption, ...] = ()
     stopped: str | None = None
@@ -63,8 +65,24 @@ class Experiment(BaseModel):
         """SHA-256 of the code that the run was last started with."""
         return self.resumptions[-1].code if self.resumptions else self.code
 
-    def resuming(self, folder: Path) -> Experiment:
-        """Return this experiment as a continuation of the one in `folder`, which keeps its original description."""
+    def began_on(self, checksum: str, content: str | None) -> bool:
+        """Return whether the run began on this base model, as far as it recorded it."""
+        recorded = self.base_model_content is not None and content is not None
+        return self.base_model_checksum == checksum and (not recorded or self.base_model_content == content)
+
+    def resuming(self, folder: Path, published: Sequence[Experiment] = ()) -> Experiment:
+        """Return this experiment as a continuation of the one in `folder`, which keeps its original description.
+
+        Raises:
+            BadInput: a run of the same key next to `folder`, or one of `published`, began on another base model.
+        """
+        here = (Experiment.load(file.parent) for file in folder.parent.glob(f"{self.run}*/{EXPERIMENT_FILE}"))
+        for begun in (*here, *published):
+            if begun.run == self.run and not begun.began_on(self.base_model_checksum, self.base_model_content):
+                raise BadInput(
+                    f"run {self.run} began on other files of {begun.base_model} (weights, tokenizer, chat template or "
+                    "configuration): restore those, or start a new run (--no-cache, or another experiment)"
+                )
         if not (folder / EXPERIMENT_FILE).exists():
             return self
         begun = Experiment.load(folder)

@@ -293,7 +293,7 @@ class TrainerSettings(BaseModel):
     experiment: str | None = Field(
         default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="name of the run; null: its key"
     )
-    seed: int = Field(default=0, ge=0, description="order of scenarios, sampling and adapter initialisation")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="order of scenarios, sampling, adapter initialisation")
 
     @model_validator(mode="after")
     def _require_consistent(self) -> Self:

@@ -8,9 +8,13 @@ import inspect
 import math
 import traceback
 from collections.abc import Callable
+from numbers import Complex, Real
 from typing import Any
 
 from training.errors import BadInput
+
+_MOST_SHOWN = 100
+"""Characters of a value in a message."""
 
 
 def load_function(setting: str, path: str) -> Callable[..., Any]:
@@ -46,6 +50,33 @@ async def reward_by(setting: str, function: Callable[[Any], Any], rollout: Any) 
         raise BadInput(
             f"{setting}: {function.__name__} raised {type(error).__name__}: {error} ({place.filename}, line {place.lineno})"
         ) from error
-    if isinstance(reward, bool | int | float) and math.isfinite(reward):
-        return float(reward)
-    raise BadInput(f"{setting}: {function.__name__} returned {reward!r}, which is not a finite number")
+    number = _real(reward)
+    if number is not None:
+        return number
+    raise BadInput(f"{setting}: {function.__name__} returned {_shown(reward)}, which is not a finite number")
+
+
+def _real(value: Any) -> float | None:
+    """Return any finite real number, for example of NumPy, `decimal` or a tensor without dimensions; else None."""
+    if not hasattr(type(value), "__float__") and not hasattr(type(value), "__index__"):
+        return None
+    if getattr(value, "ndim", 0) or (isinstance(value, Complex) and not isinstance(value, Real)):
+        return None
+    try:
+        number = float(value)
+    except (
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+    ):  # what libraries raise for no number, or one too large
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _shown(value: Any) -> str:
+    try:
+        shown = " ".join(repr(value).split())
+    except ValueError:  # thousands of digits
+        return f"an {type(value).__name__} of too many digits"
+    return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}..."

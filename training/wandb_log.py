@@ -43,7 +43,8 @@ def with_wandb(progress: Progress, experiment: Experiment, folder: Path) -> Iter
             **experiment.config,
             "config_hash": experiment.config_hash,
             **experiment.model_dump(
-                mode="json", include={"git_revision", "data", "sources", "seeds", "base_model_checksum"}
+                mode="json",
+                include={"git_revision", "data", "sources", "seeds", "base_model_checksum", "base_model_content"},
             ),
         },
         settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),

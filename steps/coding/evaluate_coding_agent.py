@@ -113,7 +113,7 @@ def _evaluate(
     manifest = checkpoint.manifest
     trained_with = manifest.config
     files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
-    checkpoint.require_base(files.id, files.checksum)
+    checkpoint.require_base(files)
     scenarios = load_scenarios(coding)
     concurrent, images = trained_with["max_concurrent"], coding.bugs != BUILT_IN
     with sandbox_service(coding.sandbox_url, capacity=2 * concurrent, images=images) as sandbox_url:

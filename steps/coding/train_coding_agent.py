@@ -17,7 +17,7 @@ from steps.interruption import run_cancellable
 from steps.project import MODELS, OUTPUTS, RUNS, coding_code, git_revision
 from steps.published_model import base_model_files
 from steps.training.outputs import outputs_of
-from steps.training.published_run import open_console
+from steps.training.published_run import experiments_elsewhere, open_console
 from tasks.coding.checking import require_checked
 from tasks.coding.rewards import reward_sources
 from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios
@@ -61,6 +61,7 @@ def train_coding_agent(
         seeds={"seed": config.seed, "coding_seed": coding.coding_seed},
         base_model=files.id,
         base_model_checksum=files.checksum,
+        base_model_content=base["content"],
         created=datetime.now(UTC),
     )
     scenarios = load_scenarios(coding)
@@ -88,7 +89,7 @@ def train_coding_agent(
         )
         say(f"{len(scenarios)} bugs: their tests fail before the reference patch and pass after it")
         with open_console(settings.max_steps, run_folder) as console:
-            experiment = experiment.resuming(run_folder)
+            experiment = experiment.resuming(run_folder, experiments_elsewhere())
             experiment.save(run_folder)
             with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
                 run = run_cancellable(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import uuid
+import weakref
+from pathlib import Path
 from typing import Annotated
 
 from zenml import get_step_context, step
@@ -37,8 +42,7 @@ def create_database(
 
     `source_version` is a cache key: the version of the source.
     """
-    path = DATA / "mail_database.sqlite"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = DATA / f".mail_database-{uuid.uuid4().hex}.sqlite"  # two runs may build at the same time
     with counter("mails read") as progress:
         report = build_database(
             open_mails(config),
@@ -47,9 +51,12 @@ def create_database(
             max_recipients=config.max_recipients,
             progress=progress,
         )
+    database = MailDatabase(path)
+    weakref.finalize(database, path.unlink, missing_ok=True)  # ZenML stores it when this step has returned
     if not report.kept:
         why = ", ".join(f"{count:,} {reason}" for reason, count in report.dropped.items()) or "it is empty"
         raise BadMail(f"none of the {report.read:,} mails or files of {config.emails} is a usable mail ({why})")
+    _show_newest(path)
     statistics = database_statistics(path).model_dump(mode="json")
     facts = {
         **report.model_dump(exclude={"listed"}),
@@ -58,4 +65,15 @@ def create_database(
         "statistics": statistics,
     }
     get_step_context().add_output_metadata(facts, output_name=MAIL_DATABASE)
-    return MailDatabase(path), HTMLString(mail_html(report.model_dump(), statistics, config.emails))
+    return database, HTMLString(mail_html(report.model_dump(), statistics, config.emails))
+
+
+def _show_newest(path: Path) -> None:
+    """Let `python -m environment.search_cli` find this database, without a second copy where the file system has links."""
+    newest = DATA / "mail_database.sqlite"
+    link = path.with_suffix(".newest")
+    try:
+        os.link(path, link)
+    except OSError:
+        shutil.copyfile(path, link)
+    os.replace(link, newest)

@@ -52,7 +52,7 @@ def ask_production(
     manifest = checkpoint.manifest
     settings = episode_settings(manifest.config)
     files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
-    checkpoint.require_base(files.id, files.checksum)
+    checkpoint.require_base(files)
     journal = open_journal(config, production=production)
     if journal.answers:
         say(f"{journal.answers} answers of the interrupted evaluation of the version in production are kept")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
+from filelock import FileLock
 from zenml import get_step_context, link_artifact_to_model, log_metadata, step
 from zenml.enums import ModelStages
 from zenml.types import HTMLString
+from zenml.utils.io_utils import get_global_config_directory
 
 from agent.evaluation import BASELINES, START, WARM_START
 from agent.metrics import Prediction, mcnemar, too_many_errors
@@ -19,6 +22,7 @@ from reports.evaluation import evaluation_html
 from steps.artifact_names import CHECKPOINT, METRICS, REPORT
 from steps.evaluation.ask_production import PRODUCTION
 from steps.evaluation.journal import delete_journal
+from steps.model_registry import production_version
 from training.checkpoint import Checkpoint
 
 
@@ -63,6 +67,18 @@ def _other_checkpoint(evaluated: Checkpoint) -> str | None:
     )
 
 
+def _overtaken(compared_with: str) -> str | None:
+    """Return why the comparison does not count any more, or None: another version went to production meanwhile."""
+    model = get_step_context().model
+    now = production_version(model.name)
+    if now is None or now.name == model.version:
+        return None
+    checkpoint = now.get_artifact(CHECKPOINT)
+    if checkpoint is not None and str(checkpoint.id) == compared_with:
+        return None
+    return f"{now.name} went to production during this evaluation: evaluate again, to be compared with it"
+
+
 def _training_seconds(evaluated: Checkpoint) -> dict[str, float | None]:
     """Return the training time of the policies that are evaluated with a checkpoint."""
     before = evaluated.manifest.start_seconds
@@ -77,11 +93,13 @@ def compute_metrics(
     checkpoint: Checkpoint,
     production: list[Prediction] | None = None,
     title: str = "E-mail search agent",
+    compared_with: str = "",
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
     """Store metrics in the model version, which becomes the one in production if the gate lets it pass.
 
     `checkpoint` is the evaluated one; `production` has the answers of the version that is in production now: without any, there is
-    none, or it is the evaluated one. `title` is that of the report.
+    none, or it is the evaluated one. `title` is that of the report, `compared_with` the id of the checkpoint that gave the
+    answers of `production`.
     """
     production = production or None
     summary = summarize([*predictions, *(production or [])])
@@ -115,19 +133,23 @@ def compute_metrics(
             )
         if row.get("sample_errors") and "pass_at" not in row:
             say(f"{name}: {row['sample_errors']} of {row['samples']} samples ended in an error: no pass@k", alarm=True)
-    say(f"{'promoted' if promotion.promoted else 'not promoted'} to production: {promotion.reason}")
-    if promotion.promoted:
-        context = get_step_context()
-        if context.model.get_artifact(CHECKPOINT) is None:
-            link_artifact_to_model(context.step_run.inputs["checkpoint"][0], context.model)
-        context.model.set_stage(ModelStages.PRODUCTION, force=True)
-    inputs = get_step_context().step_run.inputs
-    for stored in [*inputs.get("predictions", []), *inputs.get("production", [])]:
-        delete_journal(stored)
-    summary["promotion"] = promotion.model_dump()
-    if other is None:
-        log_metadata({"promotion": summary["promotion"]}, infer_model=True)
+    context = get_step_context()
     rows = [p.model_dump(mode="json") for p in [*predictions, *(production or [])] if not p.sample]
     trained = checkpoint.manifest
     subtitle = f"run {trained.name}, step {trained.step} of {trained.base_model}"
-    return summary, HTMLString(evaluation_html(summary, rows, title=title, subtitle=subtitle))
+    with FileLock(Path(get_global_config_directory()) / "promotion.lock"):
+        if promotion.promoted and (overtaken := _overtaken(compared_with)):
+            promotion = Promotion(promoted=False, reason=overtaken)
+        summary["promotion"] = promotion.model_dump()
+        page = HTMLString(evaluation_html(summary, rows, title=title, subtitle=subtitle))
+        if other is None:
+            log_metadata({"promotion": summary["promotion"]}, infer_model=True)
+        if promotion.promoted:
+            if context.model.get_artifact(CHECKPOINT) is None:
+                link_artifact_to_model(context.step_run.inputs["checkpoint"][0], context.model)
+            context.model.set_stage(ModelStages.PRODUCTION, force=True)
+    say(f"{'promoted' if promotion.promoted else 'not promoted'} to production: {promotion.reason}")
+    inputs = context.step_run.inputs
+    for stored in [*inputs.get("predictions", []), *inputs.get("production", [])]:
+        delete_journal(stored)
+    return summary, page

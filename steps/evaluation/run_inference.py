@@ -81,10 +81,10 @@ def run_inference(
     if prompted:
         prompted.require_ready("baseline_model")
     files = base_model_files(base["source"], base["checksum"], progress=say)
-    checkpoint.require_base(files.id, files.checksum)
+    checkpoint.require_base(files)
     adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
-    journal = open_journal(config, base=base["checksum"])
+    journal = open_journal(config, base=base["content"])
     if journal.answers:
         say(f"{journal.answers} answers of the interrupted evaluation are kept")
 

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from agent.settings import AgentSettings
 from steps.artifact_names import SCENARIOS
 from steps.project import MODELS
+from training.errors import BadInput
 
 if TYPE_CHECKING:
     from serving.answer import Question
@@ -49,7 +50,7 @@ def load_service(
     database = find_mail_database(stored, mail_database).load()
     source = base_model or manifest.base_model_source
     base = base_model_files(source, manifest.base_model_checksum, models=Path(models_dir))
-    stored.checkpoint.require_base(base.id, base.checksum)
+    stored.checkpoint.require_base(base)
     settings = episode_settings(manifest.config, episode)
     served = {
         "model_dir": str(base.path),
@@ -93,10 +94,14 @@ def example_questions(trained_on: dict[str, str]) -> dict[str, list[Question]]:
 def episode_settings(trained_with: dict[str, Any], overrides: dict[str, Any] | None = None) -> AgentSettings:
     """Return prompt and limits of the training, because the policy learnt its task with them.
 
-    `overrides` replace fields.
+    `overrides` replace fields. Raises `BadInput` if one cannot be used.
     """
     known = {name: trained_with[name] for name in AgentSettings.model_fields if name in trained_with}
-    return AgentSettings.model_validate(known | (overrides or {}))
+    try:
+        return AgentSettings.model_validate(known | (overrides or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise BadInput(f"checkpoint: its settings cannot be used: {first['loc'][0]}: {first['msg']}") from None
 
 
 def unload_service() -> None:

@@ -70,6 +70,7 @@ def learn_outreach(
         seeds={"seed": config.seed, "graph_seed": config.graph_seed},
         base_model=files.id,
         base_model_checksum=files.checksum,
+        base_model_content=base["content"],
         created=datetime.now(UTC),
     ).resuming(folder)
     experiment.save(folder)

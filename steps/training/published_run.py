@@ -19,6 +19,12 @@ RUNS_FOLDER = "training_runs"
 LOOPS_FOLDER = "learn_loops"
 
 
+def experiments_elsewhere() -> list[Experiment]:
+    """Return the experiments that a remote artifact store has; none if the store is a folder of this machine."""
+    store = Client().active_stack.artifact_store
+    return [] if store.config.is_local else published_experiments(store)
+
+
 def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
     """Return the experiments of the runs in the store. Raises errors of the store, and BadInput if a run is damaged."""
     runs = os.path.join(store.path, RUNS_FOLDER)

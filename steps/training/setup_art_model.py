@@ -14,12 +14,12 @@ from training.backends.base_model import resolve_base_model
 
 @step(enable_cache=False)
 def setup_art_model(base_model: str) -> Annotated[dict[str, str], "base_model"]:
-    """Fetch and verify the base model. Return its id, source and checksum.
+    """Fetch and verify the base model. Return its id, source and checksums.
 
     With a remote artifact store the files are published there for later steps.
 
-    Never cached, because it reports the present weights of this machine, which takes milliseconds for a prepared model.
+    Never cached, because it reports the present files of this machine, which takes milliseconds for a prepared model.
     """
     files = resolve_base_model(base_model, MODELS, progress=say)
     publish_base_model(files, base_model)
-    return {"id": files.id, "checksum": files.checksum, "source": base_model}
+    return {"id": files.id, "checksum": files.checksum, "content": files.content(), "source": base_model}

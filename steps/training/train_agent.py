@@ -23,7 +23,7 @@ from steps.project import MODELS, RUNS, git_revision, training_code
 from steps.published_model import base_model_files
 from steps.training.labels import require_labels
 from steps.training.outputs import outputs_of
-from steps.training.published_run import open_console
+from steps.training.published_run import experiments_elsewhere, open_console
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
@@ -65,7 +65,7 @@ def train_agent(
         raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
     continued = find_checkpoint(start).checkpoint if start else None
     if continued:
-        continued.require_base(files.id, files.checksum)
+        continued.require_base(files)
         continued.require_shape(config.lora_rank, config.lora_layers)
     config = config.model_copy(update={"continue_from": start or None})
     settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
@@ -86,7 +86,8 @@ def train_agent(
         seed=config.seed,
     )
     with open_console(settings.max_steps, run_folder) as console:
-        experiment = _experiment(config, run_key, files).resuming(run_folder)
+        experiment = _experiment(config, run_key, files, base["content"])
+        experiment = experiment.resuming(run_folder, experiments_elsewhere())
         experiment.save(run_folder)
         with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
             run = run_cancellable(
@@ -106,7 +107,7 @@ def train_agent(
     return trained, warm_start, history, page  # ZenML wants to see a tuple
 
 
-def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> Experiment:
+def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles, content: str) -> Experiment:
     inputs = get_step_context().step_run.inputs
     data = {name: inputs[key][0] for name, key in ((MAIL_DATABASE, "database"), (SCENARIOS, "scenarios"))}
     data_seed = data[SCENARIOS].run_metadata.get("data_seed")
@@ -121,5 +122,6 @@ def _experiment(config: TrainingConfig, run_key: str, files: BaseModelFiles) -> 
         seeds={"seed": config.seed, **({"data_seed": data_seed} if isinstance(data_seed, int) else {})},
         base_model=files.id,
         base_model_checksum=files.checksum,
+        base_model_content=content,
         created=datetime.now(UTC),
     )

@@ -29,7 +29,7 @@ class CodingSettings(BaseModel):
     )
     coding_test_size: int = Field(default=120, ge=1, le=10_000, description="held-out bugs to evaluate on")
     coding_seed: int = Field(
-        default=42, ge=0, description="seed of the built-in bugs, or of the selection from another source"
+        default=42, ge=0, lt=2**32, description="seed of the built-in bugs, or of the selection from another source"
     )
     sandbox_url: str | None = Field(
         default=None, description="base URL of a sandbox service; null: start one on this machine"

@@ -25,7 +25,9 @@ class OutreachSettings(BaseModel):
     test_prospects: int = Field(
         default=24, ge=2, le=10_000, description="synthetic prospects held out, in other industries"
     )
-    graph_seed: int = Field(default=0, ge=0, description="synthetic graph, prospects and their hidden interests")
+    graph_seed: int = Field(
+        default=0, ge=0, lt=2**32, description="synthetic graph, prospects and their hidden interests"
+    )
 
     max_turns: int = Field(default=6, ge=2, le=50, description="model replies per e-mail")
     max_neighbours: int = Field(

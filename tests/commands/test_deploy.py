@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from zenml.config import DeploymentSettings
+from zenml.deployers.base_deployer import BaseDeployerSettings
 from zenml.deployers.local.local_deployer import LocalDeployerSettings
 
 from commands import deploy
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.service
 
 
 def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    deployer = SimpleNamespace(flavor="local")
+    deployer = SimpleNamespace(flavor="local", settings_class=LocalDeployerSettings)
     monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
     key = AccessKey(name="ann", sha256="0" * 64, inboxes=("ann@kestrel.example",))
 
@@ -41,7 +42,7 @@ def test_a_service_beyond_loopback_needs_a_key(monkeypatch: pytest.MonkeyPatch) 
             settings(address)
     with pytest.raises(BadInput, match="address=192.0.2.1: this machine has no such address"):
         settings("192.0.2.1", auth_key="sixteen characters")
-    with pytest.raises(BadInput, match="ZenML knows no uvicorn_wrkers"):
+    with pytest.raises(BadInput, match="ZenML knows no 'uvicorn_wrkers'"):
         deploy._zenml_settings(
             8080, "127.0.0.1", ServingSettings(), {"deployment": {"uvicorn_wrkers": 3}, "deployer": None}
         )
@@ -133,7 +134,7 @@ def test_both_commands_serve_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
     for name, text in (("run", BY_RUN), ("zenml", BY_ZENML)):
         files[name] = tmp_path / f"{name}.yaml"
         files[name].write_text(text.format(keys=keys, feedback=tmp_path / "feedback"))
-    deployer = SimpleNamespace(flavor="local")
+    deployer = SimpleNamespace(flavor="local", settings_class=LocalDeployerSettings)
     monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: deployer)
     recorded: dict[str, Any] = {}
     monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: recorded.update(arguments) or "http://x")
@@ -166,7 +167,9 @@ def test_invalid_hosts_are_refused(tmp_path: Path) -> None:
 def test_ratings_are_kept_where_the_service_runs(
     flavor: str, overrides: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor=flavor))
+    monkeypatch.setattr(
+        deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor=flavor, settings_class=None)
+    )
     recorded: dict[str, Any] = {}
     monkeypatch.setattr(deploy, "deploy_inference", lambda name, **arguments: recorded.update(arguments) or "http://x")
     run_deploy(load_config(None, overrides), "agent", checkpoint=None, base_model=None)
@@ -191,7 +194,11 @@ def test_a_service_elsewhere_downloads_no_base_model_to_this_machine(
     )
     pinned: dict[str, Any] = {}
     said: list[str] = []
-    monkeypatch.setattr(deploy.BaseDeployer, "get_active_deployer", lambda: SimpleNamespace(flavor="kubernetes"))
+    monkeypatch.setattr(
+        deploy.BaseDeployer,
+        "get_active_deployer",
+        lambda: SimpleNamespace(flavor="kubernetes", settings_class=BaseDeployerSettings),
+    )
     monkeypatch.setattr(deploy, "find_checkpoint", lambda *_, **__: stored)
     monkeypatch.setattr(deploy, "find_mail_database", lambda _: SimpleNamespace(id="database-1"))
     monkeypatch.setattr(deploy, "published_base_model", lambda *_: object() if published else None)

@@ -143,5 +143,5 @@ def test_changed_code_is_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = []
     for code in ("then", "today"):
         monkeypatch.setattr(learn_loop, "learn_loop_code", lambda code=code: code)
-        keys.append(run_key(learn_loop_config(None, [])))
+        keys.append(run_key(learn_loop_config(None, []), None))
     assert keys[0] != keys[1]

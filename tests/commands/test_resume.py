@@ -137,16 +137,16 @@ def test_changed_code_is_another_run_and_an_unfinished_old_one_is_named(
     keys = []
     for code in ("then", "today"):
         monkeypatch.setattr(train, "training_code", lambda code=code: code)
-        keys.append(train.run_key(TrainingConfig(), DATA))
+        keys.append(train.run_key(TrainingConfig(), DATA, None))
     assert keys[0] != keys[1]
     old = begun(runs, "long").model_copy(
         update={"code": "then", "data": {"a": str(DATA.database), "b": str(DATA.scenarios)}}
     )
-    for stopped, noted in (("max_steps=2 reached", False), (None, True)):
+    for stopped in ("max_steps=2 reached", None):
         old.model_copy(update={"stopped": stopped}).save(runs / "r-long")
-        train._say_if_unfinished_with_other_code(TrainingConfig(experiment="long"), DATA)
-        assert bool(said) is noted
-    assert "run r-long of 2026-11-21" in said[0] and "--resume r-long --new-code" in said[0]
+        train._say_if_begun_otherwise(TrainingConfig(experiment="long"), DATA, None, "r2")
+    assert "run r-long of 2026-11-21" in said[0] and "is finished and began with other code" in said[0]
+    assert "--resume" not in said[0] and "--resume r-long --new-code" in said[1]
 
 
 def test_a_setting_that_the_unfinished_run_did_not_have_does_not_hide_it(
@@ -159,35 +159,33 @@ def test_a_setting_that_the_unfinished_run_did_not_have_does_not_hide_it(
     old = begun(runs, "long").model_copy(update={"code": "then", "data": versions})
     del old.config["stall_seconds"], old.config["torch"]["draft_tokens"]
     old.save(runs / "r-long")
-    train._say_if_unfinished_with_other_code(TrainingConfig(experiment="long", stall_seconds=7), DATA)
+    train._say_if_begun_otherwise(TrainingConfig(experiment="long", stall_seconds=7), DATA, None, "r2")
     assert not said
-    train._say_if_unfinished_with_other_code(TrainingConfig(experiment="long"), DATA)
+    train._say_if_begun_otherwise(TrainingConfig(experiment="long"), DATA, None, "r2")
     assert "--resume r-long --new-code" in said[0]
     old.model_copy(update={"config": {**old.config, "warm_up": 3}}).save(runs / "r-long")
-    train._say_if_unfinished_with_other_code(TrainingConfig(experiment="long"), DATA)
+    train._say_if_begun_otherwise(TrainingConfig(experiment="long"), DATA, None, "r2")
     assert len(said) == 1, "--resume would refuse a setting that is none any more"
 
 
 def test_other_base_weights_are_named(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(runs, "long")
-    files = SimpleNamespace(id="m", checksum="0" * 64)
+    files = SimpleNamespace(id="m", checksum="0" * 64, content=lambda: "1" * 64)
     monkeypatch.setattr(resume, "resolve_base_model", lambda *_, **__: files)
     resumable = find_resumable("long", None, [])
-    resumable.require_same_weights()
+    resumable.require_same_base()
     files.checksum = "f" * 64
-    with pytest.raises(BadInput, match="other weights of m .*--set experiment=long-2 instead of --resume"):
-        resumable.require_same_weights()
+    with pytest.raises(BadInput, match="other files of m .weights.: .*--set experiment=long-2 instead of --resume"):
+        resumable.require_same_base()
 
 
 def test_a_run_that_is_in_the_artifact_store_only(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(runs, "here", max_steps=5)
     elsewhere = begun(tmp_path / "elsewhere", "there", max_steps=50)
-    store = SimpleNamespace(config=SimpleNamespace(is_local=False))
-    monkeypatch.setattr(resume, "Client", lambda: SimpleNamespace(active_stack=SimpleNamespace(artifact_store=store)))
-    monkeypatch.setattr(resume, "published_experiments", lambda store: [elsewhere, Experiment.load(runs / "r-here")])
+    monkeypatch.setattr(resume, "experiments_elsewhere", lambda: [elsewhere, Experiment.load(runs / "r-here")])
     found = find_resumable("there", None, [])
     assert (found.folder, found.config.max_steps) == (None, 50)
-    found.require_same_weights()
+    found.require_same_base()
     assert find_resumable("here", None, []).folder == runs / "r-here"
     assert refusal("there", "seed=1", "experiment=here").endswith("--set experiment=there-2 instead of --resume")
 

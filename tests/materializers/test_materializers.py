@@ -20,7 +20,9 @@ from materializers.checkpoint import CheckpointMaterializer
 from materializers.json_lines import LINES_FILE, JsonLinesMaterializer
 from materializers.local_files import DamagedArtifact
 from materializers.mail_database import DATABASE_FILE, MailDatabaseMaterializer
-from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, Checkpoint
+from tests.small_adapter import write_small_adapter
+from training.checkpoint import ADAPTER_WEIGHTS, FILES, Checkpoint
+from training.errors import BadInput
 
 pytestmark = pytest.mark.service
 
@@ -88,10 +90,7 @@ def database(tmp_path: Path) -> MailDatabase:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    (adapter / ADAPTER_CONFIG).write_text("{}")
-    (adapter / ADAPTER_WEIGHTS).write_bytes(bytes(range(256)))
+    adapter = write_small_adapter(tmp_path / "adapter")
     described = {"base_model": "b", "base_model_checksum": "c", "base_model_source": "b", "name": "n", "step": 1}
     return Checkpoint.from_adapter(adapter, created=datetime.now(UTC), **described)
 
@@ -140,9 +139,15 @@ def test_checkpoint_travels(checkpoint: Checkpoint, local_store: LocalArtifactSt
     CheckpointMaterializer(uri, store).save(checkpoint)
     loaded = CheckpointMaterializer(uri, store).load(Checkpoint)
     assert loaded.manifest == checkpoint.manifest
-    assert (loaded.path / ADAPTER_WEIGHTS).read_bytes() == bytes(range(256))
+    assert (loaded.path / ADAPTER_WEIGHTS).read_bytes() == (checkpoint.path / ADAPTER_WEIGHTS).read_bytes()
     assert loaded.path != checkpoint.path
     assert (loaded.path == Path(uri)) is not remote
+    for name in FILES:  # in the store of this machine, or in what was downloaded from another
+        content = (loaded.path / name).read_bytes()
+        (loaded.path / name).write_bytes(content + b" ")
+        with pytest.raises(BadInput, match=f"{name} is not what was stored"):
+            CheckpointMaterializer(uri, store).load(Checkpoint)
+        (loaded.path / name).write_bytes(content)
 
 
 def test_lists_travel_as_one_file(local_store: LocalArtifactStore) -> None:
@@ -174,9 +179,11 @@ def test_empty_and_incomplete_lists(local_store: LocalArtifactStore) -> None:
     hit = SearchResult(id=1, message_id="<1@x>", date=datetime(2024, 1, 1), from_address="a", subject="s", snippet="t")
     lines.save([hit, hit])
     stored = Path(uri) / LINES_FILE
-    stored.write_text("".join(stored.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(ValueError, match="incomplete"):
-        lines.load(list)
+    whole = stored.read_text()
+    for damaged in ("".join(whole.splitlines(keepends=True)[:-1]), whole[:-9], "", "{}", whole.replace('"id"', '"i"')):
+        stored.write_text(damaged)
+        with pytest.raises(DamagedArtifact, match="is damaged"):
+            lines.load(list)
     with pytest.raises(TypeError):
         lines.save([hit, "text"])  # type: ignore[list-item]
 

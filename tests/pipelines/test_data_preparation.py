@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import os
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,10 +15,13 @@ import pytest
 from zenml.client import Client
 
 from configs.schema import DataConfig
+from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail
+from materializers.local_files import DamagedArtifact
+from materializers.mail_database import MailDatabaseMaterializer
 from pipelines.data_preparation import data_preparation_pipeline
 from steps.data import create_database
-from steps.data.sources import source_version
+from steps.data.sources import company, source_version
 from tests.environment.raw_mails import raw_mail
 
 pytestmark = pytest.mark.service
@@ -58,4 +64,36 @@ def test_mails_that_are_left_out_are_counted_and_listed(config: DataConfig) -> N
     archive.write_bytes(archive.read_bytes()[:-100])
     with pytest.raises(BadMail, match="cut short"):
         run(config)
+    gc.collect()
     assert [file.name for file in create_database.DATA.iterdir()] == ["mail_database.sqlite"]
+
+
+def test_each_of_two_runs_at_once_stores_its_own_mails(
+    config: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = SimpleNamespace(add_output_metadata=lambda *_, **__: None)
+    monkeypatch.setattr(create_database, "get_step_context", lambda: context)
+    build = create_database.create_database.entrypoint
+    small = config.model_copy(update={"emails": str(tmp_path / "small.mbox")})
+    Path(small.emails).write_bytes(b"From a@x Mon Mar  4 10:00:00 2024\n" + raw_mail(1))
+    mine, _ = build(config, "1")
+    other, _ = build(small, "1")  # before ZenML has stored the first one
+    newest = create_database.DATA / "mail_database.sqlite"
+    assert MailDatabase(newest).content_checksum == other.content_checksum
+    store = Client().active_stack.artifact_store
+    for database, kept in ((mine, 10), (other, 1)):
+        materializer = MailDatabaseMaterializer(f"{store.path}/{tmp_path.name}-{kept}", store)
+        os.makedirs(materializer.uri)
+        materializer.save(database)
+        stored = MailDatabase(Path(materializer.uri) / "mails.sqlite")
+        assert stored.content_checksum == database.content_checksum and len(stored.rows("SELECT 1 FROM email")) == kept
+
+
+def test_a_database_that_was_replaced_is_not_stored(config: DataConfig, tmp_path: Path) -> None:
+    mails = [tmp_path / f"{name}.sqlite" for name in ("opened", "other")]
+    for count, path in enumerate(mails, start=1):
+        build_database(list(company(config.model_copy(update={"data_seed": count})).emails())[:50], path)
+    opened = MailDatabase(mails[0])
+    os.replace(mails[1], mails[0])
+    with pytest.raises(DamagedArtifact, match="was replaced while it was stored"):
+        MailDatabaseMaterializer(str(tmp_path), Client().active_stack.artifact_store).save(opened)

@@ -252,7 +252,9 @@ def test_mail_tools_over_stdio(place: Place, by_code: Service) -> None:
     async def talk() -> tuple[list[str], Any, Any, Any]:
         async with Client(server("by-code")) as client:
             tools = [tool.name for tool in (await client.list_tools()).tools]
-            found = await client.call_tool("search_mail", {"keywords": [], "sent_after": "2000-01-01", "as_of": "2035-01-01"})
+            found = await client.call_tool(
+                "search_mail", {"keywords": [], "sent_after": "2000-01-01", "as_of": "2035-01-01"}
+            )
             message_id = found.structured_content["mails"][0]["message_id"]
             read = await client.call_tool("read_mail", {"message_id": message_id, "as_of": "2035-01-01"})
             return tools, read, found, await client.call_tool("search_mail", {"keywords": ["a"], "inbox": place.other})
@@ -330,3 +332,52 @@ def test_a_service_that_cannot_start_says_why(place: Place) -> None:
     wrong = place.run("--pipeline", "deploy", "--set", "base_model=no/such model")
     assert wrong.returncode == 2
     assert "base_model" in wrong.stderr.splitlines()[-1]
+
+
+def supervisors(port: int) -> list[int]:
+    words = ["--port", str(port)]
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        command = process.info["cmdline"] or []
+        if "zenml.deployers.server.app" in command and words == command[-2:]:
+            found.append(process.info["pid"])
+    return found
+
+
+def test_an_interrupted_deployment_leaves_nothing_that_runs(place: Place) -> None:
+    port = free_port()
+    words = ["--pipeline", "deploy", "--name", "stopped", "--set", f"port={port}", "--set", f"base_model={place.base}"]
+    process = fork_server.start(words, folder=place.folder, environment=place.environment, background=True)
+    try:
+        with standstill.guarded(process):
+            while not supervisors(port):
+                assert process.poll() is None, process.communicate()[0]
+                time.sleep(0.2)
+            process.terminate()
+            output, _ = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 130 and "Traceback" not in output, output
+    assert output.splitlines()[-1] == "stopped; service stopped does not run, the same command starts it"
+    assert not supervisors(port)
+
+
+def test_of_two_deployments_at_once_each_has_a_port_of_its_own(place: Place) -> None:
+    port = free_port()
+    words = ["--pipeline", "deploy", "--set", f"port={port}", "--set", f"base_model={place.base}"]
+    started = [
+        fork_server.start([*words, "--name", name], folder=place.folder, environment=place.environment)
+        for name in ("left", "right")
+    ]
+    urls = set()
+    for process in started:
+        with standstill.guarded(process):
+            output, errors = process.communicate()
+        assert process.wait() == 0, output + (errors or "")
+        [line] = [line for line in output.splitlines() if " answers at " in line]
+        urls.add(line.split()[3].removesuffix("/invoke"))
+    assert len(urls) == 2
+    for name in ("left", "right"):
+        assert place.zenml("deployment", "delete", name, "--yes").returncode == 0
+    for url in urls:
+        assert_gone(url)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from serving import supervision
+from tests.ports import free_port
 from tests.standstill import alive
 
 pytestmark = pytest.mark.service
@@ -35,15 +37,21 @@ def note(event):
 if supervision.is_service():
     if "fails" in sys.argv:
         sys.exit(7)
-    say_ready = supervision.serve_supervised(command)
+    accepting, say_ready = supervision.serve_supervised(command)
     note("serving")
+    time.sleep("slow" in sys.argv)
     say_ready()
+    accepting.settimeout(None)
     while True:
-        time.sleep(1)
+        connection, _ = accepting.accept()
+        connection.recv(1024)
+        connection.sendall(b"served by %d" % os.getpid())
+        connection.close()
 note("supervising")
 import signal
 signal.signal(signal.SIGTERM, lambda *_: None)  # as ZenML's daemon, which goes on after it
-supervision.supervise(command, show_state=lambda running: note("running" if running else "down"))
+listening = supervision.listen("127.0.0.1", int(sys.argv[2]))
+supervision.supervise(command, listening, show_state=lambda running: note("running" if running else "down"))
 """
 
 
@@ -54,7 +62,8 @@ class Supervised:
         self.log = folder / "log"
         program = folder / "program.py"
         program.write_text(PROGRAM.format(root=str(ROOT)))
-        self.process = subprocess.Popen([sys.executable, str(program), str(self.log), *words])
+        self.port = free_port()
+        self.process = subprocess.Popen([sys.executable, str(program), str(self.log), str(self.port), *words])
 
     def events(self) -> list[tuple[str, int]]:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
@@ -119,6 +128,43 @@ def test_a_service_that_never_served_is_not_started_again(tmp_path: Path) -> Non
     assert len(program.events()) == 1
 
 
+def ask(program: Supervised) -> bytes:
+    with socket.create_connection(("127.0.0.1", program.port), timeout=60) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+        answer = b""
+        while part := client.recv(4096):
+            answer += part
+        return answer
+
+
+def test_the_port_is_held_while_the_service_loads_or_is_started_again(tmp_path: Path) -> None:
+    program = Supervised(tmp_path, "slow")
+    wait_until(lambda: program.pids("serving"))
+    if not program.pids("running"):
+        answer = ask(program)
+        assert answer.startswith((b"HTTP/1.1 503 ", b"served by"))
+    for gone in ("serving", "supervising"):
+        with pytest.raises(OSError):
+            socket.create_server(("127.0.0.1", program.port))
+        wait_until(lambda: ask(program).startswith(b"served by"))
+        before = len(program.pids("serving"))
+        os.kill(program.pids(gone)[-1], signal.SIGKILL)
+        while len(program.pids("serving")) == before:
+            with pytest.raises(OSError):
+                socket.create_server(("127.0.0.1", program.port))
+            time.sleep(0.02)
+    wait_until(lambda: ask(program).startswith(b"served by"))
+    os.kill(program.pids("supervising")[-1], signal.SIGTERM)
+    wait_until(lambda: not alive(program.pids("serving")[-1]))
+    program.stop()
+    program.process.wait()
+
+
+def test_a_port_of_another_program_is_no_place_to_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(OSError):
+        supervision.listen("127.0.0.1", other.getsockname()[1])
+
+
 def test_the_time_to_load_does_not_count_as_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     class Clock:
         now = 0.0
@@ -135,7 +181,7 @@ def test_the_time_to_load_does_not_count_as_serving(monkeypatch: pytest.MonkeyPa
     class Dying:
         """Takes minutes to load, serves, and dies."""
 
-        def __init__(self, _: object) -> None:
+        def __init__(self, *_: object) -> None:
             self.stop_channel = os.open(os.devnull, os.O_RDONLY)
             self.process = self
 
@@ -150,6 +196,7 @@ def test_the_time_to_load_does_not_count_as_serving(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(supervision, "time", clock)
     monkeypatch.setattr(supervision, "_Child", Dying)
     monkeypatch.setattr(supervision.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(supervision, "_turn_away", lambda *_: None)
     with pytest.raises(SystemExit):
-        supervision.supervise([], show_state=lambda _: None)
+        supervision.supervise([], socket.socket(), show_state=lambda _: None)
     assert clock.pauses == [1, 2, 4]

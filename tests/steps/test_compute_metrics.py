@@ -27,8 +27,9 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[ModelStages]:
     put: list[ModelStages] = []
     own = SimpleNamespace(run_metadata={"checksum": "of r1", "step": 3})
     model = SimpleNamespace(
-        set_stage=lambda stage, force: put.append(stage), get_artifact=lambda name: own, version="r1"
+        set_stage=lambda stage, force: put.append(stage), get_artifact=lambda name: own, version="r1", name="model"
     )
+    monkeypatch.setattr(module, "production_version", lambda model: None)
     step_run = SimpleNamespace(inputs={"checkpoint": ["the evaluated artifact"]})
     monkeypatch.setattr(module, "get_step_context", lambda: SimpleNamespace(model=model, step_run=step_run))
     monkeypatch.setattr(module, "log_metadata", lambda *_, **__: None)
@@ -70,6 +71,42 @@ def test_a_worse_version_leaves_the_old_one_where_it_is(stages: list[ModelStages
 def test_a_version_that_is_not_worse_takes_its_place(stages: list[ModelStages]) -> None:
     summary, _ = close(10, 12)
     assert stages == [ModelStages.PRODUCTION] and summary["promotion"]["reason"].startswith("not worse")
+
+
+def test_a_version_that_went_to_production_meanwhile_is_not_replaced(
+    stages: list[ModelStages], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_production(name: str, checkpoint: str) -> None:
+        version = SimpleNamespace(name=name, get_artifact=lambda _: SimpleNamespace(id=checkpoint))
+        monkeypatch.setattr(module, "production_version", lambda model: version)
+
+    def close_against(compared_with: str, production: list[Prediction] | None) -> dict[str, Any]:
+        predictions = answers("base", 0) + answers("trained", 4)
+        config, step = EvaluationConfig(), module.compute_metrics.entrypoint
+        summary, page = step(config, predictions, evaluated(), production, compared_with=compared_with)
+        assert summary["promotion"]["reason"] in page
+        return summary["promotion"]
+
+    in_production("r2", "two")
+    for compared_with, production in (("", None), ("one", answers(PRODUCTION, 4))):
+        refused = close_against(compared_with, production)
+        assert not refused["promoted"] and not stages
+        assert refused["reason"].startswith("r2 went to production during this evaluation: evaluate again")
+    assert close_against("two", answers(PRODUCTION, 4))["promoted"] and len(stages) == 1
+    in_production("r1", "another step of this version")
+    assert close_against("", None)["promoted"] and len(stages) == 2
+    monkeypatch.setattr(module, "production_version", lambda model: None)
+    assert close_against("one", answers(PRODUCTION, 4))["promoted"], "what it was compared with was withdrawn"
+
+
+def test_nothing_goes_to_production_without_a_page(stages: list[ModelStages], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "evaluation_html", fails)
+    with pytest.raises(OSError):
+        close(12, None)
+    assert not stages
 
 
 def test_an_alert_holds_a_version_back_until_somebody_accepts_it(stages: list[ModelStages]) -> None:

@@ -36,10 +36,12 @@ def task_of(config: TrainingConfig, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(module, "open_console", lambda *_: nullcontext())
     monkeypatch.setattr(module, "with_wandb", lambda *_: nullcontext())
     monkeypatch.setattr(
-        module, "_experiment", lambda *_: SimpleNamespace(resuming=lambda _: SimpleNamespace(save=lambda _: None))
+        module, "_experiment", lambda *_: SimpleNamespace(resuming=lambda *_: SimpleNamespace(save=lambda _: None))
     )
     with pytest.raises(Handed) as handed:
-        module.train_agent.entrypoint(config, "r1", {"source": "base", "checksum": "c" * 64}, None, [])
+        module.train_agent.entrypoint(
+            config, "r1", {"source": "base", "checksum": "c" * 64, "content": "d" * 64}, None, []
+        )
     return handed.value.args[0]
 
 
@@ -66,7 +68,7 @@ def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(
     """A schedule knows only then which version is in production."""
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     base = {"source": str(tmp_path / "base-1"), "checksum": checkpoint.manifest.base_model_checksum}
-    files = SimpleNamespace(id=checkpoint.manifest.base_model, checksum=base["checksum"], path=base["source"])
+    files = SimpleNamespace(id=checkpoint.manifest.base_model, checksum=base["checksum"], path=Path(base["source"]))
     monkeypatch.setattr(module, "base_model_files", lambda *_, **__: files)
     monkeypatch.setattr(module, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
     with pytest.raises(BadInput, match="^lora_rank=16 does not fit the checkpoint to continue from, which has 2"):

@@ -7,14 +7,21 @@ import shutil
 from pathlib import Path
 
 from training.backends.model_sources.folder import BaseModelFiles
-from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MANIFEST, Checkpoint, CheckpointManifest
-from training.files import sha256_of_file
+from training.checkpoint import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    MANIFEST,
+    Checkpoint,
+    CheckpointManifest,
+    adapter_checksums,
+)
+from training.errors import BadInput
 
 
 def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> CheckpointManifest:
     """Write adapter (float16), manifest and the tokenizer with the chat template that the adapter was trained with.
 
-    Return the manifest that was written, which has the checksum of the float16 weights.
+    Return the manifest that was written, which has the checksums of the written files.
     `adapter_config.json` names the base model by its id: the path that it was trained from exists on one machine only.
     """
     import torch
@@ -24,12 +31,14 @@ def write_adapter(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) ->
 
     load_tokenizer(base.path).save_pretrained(folder)
     weights = load_file(checkpoint.path / ADAPTER_WEIGHTS)
-    save_file({name: tensor.to(torch.float16) for name, tensor in weights.items()}, folder / ADAPTER_WEIGHTS)
+    halves = {name: tensor.to(torch.float16) for name, tensor in weights.items()}
+    if too_large := next((name for name, tensor in halves.items() if not tensor.isfinite().all()), None):
+        raise BadInput(f"export: {too_large} has values beyond float16: export with --merged")
+    save_file(halves, folder / ADAPTER_WEIGHTS)
     config = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     config["base_model_name_or_path"] = base.id
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    checksum = sha256_of_file(folder / ADAPTER_WEIGHTS)
-    return _write_manifest(checkpoint.manifest.model_copy(update={"adapter_checksum": checksum}), folder)
+    return _write_manifest(checkpoint.manifest.model_copy(update=adapter_checksums(folder)), folder)
 
 
 def write_merged(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path) -> CheckpointManifest:

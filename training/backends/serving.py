@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.error import URLError
 
+from pydantic import ValidationError
+
 from training.backends import vllm_lora_rank
 from training.backends.prompt_template import replaced_template
 from training.backends.torch import PolicyServer, TorchSettings
@@ -57,9 +59,15 @@ def open_policy_server(
 
 
 def serving_settings(trained_with: Mapping[str, Any]) -> TorchSettings:
-    """Return the settings of the torch backend for serving a policy trained with the settings `trained_with`."""
+    """Return the settings of the torch backend for serving a policy trained with the settings `trained_with`.
+
+    Raises `BadInput` if one cannot be used.
+    """
     of_training = trained_with.get("torch") or {}
-    return TorchSettings(**{name: of_training[name] for name in _OF_THE_MODEL if name in of_training})
+    try:
+        return TorchSettings(**{name: of_training[name] for name in _OF_THE_MODEL if name in of_training})
+    except (TypeError, ValidationError) as error:
+        raise BadInput(f"checkpoint: its settings of the torch backend cannot be used: {error}") from None
 
 
 def installed_vllm() -> Path | None:

@@ -30,6 +30,14 @@ class BaseModelFiles(BaseModel):
     path: Path
     checksum: str
 
+    def content(self) -> str:
+        """Return the checksum of everything that training with this model depends on.
+
+        Unlike `checksum`, it covers the configuration, the tokenizer and every chat template.
+        """
+        others = (name for name in model_files(self.path) if not name.endswith(WEIGHTS_SUFFIX))
+        return content_checksum(self.checksum, {name: file_sha256(self.path / name) for name in others})
+
 
 def from_folder(folder: Path) -> BaseModelFiles:
     """Use a local folder in place. Raises `BadInput` if it lacks a file."""
@@ -66,15 +74,20 @@ def weight_bytes(folder: Path) -> int:
 
 def parameter_count(folder: Path) -> int:
     """Return the number of parameters, from the headers of the safetensors files. Raises `BadInput` if one is damaged."""
-    return sum(_parameters_in(file) for file in weight_files(folder))
+    return sum(math.prod(shape) for shape in weight_shapes(folder).values())
 
 
-def _parameters_in(file: Path) -> int:
+def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor, from the headers of the safetensors files. Raises `BadInput` if one is damaged."""
+    return {name: shape for file in weight_files(folder) for name, shape in _shapes_in(file).items()}
+
+
+def _shapes_in(file: Path) -> dict[str, tuple[int, ...]]:
     try:
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             header = json.loads(stream.read(min(length, file.stat().st_size)))
-        return sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return {name: tuple(map(int, entry["shape"])) for name, entry in header.items() if name != "__metadata__"}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"base_model: {file} is damaged or not a safetensors file: fetch the model again") from error
 
@@ -102,6 +115,12 @@ def combined_checksum(sums: dict[str, str]) -> str:
     if len(sums) == 1:
         return next(iter(sums.values()))
     return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(sums.items())).encode()).hexdigest()
+
+
+def content_checksum(checksum: str, sums: dict[str, str]) -> str:
+    """Return `BaseModelFiles.content` of a model whose files' sha256 are known by name."""
+    others = {name: digest for name, digest in sums.items() if not name.endswith(WEIGHTS_SUFFIX)}
+    return combined_checksum({"weights": checksum} | others)
 
 
 def model_files(folder: Path) -> list[str]:

@@ -82,6 +82,9 @@ def finished(origin: GgufOrigin, target: Path) -> BaseModelFiles | None:
     made_from = (manifest.source_sha256, manifest.chat_template_sha256)
     if made_from != (origin.sha256, _template_sha256(origin)) or sizes != manifest.sizes:
         return None
+    made = (target / MANIFEST).stat().st_mtime_ns  # the manifest is written last
+    if any((target / name).stat().st_mtime_ns > made for name in sizes) and model_checksum(target) != manifest.checksum:
+        return None
     return BaseModelFiles(id=manifest.id, path=target, checksum=manifest.checksum)
 
 

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.engine import Completion, Engine, SamplingParams
 from training.backends.torch.lora import LoraAdapter
+from training.backends.torch.tool_calls import nested_deeper
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 from training.errors import BadInput
 
@@ -31,10 +32,44 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class ChatRequest(BaseModel):
-    """The supported fields of OpenAI's chat completion request, and vLLM's `min_p`; others are ignored."""
+_IGNORED = frozenset(
+    {
+        *(
+            "metadata",
+            "prediction",
+            "priority",
+            "prompt_cache_retention",
+            "request_id",
+            "safety_identifier",
+            "service_tier",
+        ),
+        *("store", "top_logprobs", "user"),
+    }
+)
+"""Fields without effect on what is sampled."""
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
+    "best_of": (1,),
+    "function_call": ("auto", "none"),
+    "length_penalty": (1,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "top_k": (-1, 0),
+}
+"""Values with which a field changes nothing, where that is not 0, false or nothing."""
+_MOST_NESTED = 128
 
-    model_config = ConfigDict(extra="ignore")
+
+class ChatRequest(BaseModel):
+    """The supported fields of OpenAI's chat completion request, and vLLM's `min_p`.
+
+    A field that would change what is sampled and is not supported is refused.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -53,6 +88,44 @@ class ChatRequest(BaseModel):
     logprobs: bool | None = None
     prompt_cache_key: str | None = None
     return_token_ids: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_are_whole(cls, request: Any) -> Any:
+        """Refuse half characters, which no tokenizer reads, and what is nested too deep for templates."""
+        if nested_deeper(request, _MOST_NESTED):
+            raise ValueError(f"nested deeper than {_MOST_NESTED} levels")
+        left = [("", request)]
+        while left:
+            place, value = left.pop()
+            if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+                where = place.encode("ascii", "backslashreplace").decode()
+                raise ValueError(f"{where}: half of a character (a lone surrogate)")
+            if isinstance(value, dict):
+                left += [(f"{place}.{key}".lstrip("."), part) for key, item in value.items() for part in (key, item)]
+            elif isinstance(value, list):
+                left += [(f"{place}.{index}", item) for index, item in enumerate(value)]
+        return request
+
+    @field_validator("tools")
+    @classmethod
+    def _tools_are_functions(cls, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+        for index, tool in enumerate(tools or []):
+            function = tool.get("function")
+            if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+                raise ValueError(f"{index}.function.name: expected text")
+            for part, kind in (("description", str), ("parameters", dict)):
+                if function.get(part) is not None and not isinstance(function[part], kind):
+                    raise ValueError(f"{index}.function.{part}: expected {'text' if kind is str else 'a JSON schema'}")
+        return tools
+
+    @model_validator(mode="after")
+    def _unsupported_is_refused(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            neutral = value in _NEUTRAL[name] if name in _NEUTRAL else value in (0, "", [], {})
+            if name not in _IGNORED and value is not None and not neutral:
+                raise ValueError(f"{name}: this server does not support it, and it would change what is sampled")
+        return self
 
 
 @dataclass

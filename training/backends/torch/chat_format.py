@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from training.backends.prompt_template import template_options
+from training.backends.prompt_template import render, template_options, tokenize_rendered
 from training.backends.torch.tool_calls import HermesCalls, call_form, open_end
 from training.errors import BadInput
 
@@ -53,16 +52,18 @@ class ChatFormat:
     def render(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, open_reply: bool
     ) -> str:
-        """Return the conversation as text. With `open_reply` it ends where the next assistant message begins."""
+        """Return the conversation as text for `tokenize`. With `open_reply` it ends where the next assistant message begins."""
         try:
-            text = self.tokenizer.apply_chat_template(
+            text = render(
+                self.tokenizer,
                 [self._canonical(message) for message in messages],
-                tools=[ordered_tool(tool) for tool in tools] if tools else None,
+                [ordered_tool(tool) for tool in tools] if tools else None,
                 add_generation_prompt=open_reply,
-                tokenize=False,
                 **template_options(self.tokenizer),
             )
-        except TemplateError as error:
+        except BadInput:
+            raise
+        except Exception as error:  # templates are programs: their functions raise errors of any kind
             raise BadInput(f"The chat template cannot render these messages: {error}") from error
         return text
 
@@ -140,7 +141,7 @@ class ChatFormat:
         return [self._byte_of[char] for char in token]
 
     def tokenize(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False) if text else []
+        return tokenize_rendered(self.tokenizer, text)
 
     def _canonical(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return a message as the template expects it. Calls that demonstrations spell out in Hermes form become calls."""
@@ -175,11 +176,16 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in the form that templates expect. Raises `BadInput` if it is malformed."""
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        texts = [part.get("text") or "" for part in content if isinstance(part, Mapping)]
+        content = "".join(text for text in texts if isinstance(text, str))
     if not isinstance(content, str | None):
         raise BadInput(f"The content of a message is {content!r}; expected text or a list of parts")
-    plain = {"role": message.get("role"), "content": content or ""}
+    if not isinstance(message.get("role"), str) or not message["role"]:
+        raise BadInput(f"The role of a message is {message.get('role')!r}; expected text")
+    plain = {"role": message["role"], "content": content or ""}
     for key in ("name", "tool_call_id"):
+        if not isinstance(message.get(key), str | None):
+            raise BadInput(f"The {key} of a message is {message[key]!r}; expected text")
         if message.get(key):
             plain[key] = message[key]
     calls = message.get("tool_calls") or []
@@ -203,7 +209,9 @@ def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
             arguments = json.loads(arguments)
         except ValueError as error:
             raise BadInput(f"The arguments of a tool call are not JSON: {arguments[:80]!r}") from error
-    return {"name": function.get("name"), "arguments": arguments if arguments is not None else {}}
+    if not isinstance(function.get("name"), str):
+        raise BadInput(f"The name of a called function is {function.get('name')!r}; expected text")
+    return {"name": function["name"], "arguments": arguments if arguments is not None else {}}
 
 
 def _memory_keys(text: str, messages: Sequence[Mapping[str, Any]], conversation: str | None) -> list[str]:

@@ -63,7 +63,9 @@ def create_app(
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
-        return _error(400, f"{where or 'request body'}: {first['msg']}")
+        problem = first["msg"].removeprefix("Value error, ")
+        whole = first["type"] == "value_error" and not where  # names its field itself
+        return _error(400, problem if whole else f"{where or 'request body'}: {problem}")
 
     @app.get("/health")
     async def health() -> dict[str, str]:

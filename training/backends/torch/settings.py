@@ -14,7 +14,7 @@ class TorchEngineSettings(BaseModel):
 
     device: str = "auto"
     """`auto` takes CUDA when there is one; otherwise a torch device such as `cpu` or `cuda:1`."""
-    lora_alpha: float = Field(default=32.0, gt=0)
+    lora_alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
     """The adapter's output is scaled by `lora_alpha` / `lora_rank`."""
 
     # Memory and speed.

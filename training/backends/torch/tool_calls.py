@@ -19,6 +19,8 @@ from training.backends.model_sources.folder import COMPACT_CALLS
 Tools = Sequence[Mapping[str, Any]]
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _PLAIN_SCHEMA = {"type", "properties", "required", "additionalProperties", "title", "description"}
+_MOST_NESTED = 64
+"""Of a call's arguments. Templates and encoders of JSON recurse."""
 _decoder = json.JSONDecoder()
 
 
@@ -50,16 +52,30 @@ class HermesCalls(CallForm):
     """JSON objects between tags, as in Hermes and Qwen."""
 
     begins = "<tool_call>"
-    _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+    ends = "</tool_call>"
+    _SPACE = re.compile(r"\s*")
 
     def split(self, text: str, tools: Tools) -> tuple[str, list[dict[str, Any]]] | None:
         calls = []
-        for block in self._CALL.finditer(text):
-            call = _json(block[1])
+        first = begin = text.find(self.begins)
+        while begin >= 0:
+            # The tags may also stand in the texts of a call, so JSON says where it ends.
+            try:
+                call, end = _decoder.raw_decode(text, self._after_space(text, begin + len(self.begins)))
+            except (ValueError, RecursionError):
+                return None
             if not isinstance(call, dict) or (made := _call(call.get("name"), call.get("arguments", {}))) is None:
                 return None
+            end = self._after_space(text, end)
+            if not text.startswith(self.ends, end) and end < len(text):
+                return None
             calls.append(made)
-        return (text[: text.index(self.begins)], calls) if calls else None
+            begin = text.find(self.begins, end)
+        return (text[:first], calls) if calls else None
+
+    def _after_space(self, text: str, position: int) -> int:
+        found = self._SPACE.match(text, position)
+        return found.end() if found else position
 
     def open_end(self, text: str) -> int:
         return open_end(text, self.begins)
@@ -183,12 +199,24 @@ def _compact_call(line: str, functions: Mapping[str, Mapping[str, Any]]) -> dict
 
 def _call(name: object, arguments: object) -> dict[str, Any] | None:
     """Return a call in OpenAI's form, None if it cannot be one."""
-    if not isinstance(name, str) or not isinstance(arguments, dict):
+    if not isinstance(name, str) or not isinstance(arguments, dict) or nested_deeper(arguments, _MOST_NESTED):
         return None
     function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
     if any("\ud800" <= character <= "\udfff" for text in function.values() for character in text):
         return None  # half of an escaped character, which no reply can carry
     return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+
+
+def nested_deeper(value: Any, levels: int) -> bool:
+    """Return whether objects and lists are nested deeper than `levels`."""
+    inner = [value]
+    for _ in range(levels + 1):
+        inner = [
+            item for v in inner if isinstance(v, dict | list) for item in (v.values() if isinstance(v, dict) else v)
+        ]
+        if not inner:
+            return False
+    return True
 
 
 def _json(text: str) -> Any:

@@ -68,8 +68,12 @@ def message(*calls: tuple[str, Any], content: str | None = None) -> dict[str, An
 
 def written(chat: ChatFormat, reply: dict[str, Any], tools: Any) -> str:
     """The assistant's text as the template writes it."""
-    text = chat.render([*USER, reply], tools, open_reply=False)
-    return text.removeprefix(chat.render(USER, tools, open_reply=True)).removesuffix("<|im_end|>\n")
+    rendered = (
+        chat.render(messages, tools, open_reply=not reply_too)
+        for messages, reply_too in (([*USER, reply], True), (USER, False))
+    )
+    text, before = (part.replace("\ufdd0", "") for part in rendered)
+    return text.removeprefix(before).removesuffix("<|im_end|>\n")
 
 
 def read(chat: ChatFormat, text: str, tools: Any) -> list[tuple[str, Any]]:
