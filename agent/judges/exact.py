@@ -55,6 +55,9 @@ _SAME_WORDING = {
     r"\b(?:all|(?:any|every) ?\w+) but\b": "all except",
     r"^an?(?= (?:hour|day|week|month|year)\W*$)": "1",
     r"\bmoved from\b": "formerly",
+    r"\b(end|beginning|start|middle) of (?=(?:the |this |next |last )?(?:day|week|month|quarter|year|[12]\d{3}|"
+    r"jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))": r"\1of ",
+    r"</?[a-z]{1,9}>": " ",
     r"\bevery (?:other|second)\b": "alternate",
 }
 _SAME_PATTERNS = [(re.compile(pattern, re.IGNORECASE), wording) for pattern, wording in _SAME_WORDING.items()]
@@ -164,6 +167,8 @@ def opposed(reference: str, answer: str) -> str | None:
     ours, theirs = parsed(reference), parsed(answer)
     if (wanted := ours.yes_no) and wanted != theirs.yes_no:
         return f"the answer does not say {wanted}"
+    if wanted == "no" and "yes" in function_words(theirs):
+        return "the answer says yes and no"
     if bool(function_words(theirs).keys() & NEGATIONS) != bool(function_words(ours).keys() & NEGATIONS):
         return "only one of reference and answer is negated"
     return None

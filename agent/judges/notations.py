@@ -182,7 +182,7 @@ def _labelled(match: Match) -> Fact:
 
 def _number(match: Match) -> Fact | None:
     groups = {name: (value or "").lower().strip() for name, value in match.groupdict().items()}
-    digits, words = groups.get("digits", "").replace(",", ""), groups.get("words", "")
+    digits, words = re.sub("[, ]", "", groups.get("digits", "")), groups.get("words", "")
     unit = re.sub(r"[\s.]+", "", groups.get("unit") or groups.get("money", "")).replace("degrees", "degree")
     label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s")) or unit or None  # HK$ is a unit of its own
     rate = groups.get("per") or _RATES.get(groups.get("rate", ""), "")
@@ -293,7 +293,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
 
     spelt = (re.escape(unit) + "s?" * unit.isalpha() for unit in _UNIT if unit[0] not in "$€£¥₹%‰°")
     units = "|".join(sorted(spelt, key=len, reverse=True))
-    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)"
+    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d{1,3}(?:[ ]\d{3})+(?![ ]?\d)|\d+)(?:\.\d+)?|\.\d+)"
     digits += r"(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
     big = "|".join(_BIG)
     unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%‰]|°[CF]\b|degrees?\s[CF]\b"

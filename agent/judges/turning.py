@@ -15,7 +15,7 @@ def words_in(text: str) -> set[str]:
 _TURNING = words_in(
     "not before after until till since except excluding unless without besides instead rather unlike above below under outside"
     " off down ago formerly previously originally former last previous atleast atmost morethan lessthan plusminus early late"
-    " alternat fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
+    " alternat fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid endof beginningof startof middleof mid"
 )
 """Stems of words that an answer may neither add nor leave out."""
 _GROUPS = """
