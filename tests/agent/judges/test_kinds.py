@@ -38,7 +38,8 @@ Flight 22 <- flight 22 ;; between 5 and 10 <- 5-10 ;; 5th <- the 5th ;; before n
 after 5 pm <- after 17:00 ;; up 3% <- 3% up ;; more than 5 <- over 5 ;; less than 10 <- under 10
 Tom & Jerry <- Tom and Jerry ;; Building C <- building C ;; Part II <- part II ;; July 4 <- 4th of July
 2024-07-04 <- July 4, 2024 ;; Dr. Voss <- Voss ;; Mrs. Voss <- Ms Voss ;; 1st place <- first place
-seventeen <- 17 ;; $20k <- $20,000 ;; 1.2 million <- 1,200,000 ;; 30 people <- thirty people
+seventeen <- 17 ;; $20k <- $20,000 ;; 10000 <- 10 000 ;; $1,045,500 <- $1 045 500 ;; Dana Voss <- <b>Dana Voss</b>
+ 1.2 million <- 1,200,000 ;; 30 people <- thirty people
 every Monday <- Mondays ;; Saturday and Sunday <- Sat and Sun ;; Ferro Rouge <- ferro rouge ;; yes <- Yes, it is
 no <- No, it is not ;; 7 to 9 <- 7-9 ;; 5 miles <- 5 mi ;; 10 kg <- 10 kilograms ;; 6 ft <- 6 feet
 March 3 to March 5 <- March 3-5 ;; 8 a.m. <- 8am ;; Room 12 <- room no. 12 ;; Weds <- Wednesday ;; a week <- one week
@@ -99,7 +100,8 @@ starts at 5, ends at 6 <- ends at 5, starts at 6 ;; before May and after June <-
 Dana - 5, Piet - 6 <- Dana - 6, Piet - 5 ;; Dana: March 5, 3 pm; Piet: March 5, 4 pm <- Piet: March 5, 3 pm; Dana: March 5, 4 pm
 Dana Voss, reporting to Piet Harlow, is responsible <- Piet Harlow, reporting to Dana Voss, is responsible
 9 am - Dana - gas; 10 am - Piet - oil <- 9 am - Piet - gas; 10 am - Dana - oil
-Westin William Penn Hotel <- Penn Hotel Westin William
+Westin William Penn Hotel <- Penn Hotel Westin William ;; end of March <- March ;; June <- mid June ;; No <- No, yes
+10 <- 10 000 ;; 000 <- 10 000 ;; 100 <- 100 200
 """
 
 
