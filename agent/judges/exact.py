@@ -45,6 +45,7 @@ _SAME_WORDING = {
     r"\bno one\b": "nobody",
     r"\b(?:no|nr|number|num)\b\.?\s*(?=#?\d)|#(?=\d)": " ",
     r"\bwon't\b": "will not",
+    r"\b(\w+)'ll\b": r"\1 will",
     r"\bminus (?=[$€£\d])": "-",
     r"\bcan(?:no|')t\b|\b(\w+)n't\b|\bnon-(?=[a-z])": r"\1 not ",
     r"[>≥]=|≥|\bat least\b|\b(?:no|not) (?:less|fewer) than\b|\bminimum(?: of)?\b|\bor (?:more|later)\b": " atleast ",
@@ -233,7 +234,9 @@ def _foreign(item: list[Fact | Word], asked: ParsedText, ours: ParsedText, stric
 
 
 def _has(text: ParsedText, part: Fact | Word) -> bool:
-    return part.stem in text.stems if isinstance(part, Word) else any(fact.agrees(part) for fact in text.facts)
+    if isinstance(part, Word):
+        return part.stem in text.stems
+    return text.has(part) or any(fact.agrees(part) for fact in text.facts)
 
 
 def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> Iterator[tuple[Fact | Word, str]]:
