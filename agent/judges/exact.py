@@ -69,6 +69,11 @@ _FRAME = words_in(
     " schedul start begin take place happen sharp today approximately about around confirm write number name"
 )
 """Stems of words that frame a value in a reply without being another value or name."""
+_REPLY = _FRAME | words_in(
+    "accord per mail email e messag thread inbox mailbox sourc bas stat said sur hello hi thank well short final believ know far see"
+    " look hop help question check search find found let right ok okay understand"
+)
+"""Stems of words that a sentence may consist of without saying anything."""
 _PERIODS = words_in("hour day week month quarter year")
 _LINKS = words_in(
     "is are was were be been being has have had will would can could should may must do does did that who which to"
@@ -224,7 +229,7 @@ def _foreign(item: list[Fact | Word], asked: ParsedText, ours: ParsedText, stric
     """
     words = [part for part in item if isinstance(part, Word) and part.can_name]
     alone = strict and len(words) == len(item) and not any(word.before_colon for word in words)
-    parts = [part for part in item if isinstance(part, Fact) or (part.can_name and (alone or part.stem not in _FRAME))]
+    parts = [part for part in item if isinstance(part, Fact) or (part.can_name and (alone or part.stem not in _REPLY))]
     facts = [part for part in parts if isinstance(part, Fact)]
     moment = {*_MOMENTS} & {fact.kind for fact in facts} and {*_MOMENTS} & {fact.kind for fact in ours.facts}
     repeats = not alone and any(_has(asked, part) for part in parts)

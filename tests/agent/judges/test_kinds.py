@@ -45,7 +45,9 @@ no <- No, it is not ;; 7 to 9 <- 7-9 ;; 5 miles <- 5 mi ;; 10 kg <- 10 kilograms
 March 3 to March 5 <- March 3-5 ;; 8 a.m. <- 8am ;; Room 12 <- room no. 12 ;; Weds <- Wednesday ;; a week <- one week
 3½ hours <- three and a half hours ;; $3.5MM <- three and a half million dollars ;; every other day <- every second day
 Dana hired Piet <- Piet was hired by Dana ;; 10^-3 <- 10⁻³ ;; March 5 <- Sunday, March 5, 3 pm ;; 3 pm <- 3 pm, please call
-Yes <- Yes, it was moved ;; the first <- 1st ;; third <- 3rd ;; he'll call <- he will call ;; Dana - 5, Piet - 6 <- Piet has 6 and Dana has 5 ;; Dana Marie Voss <- Voss, Dana Marie
+Yes <- Yes, it was moved ;; the first <- 1st ;; third <- 3rd ;; he'll call <- he will call ;; 3 pm <- According to the mail, 3 pm
+Dana Voss <- Dana Voss, as stated in the message. ;; $500 <- $500. I hope this helps. ;; red <- I checked the emails. red
+Dana - 5, Piet - 6 <- Piet has 6 and Dana has 5 ;; Dana Marie Voss <- Voss, Dana Marie
 Room 4B - Friday - 3 pm <- Friday, 3 pm, Room 4B ;; Dana: 5; Piet: 6 <- Piet: 6, Dana: 5
 """
 DIFFERENT = r"""
