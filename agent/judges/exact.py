@@ -6,9 +6,11 @@ figures with units, codes, addresses), names and words, and three rules decide:
 1. Nothing is missing. The answer needs every value and name of the reference, except what the question says already. A
    reference without new values and names needs its new content words.
 2. Nothing contradicts. The answer has no other value of a type that the reference has, no other name, no word in place of one
-   of the reference's, and no word that turns the meaning round (`turning.py`). Words of the question are no contradiction
-   inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
-3. The order agrees: what belongs together stays together, and two values or names that a word relates are not exchanged.
+   of the reference's, no sentence or list item about something else, and no word that turns the meaning round
+   (`turning.py`). Words of the question are no contradiction inside a phrase ("the Heron review is at 15:30"), but they
+   are when they stand alone.
+3. The order agrees: what belongs together stays together, and two values or names that a word relates are not exchanged
+   (`relations.py`).
 
 It may have at most 2 n + 5 words besides those of the question, for a reference of n words. So whole mails, quoted sentences
 with a second value and lists of candidates are wrong.
