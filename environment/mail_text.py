@@ -29,7 +29,8 @@ _REPLY_HEAD = tuple(
 )
 _QUOTED_FROM_HERE = re.compile(r"[ \t]*(-{2,}[ \t]*(original message|reply separator)[ \t]*-{2,}|_{10,})[ \t]*", re.I)
 
-_RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*[-_=*~+#]{5,}$")
+# A run is looked at once: linear time.
+_RULE = re.compile(r"^[-_=*~+#]{5,}[ \t]*|[ \t]*(?<![-_=*~+#])[-_=*~+#]{5,}$")
 _HEAD_FIELD = re.compile(r"[> \t]*(from|to|cc|bcc|sent by|sent|date|importance|subject)[ \t]*:[ \t]*(.*)", re.I)
 _ROUTING = frozenset(("to", "cc", "bcc", "sent by", "importance"))
 _CONTINUED = re.compile(r"[@,;/<]")

@@ -43,8 +43,8 @@ _UNSPACED = re.compile(
 """Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese; Korean, whose words end in particles."""
 _UNIT = r"( ?)([ap]m|[AP]M|[kMGT][BbWw]h?|[kcm][mg]|min)\b"
 # Ten times as fast as a search for whole numbers: every mail has many, and few of them continue like this.
-_TAIL = re.compile(rf"[0-9](?:[,.'][0-9]{{3}}(?![0-9])|{_UNIT})")
-_NUMBER = re.compile(rf"[0-9]{{1,3}}(?:([,.'])[0-9]{{3}})(?:\1[0-9]{{3}})*(?![0-9])|([0-9]+){_UNIT}")
+_TAIL = re.compile(rf"[0-9](?:[,.' ][0-9]{{3}}(?![0-9])|{_UNIT})")
+_NUMBER = re.compile(rf"[0-9]{{1,3}}(?:([,.' ])[0-9]{{3}})(?:\1[0-9]{{3}})*(?![0-9])|([0-9]+){_UNIT}")
 _MAX_NUMBER_CHARS = 30
 
 

@@ -6,9 +6,11 @@ figures with units, codes, addresses), names and words, and three rules decide:
 1. Nothing is missing. The answer needs every value and name of the reference, except what the question says already. A
    reference without new values and names needs its new content words.
 2. Nothing contradicts. The answer has no other value of a type that the reference has, no other name, no word in place of one
-   of the reference's, and no word that turns the meaning round (`_TURNING`). Words of the question are no contradiction
-   inside a phrase ("the Heron review is at 15:30"), but they are when they stand alone.
-3. The order agrees: what belongs together stays together, and two values or names that a word relates are not exchanged.
+   of the reference's, no sentence or list item about something else, and no word that turns the meaning round
+   (`turning.py`). Words of the question are no contradiction inside a phrase ("the Heron review is at 15:30"), but they
+   are when they stand alone.
+3. The order agrees: what belongs together stays together, and two values or names that a word relates are not exchanged
+   (`relations.py`).
 
 It may have at most 2 n + 5 words besides those of the question, for a reference of n words. So whole mails, quoted sentences
 with a second value and lists of candidates are wrong.
@@ -23,8 +25,10 @@ from functools import lru_cache
 from itertools import groupby
 
 from agent.judges import Verdict
-from agent.judges.facts import NEGATIONS, Fact, ParsedText, Word, content_stems, exchanged, fold, plain
+from agent.judges.facts import NEGATIONS, Fact, ParsedText, Word, content_stems, fold, plain
 from agent.judges.notations import parse
+from agent.judges.relations import exchanged
+from agent.judges.turning import function_words, turned, words_in
 
 _ARTICLES = ("a", "an", "the")
 _CHOICE = re.compile(r"\b(?:or(?! (?:more|less|later|fewer)\b)|either|versus|vs)\b", re.IGNORECASE)
@@ -33,6 +37,7 @@ _WHO = re.compile(
     r"who (?!(?:is|are|was|were|did|do|does|has|have|had|will|would|can|could|should|must|may|might)\b)", re.I
 )
 """A question whose answer is its subject: "Who replaces Dana?"."""
+_MOMENTS = ("time", "date", "weekday")
 MAX_CHARS = 8_000
 MAX_TOKENS = 400
 """Longer texts must be equal, so that the time stays linear."""
@@ -42,6 +47,7 @@ _SAME_WORDING = {
     r"\bno one\b": "nobody",
     r"\b(?:no|nr|number|num)\b\.?\s*(?=#?\d)|#(?=\d)": " ",
     r"\bwon't\b": "will not",
+    r"\b(\w+)'ll\b": r"\1 will",
     r"\bminus (?=[$€£\d])": "-",
     r"\bcan(?:no|')t\b|\b(\w+)n't\b|\bnon-(?=[a-z])": r"\1 not ",
     r"[>≥]=|≥|\bat least\b|\b(?:no|not) (?:less|fewer) than\b|\bminimum(?: of)?\b|\bor (?:more|later)\b": " atleast ",
@@ -52,37 +58,26 @@ _SAME_WORDING = {
     r"\b(?:all|(?:any|every) ?\w+) but\b": "all except",
     r"^an?(?= (?:hour|day|week|month|year)\W*$)": "1",
     r"\bmoved from\b": "formerly",
+    r"\b(end|beginning|start|middle) of (?=(?:the |this |next |last )?(?:day|week|month|quarter|year|[12]\d{3}|"
+    r"jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec))": r"\1of ",
+    r"</?[a-z]{1,9}>": " ",
     r"\bevery (?:other|second)\b": "alternate",
 }
 _SAME_PATTERNS = [(re.compile(pattern, re.IGNORECASE), wording) for pattern, wording in _SAME_WORDING.items()]
 
 
-def _words_in(text: str) -> set[str]:
-    return set(text.split())
-
-
-_TURNING = _words_in(
-    "not before after until till since except excluding unless without besides instead rather unlike above below under outside"
-    " off down ago formerly previously originally former last previous atleast atmost morethan lessthan plusminus early late"
-    " alternat fail refus declin deny reject cancel unabl unavailabl wrong fals incorrect avoid"
-)
-"""Stems of words that an answer may neither add nor leave out."""
-_GROUPS = """
-from to into;more less fewer most least;all some few many several most both any;same other another different
-he she they you;day week month quarter year;morning afternoon even night;over under above below
-this next last;start end;start finish;begin end;begin finish;confirm postpon
-"""
-_RIVALS = [_words_in(group) for line in _GROUPS.split("\n") for group in line.split(";")]
-"""Words of which one cannot stand for another, even if the question has it."""
-_PERSON = {"him": "he", "his": "he", "her": "she", "hers": "she", "them": "they", "their": "they", "theirs": "they"}
-_PERSON |= dict.fromkeys(_words_in("i me my mine we us our ours your yours"), "you")
-_FRAME = _words_in(
+_FRAME = words_in(
     "answer bring contact call ask please according held booked due meet see use think probably tell mention need reach locat"
     " schedul start begin take place happen sharp today approximately about around confirm write number name"
 )
 """Stems of words that frame a value in a reply without being another value or name."""
-_PERIODS = _words_in("hour day week month quarter year")
-_LINKS = _words_in(
+_REPLY = _FRAME | words_in(
+    "accord per mail email e messag thread inbox mailbox sourc bas stat said sur hello hi thank well short final believ know far see"
+    " look hop help question check search find found let right ok okay understand"
+)
+"""Stems of words that a sentence may consist of without saying anything."""
+_PERIODS = words_in("hour day week month quarter year")
+_LINKS = words_in(
     "is are was were be been being has have had will would can could should may must do does did that who which to"
 )
 
@@ -178,9 +173,11 @@ def opposed(reference: str, answer: str) -> str | None:
     if _CHOICE.search(answer) and not _CHOICE.search(reference):
         return "the answer offers alternatives"
     ours, theirs = parsed(reference), parsed(answer)
-    if (wanted := _yes_no(ours)) and wanted != _yes_no(theirs):
+    if (wanted := ours.yes_no) and wanted != theirs.yes_no:
         return f"the answer does not say {wanted}"
-    if bool(_function_words(theirs).keys() & NEGATIONS) != bool(_function_words(ours).keys() & NEGATIONS):
+    if wanted == "no" and "yes" in function_words(theirs):
+        return "the answer says yes and no"
+    if bool(function_words(theirs).keys() & NEGATIONS) != bool(function_words(ours).keys() & NEGATIONS):
         return "only one of reference and answer is negated"
     return None
 
@@ -188,36 +185,6 @@ def opposed(reference: str, answer: str) -> str | None:
 def may_leave_out(question: str, reference: str, answer: str) -> bool:
     """Return whether the answer need not repeat what the question says."""
     return not _CHOICE.search(question) and not _names_another(*map(parsed, (question, reference, answer)))
-
-
-def turned(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
-    """Return the word that turns the meaning of the answer round, such as "after", or None."""
-    wanted = _yes_no(ours)
-    said, meant, known = (_function_words(text) for text in (theirs, ours, asked))
-    if extra := (said - meant - known).keys() & _TURNING - (NEGATIONS if wanted == "no" else set()):
-        return f"{min(extra)!r} contradicts the reference"
-    if not wanted and (left_out := (meant.keys() - said.keys() - known.keys()) & _TURNING):
-        return f"{min(left_out)!r} is missing"
-    asked_for = {"start", "begin"} & known.keys()
-    for rivals in _RIVALS:
-        if rivals & (meant.keys() | asked_for) - said.keys() and (
-            extra := rivals & said.keys() - meant.keys() - known.keys()
-        ):
-            return f"{min(extra)!r} contradicts the reference"
-    return None
-
-
-def _yes_no(text: ParsedText) -> str:
-    return next((word.folded for word in text.words[:1] if word.folded in ("yes", "no")), "")
-
-
-def _function_words(text: ParsedText) -> Counter[str]:
-    return Counter(form for word in text.words for form in {_PERSON.get(word.folded, word.folded), word.stem})
-
-
-def turning_words(text: str) -> set[str]:
-    """Return the words of a text that turn its meaning round, such as "not", "before" and "at least"."""
-    return set(_function_words(parsed(text))) & _TURNING
 
 
 def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:
@@ -250,11 +217,33 @@ def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, repeat: bo
             facts, names = needed(asked, ours, False)
         if missing := sorted(wanted - theirs.stems):
             return f"{missing[0]!r} is missing"
-        if not wanted and not needed(asked, ours, False)[0] and not _yes_no(ours):
+        if not wanted and not needed(asked, ours, False)[0] and not ours.yes_no:
             return "the answer differs from the reference"
     lacks = [fact.text for fact in facts if not theirs.has(fact)]
     lacks += [word.text for name in names for word in name if not theirs.has_name(word)]
     return f"{lacks[0]!r} is missing" if lacks else None
+
+
+def _foreign(item: list[Fact | Word], asked: ParsedText, ours: ParsedText, strict: bool) -> Fact | Word | None:
+    """Return the first part of a list item or sentence that says nothing of the reference or the question, or None.
+
+    `strict`: nor may words of the question or a frame stand alone. A yes or no may be explained.
+    """
+    words = [part for part in item if isinstance(part, Word) and part.can_name]
+    alone = strict and len(words) == len(item) and not any(word.before_colon for word in words)
+    parts = [part for part in item if isinstance(part, Fact) or (part.can_name and (alone or part.stem not in _REPLY))]
+    facts = [part for part in parts if isinstance(part, Fact)]
+    moment = {*_MOMENTS} & {fact.kind for fact in facts} and {*_MOMENTS} & {fact.kind for fact in ours.facts}
+    repeats = not alone and any(_has(asked, part) for part in parts)
+    restates = asked.stems.issuperset(word.stem for word in words) or not any(word.capitalised for word in words)
+    explains = ours.yes_no and not facts and restates
+    return None if moment or repeats or explains or any(_has(ours, part) for part in parts) else next(iter(parts), None)
+
+
+def _has(text: ParsedText, part: Fact | Word) -> bool:
+    if isinstance(part, Word):
+        return part.stem in text.stems
+    return text.has(part) or any(fact.agrees(part) for fact in text.facts)
 
 
 def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> Iterator[tuple[Fact | Word, str]]:
@@ -277,21 +266,11 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
             yield other, f"{other.text!r} contradicts the reference"
     known, names = ours.stems | _FRAME, any(word.names for word in ours.words)
     strict = names or not ours.facts or any(fact.kind == "address" for fact in ours.facts)
-    items = [list(group) for _, group in groupby(theirs.tokens, key=lambda token: token.item)]
     extras = []
-    for item in items:
-        tokens = [token for token in item if fold(token.text) not in _ARTICLES]
-        words = [token for token in tokens if isinstance(token, Word)]
-        alone = len(items) > 1 and len(words) == len(tokens) and not any(word.before_colon for word in words)
-        restates = _yes_no(ours) and asked.stems.issuperset(word.stem for word in words)  # "Yes, Dana agreed"
-        if (
-            strict
-            and alone
-            and words
-            and not restates
-            and all(word.can_name and word.stem not in ours.stems for word in words)
-        ):
-            yield words[0], f"{words[0].text!r} is another candidate"
+    for _, group in groupby(theirs.tokens, key=lambda token: token.item):
+        tokens = [token for token in group if fold(token.text) not in _ARTICLES]
+        if foreign := _foreign(tokens, asked, ours, strict):
+            yield foreign, f"{foreign.text!r} is another candidate"
             continue
         for place, word in enumerate(tokens):
             repeats = isinstance(word, Word) and word.item in phrases and word.stem in asked.stems
@@ -314,5 +293,5 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
                 continue
             extras.append(word)
     missing = [word for word in ours.words if word.can_name and word.stem not in theirs.stems | asked.stems | _FRAME]
-    if missing and extras and not _yes_no(ours):
+    if missing and extras and not ours.yes_no:
         yield extras[0], f"{extras[0].text!r} instead of {missing[0].text!r}"

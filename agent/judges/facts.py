@@ -44,6 +44,7 @@ class Fact:
     until: Fact | None = None
     text: str = field(default="", compare=False)
     item: int = field(default=0, compare=False)
+    row: int = field(default=0, compare=False)
     span: tuple[int, int] = field(default=(0, 0), compare=False)
 
     def agrees(self, other: Fact) -> bool:
@@ -88,6 +89,7 @@ class Word:
     item: int
     opens: bool = False
     before_colon: bool = False
+    row: int = field(default=0, compare=False)
     span: tuple[int, int] = field(default=(0, 0), compare=False)
 
     @property
@@ -130,6 +132,11 @@ class ParsedText:
             ORDINALS[n - 1] for fact in self.facts if fact.kind == "ordinal" for n in fact.value if n <= len(ORDINALS)
         }
         return frozenset(word.stem for word in self.words) | ordinals
+
+    @cached_property
+    def yes_no(self) -> str:
+        """Return yes or no if the text begins so, otherwise nothing."""
+        return next((word.folded for word in self.words[:1] if word.folded in ("yes", "no")), "")
 
     @cached_property
     def tokens(self) -> list[Fact | Word]:
@@ -211,61 +218,3 @@ def _figures_agree(ours: str, theirs: str) -> bool:
         return True
     both_digits = ours.isdigit() and theirs.isdigit()
     return both_digits and _SHORTEST_PHONE <= len(ours) < 10 <= len(theirs) and theirs.endswith(ours)
-
-
-def exchanged(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> str | None:
-    """Return why the parts of the reference are in another relation in the answer, or None.
-
-    Parts of one list item must not be mixed with those of another. Two parts of one kind with a word between them must keep
-    their order.
-    """
-    parts = [part for part in ours.tokens if isinstance(part, Fact) or part.can_name or part.folded in NEGATIONS]
-    agents = _agents(ours), _agents(theirs)
-    passive = set() if all(agents) else set().union(*agents)
-    order: list[int] = []
-    for token in theirs.tokens:
-        same = [place for place, part in enumerate(parts) if _same(part, token)]
-        same.sort(key=lambda place: (place in order, not order or parts[place].item != parts[order[-1]].item))
-        order += same[:1]
-    for item in {part.item for part in parts}:
-        kinds = {kind_of(part) for part in parts if part.item == item}
-        own = [place for place, part in enumerate(order) if parts[part].item == item]
-        between = [parts[place] for place in order[own[0] : own[-1]]] if own else []
-        if mixed := [part for part in between if part.item != item and kind_of(part) in kinds]:
-            return f"{mixed[0].text!r} belongs to another part of the reference"
-    last: dict[tuple[int, str], int] = {}
-    for place, part in enumerate(parts):
-        negates = isinstance(part, Word) and part.folded in NEGATIONS and {place, place + 1} <= set(order)
-        if negates and order.index(place + 1) != order.index(place) + 1:
-            return f"{parts[place + 1].text!r} is not what the answer negates"
-        if isinstance(part, Word) and not part.capitalised and part.stem in asked.stems:
-            continue
-        before = last.get((part.item, kind_of(part)))
-        last[part.item, kind_of(part)] = place
-        if before is None or not {before, place} <= set(order):
-            continue
-        apart = place - before > 1 or ours.tokens.index(part) - ours.tokens.index(parts[before]) > 1
-        turned_round = bool(passive & {part.text, parts[before].text})
-        in_order = order.index(before) <= len(order) - 1 - order[::-1].index(place)
-        if (apart or kind_of(part) == "word") and in_order == turned_round:
-            return f"{part.text!r} is exchanged with {parts[before].text!r}"
-    return None
-
-
-def _agents(text: ParsedText) -> set[str]:
-    """Return the names after "by"."""
-    agents: set[str] = set()
-    for token, before in zip(text.tokens[1:], text.tokens, strict=False):
-        if isinstance(token, Word) and token.capitalised and (before.text.lower() == "by" or before.text in agents):
-            agents.add(token.text)
-    return agents
-
-
-def _same(part: Fact | Word, token: Fact | Word) -> bool:
-    if isinstance(part, Fact) or isinstance(token, Fact):
-        return isinstance(part, Fact) and isinstance(token, Fact) and part.agrees(token)
-    return part.stem == token.stem
-
-
-def kind_of(part: Fact | Word) -> str:
-    return part.kind if isinstance(part, Fact) else "name" if part.capitalised else "word"

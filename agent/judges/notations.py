@@ -43,27 +43,29 @@ def parse(text: str) -> ParsedText:
     text = plain(text)
     facts: list[Fact] = []
     words: list[Word] = []
-    position = end = item = 0
+    position = end = item = row = 0
     while (start := _START.search(text, position)) is not None:
         found = _token(text, start.start())
         gap, position = text[end : start.start()], found.span[1] if found else start.end()
         item += bool(_SEPARATOR.search(gap))
+        row += bool(_ROW_END.search(gap))
         if isinstance(found, Fact):
-            facts.append(replace(found, item=item))
+            facts.append(replace(found, item=item, row=row))
             if len(facts) > 1 and (whole := _range(facts[-2], facts[-1], text, words)):
                 facts[-2:] = [whole]
         elif found and fold(found.text) in _JOINING:
             item += 1
         elif found:
             opens = bool(re.search(r"[.!?:\n]", gap)) or not (facts or words)
-            words.append(replace(found, item=item, opens=opens))
+            words.append(replace(found, item=item, row=row, opens=opens))
         if found:
             end = position
     return ParsedText(tuple(facts), tuple(words))
 
 
 _START = re.compile(r"[^\W_]|[$€£¥₹](?=\s?[.\d])|[-+.](?=[$€£¥₹]?\.?\d)|\((?=\d{3}\)\s*\d{3})")
-_SEPARATOR = re.compile(r"[,;/|\n&+]|\s-+\s|[.!?](?=\s|$)")
+_SEPARATOR = re.compile(r"[,;/|\n&+]|[.!?](?=\s|$)")
+_ROW_END = re.compile(r"[;\n]|[.!?](?=\s|$)")
 _JOINING = {"and", "or", "versus", "vs", "then", "plus"}
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|'(?=[^\W\d_]))*|\d+")
 _LETTER = re.compile(
@@ -180,7 +182,7 @@ def _labelled(match: Match) -> Fact:
 
 def _number(match: Match) -> Fact | None:
     groups = {name: (value or "").lower().strip() for name, value in match.groupdict().items()}
-    digits, words = groups.get("digits", "").replace(",", ""), groups.get("words", "")
+    digits, words = re.sub("[, ]", "", groups.get("digits", "")), groups.get("words", "")
     unit = re.sub(r"[\s.]+", "", groups.get("unit") or groups.get("money", "")).replace("degrees", "degree")
     label = _UNIT.get(unit) or _UNIT.get(unit.removesuffix("s")) or unit or None  # HK$ is a unit of its own
     rate = groups.get("per") or _RATES.get(groups.get("rate", ""), "")
@@ -291,7 +293,7 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
 
     spelt = (re.escape(unit) + "s?" * unit.isalpha() for unit in _UNIT if unit[0] not in "$€£¥₹%‰°")
     units = "|".join(sorted(spelt, key=len, reverse=True))
-    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d+)(?:\.\d+)?|\.\d+)"
+    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d{1,3}(?:[ ]\d{3})+(?![ ]?\d)|\d+)(?:\.\d+)?|\.\d+)"
     digits += r"(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
     big = "|".join(_BIG)
     unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%‰]|°[CF]\b|degrees?\s[CF]\b"

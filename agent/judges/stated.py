@@ -14,9 +14,10 @@ from agent.judges.exact import (
     opposed,
     parsed,
     too_long,
-    turned,
 )
-from agent.judges.facts import Fact, exchanged, kind_of
+from agent.judges.facts import Fact
+from agent.judges.relations import exchanged, kind_of
+from agent.judges.turning import turned
 
 _EXCHANGED = 2
 """Two parts stand in each other's place."""

@@ -14,9 +14,10 @@ from itertools import pairwise
 
 from pydantic import ValidationError
 
-from agent.judges.exact import count_words, normalise, turning_words
+from agent.judges.exact import count_words, normalise, parsed
 from agent.judges.facts import Fact, ParsedText, fold, plain, uninflected
 from agent.judges.notations import parse
+from agent.judges.turning import unsaid
 from agent.question_writing.author import WrittenQuestion
 from agent.question_writing.batches import Batch
 from environment.email_db import MailDatabase
@@ -120,7 +121,7 @@ def is_said(answer: str, text: str, *, share: float = _WORDS_IN_MAIL) -> bool:
     """
     text = plain(text)
     ours, theirs = parse(answer), parse(text)
-    if not all(_has(fact, theirs) for fact in ours.facts) or turning_words(answer) - turning_words(text):
+    if not all(_has(fact, theirs) for fact in ours.facts) or unsaid(parsed(text), parsed(answer)):
         return False
     said = {uninflected(word) for word in words(fold(text))} | theirs.stems
     about = [word for word in ours.words if word.can_name]

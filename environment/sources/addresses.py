@@ -13,7 +13,7 @@ _TOKEN = re.compile(
     r'"(?:[^"\\]|\\.){0,500}"|\((?:[^()\\]|\\.){0,500}\)|<[^<>]*>|[^"(<,;]+|.',
     re.DOTALL,
 )
-_AROUND_AT = re.compile(r"\s*@\s*")
+_AROUND_AT = re.compile(r"(?<!\s)\s*@\s*")  # a run of blanks is looked at once: linear time
 _PUNCTUATION = "\"'<>[](),; \t\n"
 
 

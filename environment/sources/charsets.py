@@ -19,6 +19,7 @@ _WIDE_CHARSETS = ("utf-16", "utf-32")
 _SUPERSETS = {"gbk": "gb18030", "gb2312": "gb18030"}
 """Codec -> the one whose characters writers use under its label, where `webencodings` does not know it."""
 _ISO_2022_JP = "iso2022-jp"
+_CODE_PAGE = re.compile(r"(?:x-)?(?:win|windows|ansi|cp|ms|oem|dos|ibm)[-_ ]*(\d{3,5})")
 _CODECS_REMEMBERED = 1_000
 
 _LINE_END = re.compile(r"(?<!\r)\r+\n|\r")  # a run is looked at once: linear time
@@ -68,7 +69,8 @@ def codec_of(label: str | None) -> str | None:
     if known is not None and known.name not in ("replacement", "x-user-defined", "utf-16le", "utf-16be"):
         codec = known.codec_info.name.replace("_", "-")
     else:
-        spellings = (name, name.replace("-", ""), lower.removeprefix("x-"))
+        page = _CODE_PAGE.fullmatch(lower)
+        spellings = (name, name.replace("-", ""), lower.removeprefix("x-"), f"cp{page[1]}" if page else "")
         codec = next((found for spelling in spellings if (found := _python_codec(spelling))), "")
     codec = _SUPERSETS.get(codec, codec)
     return codec if codec and codec not in _VAGUE_CHARSETS | _NO_CHARSETS else None

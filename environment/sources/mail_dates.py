@@ -15,9 +15,11 @@ _TIMES = tuple(
         rf"(?<![\d{mark}+-])(\d{{1,2}}){mark}(\d{{1,2}})(?:{mark}(\d{{1,2}})(?:[.,]\d+)?)?(?![\d{mark}])\s*([ap]\.?m\b\.?)?",
         re.I,
     )
-    for mark in (":", r"\.")
+    for mark in (":", r"\.", "h")
 )
-_OFFSET = re.compile(r"[A-Z]{0,5}([+-])[+-]*(\d{1,2})(?::?(\d\d))?", re.I)
+_OFFSET = re.compile(r"[A-Z]{0,5}([+-])[+-]*(\d{1,2})(?::?(\d\d)(?::?\d{1,2})?)?[A-Z]{0,5}", re.I)
+_CONNECTIVE = re.compile(r"[^\W\d_A-Z]{1,4}\.?")
+"""Of, at, den, um, kl. and the like."""
 _DAYLIGHT = re.compile(r"([A-Z]{3})\d[A-Z]{3}")
 _MONTHS = {
     name: number
@@ -83,7 +85,7 @@ def _moment(year: int, month: int, day: int, hour: int, minute: int, second: int
 
 
 def _numeric_zone(text: str) -> timezone | None:
-    """Return the zone of an offset such as +0100, +01:00, GMT+1 or --0400."""
+    """Return the zone of an offset such as +0100, +01:00, GMT+1, --0400 or +01000."""
     match = _OFFSET.fullmatch(text)
     if match is None:
         return None
@@ -109,11 +111,13 @@ def _free(written: str) -> datetime | None:
         text = without
     time = next((found for pattern in _TIMES if (found := pattern.search(text))), None)
     before, after = (text[: time.start()], text[time.end() :]) if time else (text, "")
-    day_words = [word for word in re.split(r"[\s,]+", before) if word and word.lower() not in ("at", "de", "of")]
+    day_words = [word for word in re.split(r"[\s,]+", before) if word and word.lower() not in ("de", "of")]
     zone_words = [word for word in re.split(r"[\s,]+", after) if word]
     is_month = [_month(word) is not None for word in day_words]
     if day_words and day_words[0][0].isalpha() and (not is_month[0] or any(is_month[1:])):
         del day_words[0]  # a day of the week, in any language; "mar." is a Tuesday too
+    if time:
+        day_words = [word for word in day_words if not _CONNECTIVE.fullmatch(word) or _month(word)]
     zone, others = _zone_of(zone_words, comments)
     date = _date_of([*day_words, *others])
     if date is None or (time is None and zone_words):

@@ -22,11 +22,13 @@ from environment.sources.charsets import decode_text
 from environment.sources.mail_dates import parse_mail_date
 from environment.sources.rfc822 import MAX_MAIL_BYTES, parse_mail
 
-SEPARATORS = (b"From ", b"From\n", b"From\r\n")
+SEPARATORS = (b"From ", b"From\n", b"From\r")
 
 _LINE_BYTES = 1 << 16
 _PEEKED_BYTES = 512
 _ESCAPED = re.compile(rb">+From ")
+_OLD_MAC = re.compile(rb"[^\r\n]*\r(?![\r\n])")
+_CARRIAGE_RETURN = re.compile(rb"\r(?!\n)")
 _NOTHING_YET = re.compile(rb"(?:\xef\xbb\xbf)?\s*")
 _HEADER = re.compile(rb"([!-9;-~]+)[ \t]*:|>From ")
 _ORIGINS = frozenset({b"date", b"delivered-to", b"from", b"message-id", b"received", b"return-path", b"sender"})
@@ -134,22 +136,39 @@ def split_mbox(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 class _Lines:
-    """The lines of a file, the next of which can be looked at. Long ones come in pieces."""
+    """The lines of a file, the next of which can be looked at. Long ones come in pieces.
+
+    Where the first line ends in a bare carriage return, as on old Macs, each of them ends a line.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._ahead: deque[bytes] = deque()
+        self._rest = b""
+        first = file.readline(_LINE_BYTES)
+        self._old_mac = bool(_OLD_MAC.match(first))
+        self._take(first)
 
     def next(self) -> bytes:
         """Return the next line, empty at the end of the file."""
-        return self._ahead.popleft() if self._ahead else self._file.readline(_LINE_BYTES)
+        if not self._ahead:
+            self._take(self._file.readline(_LINE_BYTES))
+        return self._ahead.popleft()
 
     def ahead(self) -> Iterator[bytes]:
         """Yield up to forty of the next lines without taking them."""
         for number in range(_LINES_AHEAD):
             if number == len(self._ahead):
-                self._ahead.append(self._file.readline(_LINE_BYTES))
+                self._take(self._file.readline(_LINE_BYTES))
             yield self._ahead[number]
+
+    def _take(self, read: bytes) -> None:
+        lines = [read]
+        if self._old_mac:
+            lines = _CARRIAGE_RETURN.sub(b"\n", self._rest + read).splitlines(keepends=True)
+            # A line that goes on in the next piece waits for it.
+            self._rest = lines.pop() if read and len(lines) > 1 and not lines[-1].endswith(b"\n") else b""
+        self._ahead.extend(lines or [b""])
 
 
 def _separates(previous: bytes, line: bytes, lines: _Lines, of_patches: bool) -> bool:

@@ -17,9 +17,9 @@ _SOFT_BREAK = re.compile(rb"=[ \t]+(?=\n)")
 def decoded_content(content: bytes, encoding: str) -> bytes:
     """Return `content`, whose lines end in `\\n`, without the transfer encoding that its header names."""
     name = re.sub(r"[^a-z0-9]", "", re.split(r"[;,]|\s\S+=", _COMMENT.sub("", encoding.lower()).strip())[0])
-    if name == "base64":
+    if name in ("base64", "b64", "b"):
         return _from_base64_lines(content)
-    if name == "quotedprintable":
+    if name in ("quotedprintable", "qp", "q"):
         return a2b_qp(_SOFT_BREAK.sub(b"=", content))
     if name in ("uuencode", "xuuencode", "uue", "xuue"):
         return _from_uuencode(content)

@@ -142,6 +142,12 @@ def test_a_sample_of_hostile_input(read: Callable[[str], None]) -> None:
         read(texts(chance))
 
 
+@pytest.mark.parametrize(("read", "letter"), [(read_body, "-"), (read_body, "="), (read_header, " "), (search, "1")])
+def test_a_long_run_of_one_letter_takes_linear_time(read: Callable[[str], None], letter: str) -> None:
+    short, long = (f"x{letter * size}x" for size in (6_000, 24_000))
+    assert seconds(read, long) <= 8 * min(seconds(read, short) for _ in range(2)) + NOISE_SECONDS
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(SECONDS * 3)
 @pytest.mark.parametrize("read", READERS)

@@ -29,6 +29,8 @@ from environment.normal_form import BREAK_POINT, indexed_form, normal_form, soug
         ("회의실에서 만나요", "회의실"),
         ("階", "階"),
         ("costs $45,500 in all", "45500"),
+        ("costs 45 500 € in all", "45500"),
+        ("costs 1\u202f045\xa0500 € in all", "1045500"),
         ("at 3 pm", "3pm"),
         ("at 3pm", "3 pm"),
         ("\u0928\u092e\u0938\u094d\u0924\u0947", "नमस्ते"),
@@ -42,7 +44,8 @@ def test_what_is_written_in_one_way_is_found_in_another(written: str, sought: st
 
 
 @pytest.mark.parametrize(
-    ("text", "foreign"), [("が", "か"), ("東京都", "京東"), ("room 131,000", "31000"), ("1,0000", "10000")]
+    ("text", "foreign"),
+    [("が", "か"), ("東京都", "京東"), ("room 131,000", "31000"), ("1,0000", "10000"), ("in 2001 500", "2001500")],
 )
 def test_what_differs_stays_different(text: str, foreign: str) -> None:
     assert not set(sought_form(foreign).split()) <= set(indexed_form(text).split())

@@ -38,12 +38,17 @@ Flight 22 <- flight 22 ;; between 5 and 10 <- 5-10 ;; 5th <- the 5th ;; before n
 after 5 pm <- after 17:00 ;; up 3% <- 3% up ;; more than 5 <- over 5 ;; less than 10 <- under 10
 Tom & Jerry <- Tom and Jerry ;; Building C <- building C ;; Part II <- part II ;; July 4 <- 4th of July
 2024-07-04 <- July 4, 2024 ;; Dr. Voss <- Voss ;; Mrs. Voss <- Ms Voss ;; 1st place <- first place
-seventeen <- 17 ;; $20k <- $20,000 ;; 1.2 million <- 1,200,000 ;; 30 people <- thirty people
+seventeen <- 17 ;; $20k <- $20,000 ;; 10000 <- 10 000 ;; $1,045,500 <- $1 045 500 ;; Dana Voss <- <b>Dana Voss</b>
+ 1.2 million <- 1,200,000 ;; 30 people <- thirty people
 every Monday <- Mondays ;; Saturday and Sunday <- Sat and Sun ;; Ferro Rouge <- ferro rouge ;; yes <- Yes, it is
 no <- No, it is not ;; 7 to 9 <- 7-9 ;; 5 miles <- 5 mi ;; 10 kg <- 10 kilograms ;; 6 ft <- 6 feet
 March 3 to March 5 <- March 3-5 ;; 8 a.m. <- 8am ;; Room 12 <- room no. 12 ;; Weds <- Wednesday ;; a week <- one week
 3½ hours <- three and a half hours ;; $3.5MM <- three and a half million dollars ;; every other day <- every second day
-Dana hired Piet <- Piet was hired by Dana ;; 10^-3 <- 10⁻³
+Dana hired Piet <- Piet was hired by Dana ;; 10^-3 <- 10⁻³ ;; March 5 <- Sunday, March 5, 3 pm ;; 3 pm <- 3 pm, please call
+Yes <- Yes, it was moved ;; the first <- 1st ;; third <- 3rd ;; he'll call <- he will call ;; 3 pm <- According to the mail, 3 pm
+Dana Voss <- Dana Voss, as stated in the message. ;; $500 <- $500. I hope this helps. ;; red <- I checked the emails. red
+Dana - 5, Piet - 6 <- Piet has 6 and Dana has 5 ;; Dana Marie Voss <- Voss, Dana Marie
+Room 4B - Friday - 3 pm <- Friday, 3 pm, Room 4B ;; Dana: 5; Piet: 6 <- Piet: 6, Dana: 5
 """
 DIFFERENT = r"""
 10-11 am <- 10 am ;; 10 am <- 10-11 am ;; 10-11 am <- 10-12 am ;; April 9-12 <- April 9-13 ;; Mon-Wed <- Mon-Thu
@@ -89,7 +94,16 @@ $500 <- HK$500 ;; $500 <- NZ$500 ;; $500 <- 500 kr ;; 5% <- 5 ‰ ;; 10⁻³ <- 
 Oslo, not Rome <- not Oslo, Rome ;; starts at 5 pm <- ends at 5 pm ;; this Friday <- next Friday
 every day <- every other day ;; confirmed for Friday <- postponed to Friday ;; Friday <- any day but Friday
 Dana hired Piet <- Dana was hired by Piet ;; Dana was hired by Piet <- Piet was hired by Dana
-gas is cheaper than oil <- oil is cheaper than gas
+gas is cheaper than oil <- oil is cheaper than gas ;; 14:30 <- 14:30, Room 4B ;; $500 <- $500, March 5
+Bandit <- Bandit, (713) 348-3313 ;; x@y.example <- x@y.example. Dana starts on Monday. ;; $500 <- $500. Position mapping can matter.
+March 5 <- March 5. Dana Voss stays at Quill. ;; Dana agreed <- Dana agreed, 3 weeks ;; 40 km <- 40 km; all of us are invited
+he moved from Oslo to Rome to study <- he moved to Oslo from Rome to study ;; on Monday, off Tuesday <- off Monday, on Tuesday
+starts at 5, ends at 6 <- ends at 5, starts at 6 ;; before May and after June <- after May and before June
+Dana - 5, Piet - 6 <- Dana - 6, Piet - 5 ;; Dana: March 5, 3 pm; Piet: March 5, 4 pm <- Piet: March 5, 3 pm; Dana: March 5, 4 pm
+Dana Voss, reporting to Piet Harlow, is responsible <- Piet Harlow, reporting to Dana Voss, is responsible
+9 am - Dana - gas; 10 am - Piet - oil <- 9 am - Piet - gas; 10 am - Dana - oil
+Westin William Penn Hotel <- Penn Hotel Westin William ;; end of March <- March ;; June <- mid June ;; No <- No, yes
+10 <- 10 000 ;; 000 <- 10 000 ;; 100 <- 100 200
 """
 
 

@@ -128,6 +128,10 @@ def test_duplicate_questions_are_rejected(check: Callable[[object], Question | s
         ("Harlow Dana", "Piet Harlow, Dana Voss", False),
         ("Dana Voss", "Please ask Dana\nVoss", True),
         ("Dana Voss", "Voss, Dana will come", True),
+        ("up 5%", "Sales were down 5%.", False),
+        ("up 5%", "Sales were up 5%, costs down 6%.", True),
+        ("from Oslo", "The train to Oslo", False),
+        ("10000", "It costs 10 000 €.", True),
     ],
 )
 def test_which_answers_a_mail_contains(answer: str, text: str, said: bool) -> None:

@@ -60,6 +60,18 @@ def test_separators_of_many_writers(separator: bytes, between: bytes) -> None:
     assert [body.strip() for body in bodies(content)] == [text.replace(">From", "From")] * 3
 
 
+@pytest.mark.parametrize("kept", [1 << 16, 100])
+def test_lines_may_end_in_bare_carriage_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    monkeypatch.setattr(mbox, "_LINE_BYTES", kept)
+    old = b"\n".join(SEPARATOR + raw_mail(number, body="One.\n\n>From what\n\nFrom now on") for number in range(50))
+    path = tmp_path / "export"
+    path.write_bytes(old.replace(b"\n", b"\r"))
+    mails = list(mail_source(str(path)))
+    assert [mail.body.strip() for mail in mails if isinstance(mail, Email)] == ["One.\n\nFrom what\n\nFrom now on"] * 50
+    begins = [int(str(getattr(mail, "file_name", "")).rpartition(" ")[2]) for mail in mails]
+    assert all(old[begin:].startswith(SEPARATOR) for begin in begins)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -63,6 +63,12 @@ def test_text_of_every_kind_is_shown(content: str, expected: str) -> None:
     assert parsed(with_content(content)).body.strip() == expected
 
 
+@pytest.mark.parametrize("label", ["win-1251", "win1251", "x-win-1251", "windows_1251", "ansi-1251", "ms-1251", "1251"])
+def test_spellings_of_a_code_page(label: str) -> None:
+    content = part(f"text/plain; charset={label}", "") + "\n"
+    assert parsed(with_content(content) + "Привет".encode("cp1251")).body.strip() == "Привет"
+
+
 INVITATION = "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Review\nLOCATION:Room 4B\nEND:VEVENT\nEND:VCALENDAR"
 
 

@@ -24,6 +24,8 @@ HELLO = b64encode(b"Hello, the lift is out of order.")
         " base64, 8bit",
         "(7bit) base64",
         "base64 charset=utf-8",
+        "b64",
+        "B",
     ],
 )
 def test_the_name_of_an_encoding_may_be_decorated(encoding: str) -> None:
@@ -47,6 +49,7 @@ def test_base64(content: bytes, expected: bytes) -> None:
 
 def test_quoted_printable_and_uuencode() -> None:
     assert decoded_content(b"Caf=C3=A9 at =  \nnoon=3D12", "quoted-printable;") == "Café at noon=12".encode()
+    assert decoded_content(b"Caf=C3=A9", "QP") == decoded_content(b"Caf=C3=A9", "Q") == "Café".encode()
     assert decoded_content(b"begin 644 a.txt\n" + b2a_uu(b"Hello") + b"`\nend\n", "x-uuencode") == b"Hello"
     assert decoded_content(b"as it is", "8bit") == b"as it is"
 
