@@ -83,7 +83,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
 
 def test_every_pipeline_is_among_the_commands() -> None:
     named = {words[words.index("--pipeline") + 1] for words, _ in COMMANDS.values()}
-    assert named == set(run.PIPELINES) - {"compare"}  # it reads no settings
+    assert named == set(run.PIPELINES) - {"compare", "mcp"}  # they read no settings
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -151,6 +151,7 @@ def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
     [
         (["--pipeline", "compare"], "which runs? there are none yet"),
         (["--pipeline", "compare", "absent"], "there is no run 'absent'"),
+        (["--pipeline", "mcp", "--name", "absent"], "there is no service 'absent'"),
         (["--help", "learning_rat"], "did you mean 'learning_rate'"),
         (["--help", "torch.devic"], "unknown part of torch"),
         (["--schedule-pause", "absent"], "there is no schedule absent"),
