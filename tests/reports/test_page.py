@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from markupsafe import Markup
 
 from reports.page import embed_json, page
 from reports.viewer import questions_section
+
+REPORTS = Path(__file__).parents[2] / "reports"
 
 
 @given(st.text())
@@ -59,3 +63,11 @@ def test_the_page_asks_for_nothing_from_outside() -> None:
             for line in text.splitlines()
             if "http" in line and "w3.org/2000/svg" not in line and "http-equiv" not in line
         ] == []
+
+
+def test_every_result_of_an_answer_can_be_chosen() -> None:
+    script = (REPORTS / "assets" / "viewer.js").read_text()
+    badges = re.search(r"BADGES = \{(.*?)\}", script)
+    assert badges
+    form = (REPORTS / "templates" / "questions.html.jinja").read_text()
+    assert [name for name in re.findall(r'(\w+): "', badges[1]) if f'value="{name}"' not in form] == []
