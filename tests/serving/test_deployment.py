@@ -252,6 +252,7 @@ def test_an_interrupted_deployment_leaves_nothing_that_runs(place: Place) -> Non
     assert not supervisors(port)
 
 
+@pytest.mark.nightly  # two more real deployments; `test_supervision` and `test_service_pipeline` look at the parts
 def test_of_two_deployments_at_once_each_has_a_port_of_its_own(place: Place) -> None:
     port = free_port()
     words = ["--pipeline", "deploy", "--set", f"port={port}", "--set", f"base_model={place.base}"]
