@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
-from mcp_types import ToolAnnotations
+from mcp.types import ToolAnnotations
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
