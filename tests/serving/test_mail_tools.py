@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from random import Random
 from typing import Any
 from urllib.parse import quote
 
@@ -163,3 +165,74 @@ def test_a_client_that_goes_away_stops_the_agent(url: str, policy: MailPolicy) -
     assert time.monotonic() - started < 60, "it was the time limit of the question that stopped it"
     policy.go_on.set()
     assert call(url, "ask_mailbox", question=QUESTION).structured_content["answer"] == "room 4B"
+
+
+@pytest.mark.parametrize("calls", [150, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_hostile_calls_show_no_mail_of_others(url: str, calls: int) -> None:
+    """Tools, resources and chat, with a foreign inbox in many spellings and with what SQL, paths and URIs would notice."""
+    random = Random(0)
+    pieces = [
+        BO,
+        BO.upper(),
+        LUNCH,
+        "lunch",
+        "old mill",
+        "'",
+        '"',
+        "--",
+        ";",
+        "%",
+        "*",
+        "/",
+        "..",
+        "\0",
+        "\u200b",
+        "<",
+        ">",
+        ",",
+    ]
+    pieces += [
+        " ",
+        "\n",
+        "OR 1=1",
+        "UNION SELECT body FROM email",
+        "NEAR",
+        "mail:///",
+        ANN,
+        "@",
+        "\ud800",
+        "Ｂｏ",
+        "%40",
+    ]
+
+    def hostile() -> str:
+        return "".join(random.choice(pieces) for _ in range(random.randint(1, 4)))
+
+    def body(number: int) -> tuple[str, dict[str, Any]]:
+        chat = {"model": hostile(), "messages": [{"role": "user", "content": hostile()}]}
+        named = {"inbox": hostile(), "as_of": random.choice(["", "2035-01-01", hostile()])}
+        inbox, message = quote(hostile(), errors="replace"), quote(hostile(), errors="replace")
+        name, params = random.choice(
+            [
+                ("tools/call", {"name": "search_mail", "arguments": {"keywords": [hostile(), "lunch"], **named}}),
+                ("tools/call", {"name": "search_mail", "arguments": {"keywords": ["mill"], "from_address": hostile()}}),
+                (
+                    "tools/call",
+                    {"name": "read_mail", "arguments": {"message_id": random.choice([LUNCH, hostile()]), **named}},
+                ),
+                ("tools/call", {"name": "read_mail", "arguments": {"message_id": LUNCH}}),
+                ("resources/read", {"uri": f"mail:///{inbox}/{random.choice([quote(LUNCH, safe=''), message])}"}),
+                ("chat", chat),
+            ]
+        )
+        if name == "chat":
+            return "/v1/chat/completions", chat
+        return "/mcp", {"jsonrpc": "2.0", "id": number, "method": name, "params": params}
+
+    headers = bearer(ANNS_KEY) | JSON | {"MCP-Protocol-Version": "2025-06-18", "Content-Type": "application/json"}
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
+        for number in range(calls):
+            path, sent = body(number)
+            answer = client.post(path, content=json.dumps(sent))
+            assert answer.status_code < 500, (sent, answer.text)
+            assert "Shall we have lunch" not in answer.text and "cy@kestrel" not in answer.text, (sent, answer.text)
