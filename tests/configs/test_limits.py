@@ -1,0 +1,54 @@
+"""The limits of all settings, written down: one that is lost or moved by mistake is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from configs.schema import (
+    CodingConfig,
+    DataConfig,
+    DeploymentConfig,
+    EvaluationConfig,
+    LearnLoopConfig,
+    QuestionConfig,
+    StackConfig,
+    TrainingConfig,
+)
+
+MODELS: tuple[type[BaseModel], ...] = (
+    CodingConfig,
+    DataConfig,
+    DeploymentConfig,
+    EvaluationConfig,
+    LearnLoopConfig,
+    QuestionConfig,
+    StackConfig,
+    TrainingConfig,
+)
+FILE = Path(__file__).with_name("limits.json")
+LIMITS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "pattern"}
+
+
+def limits(schema: Any, path: str = "") -> dict[str, Any]:
+    """Every limit in a JSON schema, by its place."""
+    if isinstance(schema, list):
+        schema = {str(number): part for number, part in enumerate(schema)}
+    if not isinstance(schema, dict):
+        return {}
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in LIMITS and not isinstance(value, dict):
+            found[f"{path}/{key}"] = value
+        elif key != "default":
+            found |= limits(value, f"{path}/{key}")
+    return found
+
+
+def test_limits_are_those_written_down() -> None:
+    """If a change is meant, write it to the file, too."""
+    now = {model.__name__: limits(model.model_json_schema()) for model in MODELS}
+    assert now == json.loads(FILE.read_text())
