@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ from cluster.errors import RunFailed
 from commands.running_service import find_service
 from environment.email_db import MailDatabase, parse_query_date
 from reports.console import console, say
-from serving.answer import Mark, Question, Source
+from serving.answer import Mark, Question, Source, first_problem, today
 from serving.events import EventQueue
 from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
 from steps.inference.service_lifecycle import load_service
@@ -161,10 +160,9 @@ def _question(asked: Asked, inboxes: Callable[[], Sequence[str]]) -> Question:
             raise BadInput(f"--inbox ADDRESS is needed, for there are {len(known):,} inboxes, such as {listed}")
         [inbox] = known
     try:
-        return Question(question=asked.question, inbox_address=inbox, query_date=asked.date or f"{date.today()}")
+        return Question(question=asked.question, inbox_address=inbox, query_date=asked.date or today())
     except ValidationError as error:
-        first = error.errors()[0]
-        raise BadInput(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise BadInput(": ".join(first_problem(error))) from None
 
 
 def _step(event: str, data: dict[str, Any]) -> str | None:

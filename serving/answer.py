@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 MAX_QUESTION_CHARS = 4_000
 MAX_ADDRESS_CHARS = 320
@@ -22,6 +22,12 @@ MAX_PASSAGES = 3
 def today() -> str:
     """Return the `query_date` of a question that is asked without one."""
     return date.isoformat(datetime.now(UTC).date())
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """Return the first field that is wrong, and what is wrong with it."""
+    first = error.errors()[0]
+    return str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
 
 
 class Question(BaseModel):

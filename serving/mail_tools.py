@@ -25,7 +25,7 @@ from environment.errors import QueryTimeout
 from environment.models import EmailView
 from environment.tool_arguments import SearchArguments, faulty_option
 from serving.access import Caller
-from serving.answer import Question, Reply, today
+from serving.answer import Question, Reply, first_problem, today
 from serving.answering import Answering
 from serving.errors import Rejected
 from serving.routes.answers import answer_at_once
@@ -179,8 +179,7 @@ class MailToolServer:
         try:
             asked = Question(question=question, inbox_address=_inbox(caller, inbox), query_date=as_of or today())
         except ValidationError as error:
-            first = error.errors()[0]
-            raise ToolError(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+            raise ToolError(": ".join(first_problem(error))) from None
         try:
             accepted = self._answering.accepted(caller, asked, "question")
             ticket = self._answering.join(caller)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from serving.access import Caller
 from serving.admission import Ticket
-from serving.answer import MAX_INBOXES, Question, Reply, today
+from serving.answer import MAX_INBOXES, Question, Reply, first_problem, today
 from serving.answering import Answering
 from serving.chat import GAVE_UP, MODEL, ChatProblem, ChatRequest, citations, cited, inbox_of
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, error_line
@@ -40,9 +40,8 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
                 question=body.question(), inbox_address=inbox_of(body.model, caller), query_date=today()
             )
         except ValidationError as error:
-            first = error.errors()[0]
-            where = "model" if first["loc"][0] == "inbox_address" else "messages"
-            raise Rejected(422, f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+            field, said = first_problem(error)
+            raise Rejected(422, f"{'model' if field == 'inbox_address' else 'messages'}: {said}") from None
         asked = answering.accepted(caller, question, "model")
         ticket = answering.join(caller)
         try:
