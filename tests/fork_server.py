@@ -171,6 +171,7 @@ def _import_third_party() -> None:
     for name in (*sorted(_named_at_the_top()), *_IMPORTED_LATER):
         with contextlib.suppress(ImportError):  # an attribute of a package, or a package for GPUs only
             importlib.import_module(name)
+    importlib.import_module("sqlalchemy.orm").configure_mappers()  # of ZenML's tables: a second of every command
     assert threading.active_count() == 1, f"threads would be lost in the children: {threading.enumerate()}"
     gc.collect()
     gc.freeze()  # the collector would write to every object, and so copy its page in each child
