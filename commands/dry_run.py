@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain
 
-from cluster.placement import runs_elsewhere
+from cluster.placement import DATA_STEPS, EVALUATION_STEPS, TRAINING_STEPS, require_steps, runs_elsewhere
 from cluster.zenml_settings import require_zenml_settings
 from configs.decisions import mail_decisions
 from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
@@ -61,6 +61,7 @@ whether the processor multiplies bfloat16."""
 def run_plan(config: Config) -> None:
     """Print checks and plan. Raises BadInput if a check fails."""
     require_zenml_settings(config.settings, config.step_settings)
+    require_steps(config.step_settings, (*DATA_STEPS, *TRAINING_STEPS, *EVALUATION_STEPS))
     config, start = _start(config)
     training, data = section(config, TrainingConfig), section(config, DataConfig)
     decisions = mail_decisions(training)

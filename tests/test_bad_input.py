@@ -53,6 +53,10 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", *settings(scoring="custom", reward_function="rewards:mine")], "rewards cannot be imported"),
         (["--dry-run", *settings(prompt_function="own_prompts:brief")], "own_prompts cannot be imported"),
         (["--dry-run", *settings(emails="absent_folder", train_questions="absent")], "absent_folder"),
+        (
+            ["--dry-run", *settings(step_settings='{"train_agnt": {"step_operator": true}}')],
+            "step_settings.train_agnt: no step",
+        ),
         (["--dry-run", *settings(demonstrations=0, max_steps=0)], "nothing would be trained"),
         (
             ["--dry-run", *settings(validate_every=1, validation_questions=512)],
