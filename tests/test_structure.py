@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -52,14 +53,17 @@ def sources() -> list[Path]:
     return [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
 
 
+@cache
+def imports(file: Path) -> list[tuple[str, list[str]]]:
+    """Return the imports of a file, wherever they stand: each module, with the names that are imported from it."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    named = [(alias.name, []) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    from_modules = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    return named + [(node.module, [alias.name for alias in node.names]) for node in from_modules if node.module]
+
+
 def imported(file: Path) -> list[str]:
-    names = []
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.append(node.module)
-    return names
+    return [module for module, _ in imports(file)]
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -88,13 +92,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def _modules(file: Path) -> set[str]:
     """Return the modules that a file imports, also those that it imports from a package."""
-    found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    return {name for module, names in imports(file) for name in (module, *(f"{module}.{name}" for name in names))}
 
 
 def test_the_agent_knows_five_modules_of_the_trainer_only() -> None:
