@@ -28,6 +28,7 @@ def main(words: list[str] | None = None) -> int:
         "--host", default="127.0.0.1", help="the service has no access control: use it in a trusted network only"
     )
     parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--fd", type=int, help="an inherited socket to accept on, which --host and --port are of")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of sandbox/settings.py or limits.KEY"
     )
@@ -56,7 +57,7 @@ def main(words: list[str] | None = None) -> int:
     if arguments.stop_at_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
     server = uvicorn.Server(server_config(create_app(settings, runner), host=arguments.host, port=arguments.port))
-    server.run()
+    server.run(sockets=None if arguments.fd is None else [socket.socket(fileno=arguments.fd)])
     return 0 if server.started else 3
 
 

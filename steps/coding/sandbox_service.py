@@ -35,10 +35,12 @@ def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> 
         require_sandbox(url, images=images)
         yield url.rstrip("/")
         return
-    port = free_port()
-    words = ["--port", str(port), "--stop-at-eof", "--set", f"capacity={capacity}"]
-    with tempfile.TemporaryFile() as said:
-        service = _Supervised([sys.executable, "-m", "sandbox", *words], said)
+    # Bound here and kept, so that nobody else takes the port before the service listens or while it is started again.
+    with tempfile.TemporaryFile() as said, socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        port = door.getsockname()[1]
+        words = ["--port", str(port), "--fd", str(door.fileno()), "--stop-at-eof", "--set", f"capacity={capacity}"]
+        service = _Supervised([sys.executable, "-m", "sandbox", *words], said, door)
         try:
             base_url = f"http://127.0.0.1:{port}"
             _wait_for(service.process, base_url, said)
@@ -52,8 +54,8 @@ def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> 
 class _Supervised:
     """A service in a process of its own. Once it is watched, it is started again whenever it dies."""
 
-    def __init__(self, command: list[str], said: IO[bytes]) -> None:
-        self._command, self._said = command, said
+    def __init__(self, command: list[str], said: IO[bytes], door: socket.socket) -> None:
+        self._command, self._said, self._door = command, said, door
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._watching = threading.Thread(target=self._restart, name="sandbox service", daemon=True)
         self.process = self._start()
@@ -71,7 +73,8 @@ class _Supervised:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # It stops when its standard input ends, also when this process is killed.
-        return subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stderr=self._said)
+        passed = [self._door.fileno()]
+        return subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stderr=self._said, pass_fds=passed)
 
     def _restart(self) -> None:
         while True:
@@ -85,13 +88,6 @@ class _Supervised:
                 if self.process.stdin is not None:
                     self.process.stdin.close()
                 self.process = self._start()
-
-
-def free_port() -> int:
-    """Return an unused port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(process: subprocess.Popen[bytes], base_url: str, said: IO[bytes]) -> None:

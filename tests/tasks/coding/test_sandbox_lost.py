@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
+from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.repl import Reply, ScriptedActor, play
@@ -84,3 +88,16 @@ def test_a_killed_service_is_an_error_and_leaves_nothing_and_the_next_one_is_wai
         for service in (first, *later):
             service.kill()
             service.wait()
+
+
+def test_nobody_else_takes_the_port_while_a_service_is_started_again() -> None:
+    require_bubblewrap()
+    before = set(psutil.Process().children())
+    with sandbox_service(None, capacity=2) as url:
+        [service] = set(psutil.Process().children()) - before
+        service.kill()
+        while service.is_running() and service.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        with socket.socket() as other, pytest.raises(OSError):
+            other.bind(("127.0.0.1", urlsplit(url).port or 0))
+        assert require_sandbox(url), "the next service answers there"
