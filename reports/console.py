@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,10 +25,15 @@ from rich.text import Text
 
 console = Console(highlight=False)
 _LINE_SECONDS = 60.0
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def say(line: str, *, quiet: bool = False, alarm: bool = False) -> None:
-    """Print a permanent line: dim if `quiet`, red if `alarm`, where the terminal supports it."""
+    """Print a permanent line: dim if `quiet`, red if `alarm`, where the terminal supports it.
+
+    A line may quote a mail or a model. Characters that would make a terminal act are replaced.
+    """
+    line = _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", line)
     console.print(line, style="bold red" if alarm else "dim" if quiet else None, soft_wrap=True, markup=False)
 
 

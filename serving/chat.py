@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -116,6 +117,16 @@ def cited(reply: Reply) -> str:
         for number, source in enumerate(reply.sources, start=1)
     ]
     return _SOURCES + "\n".join(lines)
+
+
+def unlinked(text: str, before: str = "") -> str:
+    """Return text in which Markdown's links and images are no links and images any more; `before` is what precedes it.
+
+    Clients show replies as Markdown, and an image is fetched without a click: a mail that makes the model write one would send
+    what it likes to a server of its author.
+    """
+    last = before[-1:]
+    return re.sub(r"(?<=\])[(:]", r"\\\g<0>", last + text)[len(last) :]
 
 
 def citations(reply: Reply) -> list[dict[str, Any]]:

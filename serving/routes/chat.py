@@ -13,7 +13,7 @@ from serving.access import Caller
 from serving.admission import Ticket
 from serving.answer import MAX_INBOXES, Question, Reply, first_problem, today
 from serving.answering import Answering
-from serving.chat import GAVE_UP, MODEL, ChatProblem, ChatRequest, citations, cited, inbox_of
+from serving.chat import GAVE_UP, MODEL, ChatProblem, ChatRequest, citations, cited, inbox_of, unlinked
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, error_line
 from serving.routes.answers import answer_at_once, events_of
 from serving.service import AskedQuestion
@@ -69,7 +69,7 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         made = {"id": f"chatcmpl-{request.state.request_id}", "created": int(time.time()), "model": body.model}
         if not body.stream:
             reply = await answer_at_once(request, answering, ticket, asked, None, caller)
-            message = {"role": "assistant", "content": (reply.answer or GAVE_UP) + cited(reply)}
+            message = {"role": "assistant", "content": unlinked((reply.answer or GAVE_UP) + cited(reply))}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             whole = {**made, "object": "chat.completion", "choices": [choice], "citations": citations(reply)}
             return JSONResponse(whole)
@@ -98,11 +98,11 @@ async def _chunks(
                 whole = event.answer or GAVE_UP
                 # What was written in a reply that turned out not to be the answer cannot be taken back.
                 rest = whole[len(written) :] if whole.startswith(written) else f"\n\n{whole}"
-                yield chunk({"content": rest + cited(event)})
+                yield chunk({"content": unlinked(rest + cited(event), written)})
                 yield chunk({}, "stop", citations=citations(event))
             elif event.event == "token":
+                yield chunk({"content": unlinked(event.data["text"], written)})
                 written += event.data["text"]
-                yield chunk({"content": event.data["text"]})
     except Rejected as rejected:
         yield _event({"error": {"message": error_line(rejected), "code": rejected.status}})
     yield "data: [DONE]\n\n"

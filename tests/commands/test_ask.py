@@ -76,6 +76,13 @@ def test_json(door: FrontDoor) -> None:
     assert [source["message_id"] for source in answer["sources"]] == ["<review@kestrel.example>"]
 
 
+def test_a_mail_gives_the_terminal_no_orders(door: FrontDoor, policy: MailPolicy) -> None:
+    policy.answer = "room 4B\x1b]0;owned\x07\x9b2J\rroom 9"
+    done = door.run(*ASK, "--inbox", ANN, QUESTION)
+    assert done.returncode == 0 and "room 4B" in done.stdout
+    assert not set("\x1b\x07\x9b\r") & set(done.stdout)
+
+
 def test_an_answer_that_no_mail_proves_and_none_at_all(door: FrontDoor, policy: MailPolicy) -> None:
     policy.answer = "the lighthouse"
     assert "No cited mail has these words" in door.run(*ASK, "--inbox", ANN, QUESTION).stdout

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,13 @@ def scripted_app(
     *,
     key: str | None = None,
     records: list[Record] | None = None,
+    mails: Sequence[Email] = (),
     **settings: Any,
 ) -> ServiceApp:
     """The application as it is deployed, with `policy` as its model and nothing that records runs."""
     configure()
     folder.mkdir(parents=True, exist_ok=True)
-    build_database(MAILS, folder / "mails.sqlite")
+    build_database([*MAILS, *mails], folder / "mails.sqlite")
     services: list[AnswerService] = []
 
     def load() -> AnswerService:
