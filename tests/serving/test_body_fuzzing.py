@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ VALUES = [None, True, 0, -1, 10**400, 1e308, float("nan"), float("inf"), [], {}]
 def value(chance: random.Random, depth: int = 0) -> Any:
     kind = chance.random()
     if depth > 3 or kind < 0.6:
-        return chance.choice([*TEXTS, *VALUES])
+        return deepcopy(chance.choice([*TEXTS, *VALUES]))  # what is added to a value is not to stay in it
     if kind < 0.7:
         return [value(chance, depth + 1) for _ in range(chance.randrange(4))]
     return {chance.choice(KEYS): value(chance, depth + 1) for _ in range(chance.randrange(5))}
