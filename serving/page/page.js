@@ -1,9 +1,12 @@
 // The page of the service. Everything that comes from a mail, a model or the user is set as text, never as markup.
+import { forget, past, remember } from "./history.js";
+
 const $ = (id) => document.getElementById(id);
 const ask = $("ask"), access = $("access"), answers = $("answers");
-const { inbox_address: inbox, query_date: date, question } = ask.elements;
+const { inbox_address: inbox, query_date: date, question, follow_up: followUp } = ask.elements;
 let key = sessionStorage.getItem("key") ?? "";
 let running = null;
+let last = null; // the newest question with an answer
 
 function node(tag, { text, className, ...rest } = {}, ...children) {
   const made = Object.assign(document.createElement(tag), rest);
@@ -74,6 +77,7 @@ async function showExamples() {
 let pause;
 inbox.addEventListener("input", () => {
   clearTimeout(pause);
+  offerFollowUp();
   pause = setTimeout(() => { showInboxes().catch(() => {}); showExamples().catch(() => {}); }, 200);
 });
 
@@ -90,8 +94,10 @@ document.addEventListener("keydown", (event) => { if (event.key === "Escape") ru
 ask.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (running) return;
-  const parameters = { question: question.value.trim(), inbox_address: inbox.value.trim(), query_date: date.value };
-  const card = new Card(parameters);
+  const asked = { question: question.value.trim(), inbox_address: inbox.value.trim(), query_date: date.value };
+  const before = followUp.checked && follows(asked) ? last : null;
+  const parameters = { ...asked, question: inContext(asked.question, before) };
+  const card = new Card(asked, before);
   $("examples").open = false; // otherwise they push the answer off a small screen
   answers.prepend(card.article);
   card.article.scrollIntoView({ block: "nearest" });
@@ -112,6 +118,19 @@ ask.addEventListener("submit", async (event) => {
     $("stop").hidden = true;
   }
 });
+
+// The exchange before a question, in the form of serving/chat.py.
+function inContext(typed, before) {
+  const whole = before ? `Before: ${before.question} Answer: ${before.answer} Now: ${typed}` : typed;
+  return whole.length <= question.maxLength ? whole : typed;
+}
+
+function follows({ inbox_address }) { return last?.inbox_address === inbox_address; }
+
+function offerFollowUp() {
+  $("follow-up").hidden = !follows({ inbox_address: inbox.value.trim() });
+  if ($("follow-up").hidden) followUp.checked = false;
+}
 
 function said(problem) {
   if (problem instanceof TypeError) return "The service does not answer. It may be starting again: try once more in a moment.";
@@ -142,12 +161,14 @@ async function* events(stream) {
 
 // --- one question and its answer --------------------------------------------------------------------------------------------
 class Card {
-  constructor({ question, inbox_address, query_date }) {
+  constructor(asked, before) {
+    const { question, inbox_address, query_date } = this.asked = asked;
+    const context = before ? `, after “${before.question}”` : "";
     this.steps = node("ol", { className: "steps" });
     this.answer = node("p", { className: "answer" });
     this.article = node("article", {},
       node("h3", { text: question }),
-      node("p", { className: "note", text: `${inbox_address}, as of ${query_date}` }), this.steps, this.answer);
+      node("p", { className: "note", text: `${inbox_address}, as of ${query_date}${context}` }), this.steps, this.answer);
     this.finished = false;
     this.doing("Searching the mailbox");
   }
@@ -201,6 +222,10 @@ class Card {
       this.article.append(node("p", { className: "problem", text: "The agent found no answer. Try other words, or a later date." }));
     } else {
       this.answer.textContent = reply.answer;
+      last = { ...this.asked, answer: reply.answer };
+      remember(last);
+      offerFollowUp();
+      showHistory().catch(() => {});
       this.article.append(badge(reply));
       for (const source of reply.sources) this.article.append(mail(source, source === best(reply.sources)));
     }
@@ -297,6 +322,43 @@ function rating(reply) {
   return box;
 }
 
+// --- earlier questions ------------------------------------------------------------------------------------------------------
+const mine = new Map();
+
+// Another key may have been used in this browser: only questions about inboxes of this one are shown.
+function isMine(address) {
+  if (!mine.has(address)) {
+    const listed = call(`/inboxes?limit=30&contains=${encodeURIComponent(address)}`).then((response) => response.json());
+    mine.set(address, listed.then(({ inboxes }) => inboxes.includes(address.toLowerCase())));
+  }
+  return mine.get(address);
+}
+
+async function showHistory() {
+  const entries = [];
+  for (const entry of past()) if (await isMine(entry.inbox_address)) entries.push(entry);
+  const items = entries.map((entry) => {
+    const again = node("button", { type: "button", text: entry.question });
+    again.addEventListener("click", () => {
+      question.value = entry.question;
+      inbox.value = entry.inbox_address;
+      date.value = entry.query_date;
+      offerFollowUp();
+      question.focus();
+    });
+    return node("li", {}, again, node("p", { className: "note", text: `${entry.answer} (${entry.inbox_address}, as of ${entry.query_date})` }));
+  });
+  $("history").querySelector("ul").replaceChildren(...items);
+  $("history").hidden = !items.length;
+}
+
+$("forget").addEventListener("click", () => {
+  forget();
+  $("history").hidden = true;
+  announce("Earlier questions are forgotten");
+  question.focus();
+});
+
 // --- start ------------------------------------------------------------------------------------------------------------------
 async function begin() {
   try {
@@ -304,6 +366,8 @@ async function begin() {
       call("/model").then((response) => response.json()), call("/examples").then((response) => response.json()), showInboxes(),
     ]);
     access.hidden = true;
+    mine.clear();
+    showHistory().catch(() => {});
     const learnt = model.step ? `after ${model.step} GRPO ${model.step === 1 ? "step" : "steps"}` : "after imitation alone";
     $("about").textContent = `Searches ${model.mails.toLocaleString("en")} mails and shows those that prove the answer. Model: ${model.base_model}, ${learnt}.`;
     if (!inbox.value) inbox.value = examples[0]?.inbox_address ?? inboxes[0] ?? "";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,3 +122,76 @@ def test_the_page_reports_stopped_and_failed_questions(tab: Tab, policy: MailPol
     )
     assert "being started again" in tab.run("document.querySelector('article .problem').textContent")
     policy.up = True
+
+
+def ask(tab: Tab, text: str) -> None:
+    count = tab.run("document.querySelectorAll('article').length")
+    tab.run("document.querySelector('[name=query_date]').value = '2024-05-15'")
+    tab.run("document.querySelector('[name=question]').select()")
+    tab.type(text)
+    tab.press("Enter", 13, text="\r")
+    tab.wait(f"document.querySelectorAll('article').length === {count + 1} && {DONE}")
+
+
+def asked_of(policy: MailPolicy) -> str:
+    return str(next(message["content"] for message in policy.requests[-1]["messages"] if message["role"] == "user"))
+
+
+def test_a_follow_up_has_the_exchange_before_it(tab: Tab, policy: MailPolicy, page: tuple[str, Path]) -> None:
+    policy.calm()
+    open_page(tab, page[0], KEY)
+    tab.wait("document.querySelector('#examples li')")
+    assert tab.run("document.getElementById('follow-up').hidden"), "nothing was asked yet"
+    ask(tab, "Where do we review the budget?")
+    ask(tab, "Who reviews it?")
+    assert "Before:" not in asked_of(policy), "only where the user says so"
+    tab.run("document.querySelector('[name=follow_up]').click()")
+    ask(tab, "And when?")
+    assert "Before: Who reviews it? Answer: room 4B Now: And when?" in asked_of(policy)
+    assert "after “Who reviews it?”" in tab.run("document.querySelector('article').innerText")
+    tab.run(
+        "const box = document.querySelector('[name=inbox_address]'); box.value = 'bo@kestrel.example'; "
+        "box.dispatchEvent(new Event('input'))"
+    )
+    assert tab.run("document.getElementById('follow-up').hidden"), "another inbox knows nothing of the answer"
+    assert tab.errors == []
+
+
+def test_earlier_questions_stay_in_this_browser_and_are_shown_to_keys_of_their_inbox(
+    tab: Tab, policy: MailPolicy, page: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    policy.calm()
+    url = page[0]
+    open_page(tab, url, KEY)
+    tab.run("localStorage.clear()")
+    tab.wait("document.querySelector('#examples li')")
+    ask(tab, "Where do we review the budget?")
+    kept = tab.run("localStorage.getItem('history')")
+    assert "room 4B" in kept and "Hello Ann" not in kept, "no mail is kept"
+    foreign = {"question": "Lunch?", "inbox_address": "eve@else.example", "query_date": "2024-05-15", "answer": "no"}
+    tab.run(
+        f"localStorage.setItem('history', JSON.stringify([{json.dumps(foreign)}, ...JSON.parse({json.dumps(kept)})]))"
+    )
+    open_page(tab, url, KEY)
+    tab.wait("document.getElementById('history')?.hidden === false")
+    shown = tab.run("[...document.querySelectorAll('#history li button')].map((button) => button.textContent)")
+    assert shown == ["Where do we review the budget?"], "not what another key asked about another inbox"
+    tab.run("document.querySelector('#history li button').click()")
+    assert tab.run("document.querySelector('[name=question]').value") == shown[0]
+    tab.run("document.getElementById('forget').click()")
+    assert tab.run("localStorage.getItem('history')") is None and tab.run("document.getElementById('history').hidden")
+    assert tab.errors == []
+
+
+@pytest.mark.parametrize("kept", ["not JSON", "{}", '[{"question": "<img src=x onerror=alert(1)>"}]', "[null]"])
+def test_a_damaged_history_does_not_stop_the_page(
+    tab: Tab, policy: MailPolicy, page: tuple[str, Path], kept: str
+) -> None:
+    policy.calm()
+    open_page(tab, page[0], KEY)
+    tab.run(f"localStorage.setItem('history', {json.dumps(kept)})")
+    open_page(tab, page[0], KEY)
+    tab.wait("document.querySelector('#examples li')")
+    ask(tab, "Where do we review the budget?")
+    assert tab.run("document.querySelector('.answer').textContent") == "room 4B" and tab.errors == []
+    tab.run("localStorage.clear()")
