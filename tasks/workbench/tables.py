@@ -91,6 +91,11 @@ class Workspace:
             f"UPDATE {table} SET label = ? WHERE rowid = ?", [(n, row) for n, (row,) in enumerate(rows)]
         )
 
+    def image(self) -> bytes:
+        """Return the database as SQLite's bytes."""
+        self._db.commit()
+        return self._db.serialize()
+
     def state(self) -> State:
         """Return the content of the changeable tables."""
         return {table: self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in _CHANGED}
