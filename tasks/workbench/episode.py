@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,7 @@ DONE = "Done."
 SHOWN = 3000
 """Characters of an observation. A longer one would fill the context of a small model."""
 _CHARACTERS_PER_TOKEN = 3
+_CALL_BEGINS = re.compile(r"<tool_call>|^>>\S", re.MULTILINE)
 
 
 class Limits(BaseModel):
@@ -40,10 +42,13 @@ class Limits(BaseModel):
 class Episode:
     """The state of an episode. `record` is ART's `messages_and_choices`, `messages` the same as plain messages."""
 
-    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
-        self.scenario, self.limits = scenario, limits
+    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits, *, hosted: bool = False) -> None:
+        self.scenario, self.limits, self._hosted = scenario, limits, hosted
         self.workspace = tables.workspace()
         self.tools = tool_schemas(scenario.toolkits)
+        if hosted:  # OpenAI's API allows no dots in names
+            for schema in self.tools:
+                schema["function"]["name"] = schema["function"]["name"].replace(".", "__")
         self.messages: list[dict[str, Any]] = [
             {"role": "system", "content": limits.system_prompt or load("system")},
             {"role": "user", "content": scenario.question},
@@ -86,7 +91,9 @@ class Episode:
         self.sampled_tokens += len(tokens)
         self.context_tokens += len(tokens)
         text = message.content or ""
-        if tokens:  # the sampled text itself, because ART's tokenizer replaces it by the sampled ids
+        if (
+            tokens and not self._hosted
+        ):  # the sampled text itself, because ART's tokenizer replaces it by the sampled ids
             text = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
             text = text if choice.finish_reason == "length" else text.removesuffix("<|im_end|>")
         requested = [
@@ -95,11 +102,11 @@ class Episode:
             if made.type == "function"
         ]
         said: dict[str, Any] = {"role": "assistant", "content": text}
-        if requested and not tokens:
+        if requested and self._hosted:
             said = message.model_dump(include={"role", "content", "tool_calls"})
         trained = choice.model_copy(update={"message": ChatCompletionMessage(role="assistant", content=text)})
         if not requested:
-            ended = "malformed_call" if "<tool_call>" in text else "finished"
+            ended = "malformed_call" if _CALL_BEGINS.search(text) else "finished"
             self.outcome = "truncated" if choice.finish_reason == "length" else ended
         self.act(said, trained, requested)
 
@@ -109,7 +116,8 @@ class Episode:
         self.messages.append(said)
         self.record.append(record)
         seen = []
-        for id, name, written in requested:
+        for id, written_name, written in requested:
+            name = written_name.replace("__", ".")
             try:
                 arguments = json.loads(written or "{}")
             except ValueError:

@@ -63,3 +63,7 @@ class Judge:
             for table, rows in state.items()
         )
         return Verdict(same and not failed, state != self._before and not same)
+
+    def judged(self, tables: Tables, calls: Sequence[Call | None], *, failed: bool) -> Verdict:
+        """Return the verdict on the state after these calls."""
+        return self.verdict(state_after(tables, calls), failed=failed)

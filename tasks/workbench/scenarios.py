@@ -22,13 +22,13 @@ _DONE = ("successfully.", ".png")
 class WorkbenchSettings(BaseModel):
     """Where the benchmark is, and which of its templates are held out."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     folder: str | None = Field(default=None, min_length=1, description="folder with the benchmark's CSV files")
-    held_out: float = Field(
+    held_out_templates: float = Field(
         default=1 / 3, ge=0, le=1, description="share of the templates of each domain that are held out"
     )
-    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
+    template_seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
 
 
 class WorkbenchScenario(BaseModel):
@@ -68,7 +68,9 @@ def _read(file: Path, tables: Tables, settings: WorkbenchSettings) -> list[Workb
     domain = file.name.removesuffix("_queries_and_answers.csv")
     records = read_csv(file, _COLUMNS)
     templates = sorted({record["base_template"] for _, record in records})
-    held_out = set(random.Random(settings.seed).sample(templates, round(settings.held_out * len(templates))))
+    held_out = set(
+        random.Random(settings.template_seed).sample(templates, round(settings.held_out_templates * len(templates)))
+    )
     return [
         WorkbenchScenario(
             id=f"{domain}-{number}",

@@ -48,10 +48,13 @@ class WorkbenchTask:
         return {scenario.id: Judge(self.tables, scenario.reference) for scenario in self.scenarios}
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
-        """Return randomly selected tasks as an honest agent does them, those with few calls first."""
+        """Return randomly selected tasks as an honest agent does them, those with few calls first.
+
+        A task that an agent could do without looking at anything teaches nothing that is right.
+        """
         chosen = random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios))
         shown = [(scenario, demonstrate(self.tables, scenario, self.limits)) for scenario in chosen]
-        usable = [episode for _, episode in shown if self.verdict(episode).correct][:limit]
+        usable = [episode for _, episode in shown if episode.calls and self.verdict(episode).correct][:limit]
         return [self._trajectory(episode) for episode in sorted(usable, key=lambda episode: len(episode.calls))]
 
     def verdict(self, episode: Episode) -> Verdict:
@@ -59,9 +62,9 @@ class WorkbenchTask:
         judge = self._judges[episode.scenario.id]
         return judge.verdict(episode.workspace.state(), failed=episode.outcome != "finished")
 
-    async def run(self, policy: Policy, scenario: WorkbenchScenario) -> Episode:
-        """Play one episode."""
-        return await _finished(policy, Episode(self.tables, scenario, self.limits))
+    async def run(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
+        """Play one episode; with `hosted`, of a model behind another OpenAI-compatible server than ours."""
+        return await _finished(policy, Episode(self.tables, scenario, self.limits, hosted=hosted))
 
     async def rollout(self, policy: Policy, scenario: WorkbenchScenario) -> art.Trajectory:
         return self._trajectory(await self.run(policy, scenario))

@@ -67,6 +67,72 @@ def write_tables(folder: Path) -> Path:
     return folder
 
 
+QUERY_COLUMNS = ("query", "answer", "base_template", "chosen_template", "domains")
+_DELETE = 'email.delete_email.func(email_id="{}")'
+_RENAME = 'calendar.update_event.func(event_id="{}", field="event_name", new_value="Plans")'
+TASKS: dict[str, list[tuple[str, list[str], str, list[str]]]] = {
+    "email": [
+        ("Delete my last email from ann", [_DELETE.format("00000003")], "Delete my last email from {name}", ["email"]),
+        ("Delete my last email from bob", [_DELETE.format("00000002")], "Delete my last email from {name}", ["email"]),
+        (
+            "Forward my last email from bob to ann",
+            ['email.forward_email.func(email_id="00000002", recipient="ann.lee@atlas.com")'],
+            "Forward my last email from {name} to {name}",
+            ["email"],
+        ),
+        (
+            "If bob has not sent me any emails in the past 3 days, delete the last one from ann",
+            [_DELETE.format("00000003")],
+            "If {name} has not sent me ...",
+            ["email"],
+        ),
+    ],
+    "calendar": [
+        (
+            "Rename my next meeting with ann to Plans",
+            [_RENAME.format("00000003")],
+            "Rename my next meeting",
+            ["calendar"],
+        ),
+        (
+            "Cancel my next budget talk",
+            ['calendar.delete_event.func(event_id="00000002")'],
+            "Cancel my next",
+            ["calendar"],
+        ),
+        ("Cancel the meetings on Sunday", [], "Cancel the meetings on {day}", ["calendar"]),
+    ],
+    "multi_domain": [
+        (
+            "Make Kim Day a won customer and move all of bob's tasks in review to completed",
+            [
+                'customer_relationship_manager.update_customer.func(customer_id="00000001", field="status", new_value="Won")',
+                'project_management.update_task.func(task_id="00000002", field="list_name", new_value="Completed")',
+            ],
+            "Make {customer} ...",
+            ["crm", "project_management"],
+        ),
+    ],
+}
+
+
+def write_office(folder: Path) -> Path:
+    """Write tables, tasks, and the calls of a published model, which did the first task of each domain."""
+    write_tables(folder)
+    (folder / "queries_and_answers").mkdir()
+    (folder / "published").mkdir()
+    runs = []
+    for domain, tasks in TASKS.items():
+        rows = [(query, str(answer), template, template, str(kits)) for query, answer, template, kits in tasks]
+        write_csv(folder / "queries_and_answers" / f"{domain}_queries_and_answers.csv", [QUERY_COLUMNS, *rows])
+        for number, (query, answer, _, _) in enumerate(tasks):
+            done = int(number == 0 or not answer)
+            runs.append((domain, query, str(answer if done else []), "", str(done), "0"))
+    head = ("domain", "query", "function_calls", "error", "correct", "side_effects")
+    write_csv(folder / "published" / "some-model.csv", [head, *runs])
+    return folder
+
+
 def write_csv(file: Path, rows: Sequence[Sequence[str]]) -> None:
     with file.open("w", newline="", encoding="utf-8") as opened:
         csv.writer(opened, quoting=csv.QUOTE_ALL).writerows(rows)
