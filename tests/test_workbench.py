@@ -108,14 +108,14 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
     words = [
         *OFFICE,
         *settings(base_model=tiny_base, folder=office, demonstrations=2, max_steps=1, groups_per_step=1),
-        *settings(rollouts_per_group=2, validate_every=0, max_tokens=8, max_turns=2, lora_layers=2, max_context=4096),
+        *settings(rollouts_per_group=2, validate_every=0, max_tokens=8, max_turns=3, lora_layers=2, max_context=4096),
     ]
     planned = checkout.run("--pipeline", "train", *words, "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "5 tasks to train on, 3 held out" in planned.stdout and not (checkout.folder / "outputs").exists()
+    assert "6 tasks to train on, 2 held out" in planned.stdout and not (checkout.folder / "outputs").exists()
     done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((checkout.folder / "summary.json").read_text())
     assert {"base", "warm_start", "trained", "some-model"} == set(summary["policies"])
-    assert all(row["errors"] == 0 and row["n"] == 3 for row in summary["policies"].values())
-    assert "some-model: " in done.stdout and "side effects in 0 of 3" in done.stdout
+    assert all(row["errors"] == 0 and row["n"] == 2 for row in summary["policies"].values())
+    assert "some-model: " in done.stdout and "side effects in 0 of 2" in done.stdout

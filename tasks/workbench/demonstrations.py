@@ -46,7 +46,6 @@ class _Agent:
                 self.episode.outcome = "gave_up"
             self.make(call)
         self.say(DONE)
-        self.episode.outcome = self.episode.outcome or "finished"
         return self.episode
 
     def say(self, text: str, *requested: tuple[str, str, str]) -> None:

@@ -105,14 +105,17 @@ class Episode:
         if requested and self._hosted:
             said = message.model_dump(include={"role", "content", "tool_calls"})
         trained = choice.model_copy(update={"message": ChatCompletionMessage(role="assistant", content=text)})
-        if not requested:
-            ended = "malformed_call" if _CALL_BEGINS.search(text) else "finished"
-            self.outcome = "truncated" if choice.finish_reason == "length" else ended
+        if not requested and choice.finish_reason == "length":
+            self.outcome = "truncated"
+        elif not requested and _CALL_BEGINS.search(text):
+            self.outcome = "malformed_call"
         self.act(said, trained, requested)
 
     def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
-        """Append a reply and execute its calls, given as id, tool and arguments in JSON."""
+        """Append a reply and execute its calls, given as id, tool and arguments in JSON. One without calls ends the episode."""
         self.turns += 1
+        if not requested:
+            self.outcome = self.outcome or "finished"
         self.messages.append(said)
         self.record.append(record)
         seen = []
