@@ -157,7 +157,7 @@ def _evaluate(
         settings=config.settings,
     )
     metrics, report = print_closing_table(run, key, summary=summary)
-    for name, row in metrics["policies"].items():
+    for name, row in {**metrics["policies"], **metrics["baselines"]}.items():
         kinds = [f"{kind} {found['accuracy']:.0%}" for kind, found in row["by_kind"].items() if found["n"]]
         harm = row["outcomes"].get("side_effects", 0)
         say(f"{name}: {', '.join(kinds)}; side effects in {harm} of {row['n']}")

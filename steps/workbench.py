@@ -186,11 +186,12 @@ def _known(policy: str, scenario: WorkbenchScenario) -> dict[str, Any]:
 
 
 def _published(task: WorkbenchTask, scenarios: list[WorkbenchScenario], folder: Path) -> list[Prediction]:
-    """Return the outcomes of the published calls, as far as the folder has some."""
+    """Return the outcomes of the published calls, as far as the folder has some, and of making no call at all."""
     known = {scenario.question: scenario for scenario in scenarios}
     judges = {scenario.question: Judge(task.tables, scenario.reference) for scenario in scenarios}
     predictions = []
-    for model, runs in published_calls(folder).items():
+    idle = [({"query": scenario.question, "error": ""}, []) for scenario in scenarios]
+    for model, runs in {**published_calls(folder), "do_nothing": idle}.items():
         for record, calls in runs:
             if (scenario := known.get(record["query"])) is None:
                 continue

@@ -118,4 +118,5 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
     summary = json.loads((checkout.folder / "summary.json").read_text())
     assert {"base", "warm_start", "trained", "some-model"} == set(summary["policies"])
     assert all(row["errors"] == 0 and row["n"] == 2 for row in summary["policies"].values())
+    assert set(summary["baselines"]) == {"do_nothing"}
     assert "some-model: " in done.stdout and "side effects in 0 of 2" in done.stdout
