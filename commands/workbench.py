@@ -95,8 +95,9 @@ def _require_office(office: WorkbenchSettings, training: TrainingConfig | None) 
         if training.validates:
             hold_out(train, training.validation_questions)
     say(f"{len(train)} tasks to train on, {len(scenarios) - len(train)} held out (no template is in both)")
-    data = [scenario.model_dump_json() for scenario in scenarios]
-    return hashlib.sha256(b"".join([tables.image, workbench_code().encode(), *map(str.encode, data)])).hexdigest()
+    data = [scenario.model_dump_json().encode() for scenario in scenarios]
+    data += [file.read_bytes() for file in sorted(tables.folder.glob("published/*.csv"))]
+    return hashlib.sha256(b"".join([tables.image, workbench_code().encode(), *data])).hexdigest()
 
 
 def _plan(training: TrainingConfig, decisions: tuple[str, ...]) -> None:

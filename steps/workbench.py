@@ -190,8 +190,9 @@ def _published(task: WorkbenchTask, scenarios: list[WorkbenchScenario], folder: 
     known = {scenario.question: scenario for scenario in scenarios}
     judges = {scenario.question: Judge(task.tables, scenario.reference) for scenario in scenarios}
     predictions = []
-    idle = [({"query": scenario.question, "error": ""}, []) for scenario in scenarios]
-    for model, runs in {**published_calls(folder), "do_nothing": idle}.items():
+    published = published_calls(folder)
+    published["do_nothing"] = [({"query": scenario.question, "error": ""}, []) for scenario in scenarios]
+    for model, runs in published.items():
         for record, calls in runs:
             if (scenario := known.get(record["query"])) is None:
                 continue

@@ -120,3 +120,16 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
     assert all(row["errors"] == 0 and row["n"] == 2 for row in summary["policies"].values())
     assert set(summary["baselines"]) == {"do_nothing"}
     assert "some-model: " in done.stdout and "side effects in 0 of 2" in done.stdout
+    # Any checkpoint can be evaluated on tasks of other templates, without a training.
+    everything = [
+        "--pipeline",
+        "eval",
+        *OFFICE,
+        *settings(folder=office, held_out_templates=1),
+        "--summary",
+        "all.json",
+    ]
+    done = checkout.run(*everything, "--checkpoint", "checkpoint")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((checkout.folder / "all.json").read_text())
+    assert {name: row["n"] for name, row in summary["policies"].items()} == {"some-model": 8, "base": 8, "trained": 8}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import date, timedelta
 from typing import Any
 
-from tasks.workbench.episode import DONE, Episode, Limits
+from tasks.workbench.episode import DONE, Episode, Limits, estimated_tokens
 from tasks.workbench.judge import Call
 from tasks.workbench.scenarios import WorkbenchScenario
 from tasks.workbench.tables import MOMENT, Record, Tables
@@ -51,6 +51,7 @@ class _Agent:
     def say(self, text: str, *requested: tuple[str, str, str]) -> None:
         if self.episode.outcome is None:
             said = {"role": "assistant", "content": text}
+            self.episode.context_tokens += estimated_tokens(text)
             self.episode.act(said, said, requested)
 
     def make(self, call: Call) -> None:

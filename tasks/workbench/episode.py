@@ -25,8 +25,12 @@ from training.task import Policy
 DONE = "Done."
 SHOWN = 3000
 """Characters of an observation. A longer one would fill the context of a small model."""
-_CHARACTERS_PER_TOKEN = 3
 _CALL_BEGINS = re.compile(r"<tool_call>|^>>\S", re.MULTILINE)
+
+
+def estimated_tokens(text: str) -> int:
+    """Return about how many tokens a text takes, rather too many. Tokenizers of small models split numbers into digits."""
+    return sum(map(str.isdigit, text)) + len(text) // 3
 
 
 class Limits(BaseModel):
@@ -57,7 +61,8 @@ class Episode:
         self.calls: list[Call] = []
         self.outcome: str | None = None
         self.seconds = 0.0
-        self.turns = self.sampled_tokens = self.context_tokens = 0
+        self.turns = self.sampled_tokens = 0
+        self.context_tokens = estimated_tokens("".join(message["content"] for message in self.messages))
         self._id = uuid.uuid4().hex
 
     def fork(self) -> Episode:
@@ -133,8 +138,8 @@ class Episode:
             seen.append({"role": "tool", "tool_call_id": id, "content": shown})
         if self.outcome is None and self.turns >= self.limits.max_turns:
             self.outcome = "max_turns"
-        needed = sum(len(message["content"]) for message in seen) // _CHARACTERS_PER_TOKEN + self.limits.max_tokens
-        if self.outcome is None and self.context_tokens + needed > self.limits.max_context:
+        self.context_tokens += sum(estimated_tokens(message["content"]) for message in seen)
+        if self.outcome is None and self.context_tokens + self.limits.max_tokens > self.limits.max_context:
             self.outcome = "context"
         if self.outcome is None:  # nobody replies to the last observation
             self.messages += seen

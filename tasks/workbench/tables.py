@@ -24,19 +24,17 @@ FILES = {
     "directory": "email_addresses.csv",
 }
 COLUMNS = {
-    "visits": (
-        *("date_of_visit", "visitor_id", "page_views", "session_duration_seconds"),
-        *("traffic_source", "user_engaged"),
-    ),
-    "events": ("event_id", "event_name", "participant_email", "event_start", "duration"),
-    "customers": (
-        *("customer_id", "assigned_to_email", "customer_name", "customer_email", "customer_phone"),
-        *("last_contact_date", "product_interest", "status", "follow_up_by", "notes"),
-    ),
-    "emails": ("email_id", "inbox/outbox", "sender/recipient", "subject", "sent_datetime", "body"),
-    "tasks": ("task_id", "task_name", "assigned_to_email", "list_name", "due_date", "board"),
-    "directory": ("email_address",),
-    "plots": ("file_path",),
+    table: tuple(columns.split())
+    for table, columns in {
+        "visits": "date_of_visit visitor_id page_views session_duration_seconds traffic_source user_engaged",
+        "events": "event_id event_name participant_email event_start duration",
+        "customers": "customer_id assigned_to_email customer_name customer_email customer_phone last_contact_date "
+        "product_interest status follow_up_by notes",
+        "emails": "email_id inbox/outbox sender/recipient subject sent_datetime body",
+        "tasks": "task_id task_name assigned_to_email list_name due_date board",
+        "directory": "email_address",
+        "plots": "file_path",
+    }.items()
 }
 _DATES = {"date_of_visit", "event_start", "last_contact_date", "follow_up_by", "sent_datetime", "due_date"}
 _CHANGED = ("events", "emails", "plots", "tasks", "customers")
@@ -86,10 +84,8 @@ class Workspace:
 
     def label_anew(self, table: str) -> None:
         """Label the rows by their places, as pandas does with `ignore_index`."""
-        rows = self._db.execute(f"SELECT rowid FROM {table} ORDER BY rowid").fetchall()
-        self._db.executemany(
-            f"UPDATE {table} SET label = ? WHERE rowid = ?", [(n, row) for n, (row,) in enumerate(rows)]
-        )
+        place = f"SELECT count(*) FROM {table} AS earlier WHERE earlier.rowid < {table}.rowid"
+        self._db.execute(f"UPDATE {table} SET label = ({place})")
 
     def image(self) -> bytes:
         """Return the database as SQLite's bytes."""
