@@ -74,6 +74,11 @@ class Episode:
         other.sampled_tokens, other._id = 0, uuid.uuid4().hex
         return other
 
+    @property
+    def key(self) -> str:
+        """Equal for episodes with the same calls and end."""
+        return json.dumps([self.outcome, self.calls])
+
     async def replies(self, policy: Policy, count: int = 1) -> list[Choice]:
         """Sample replies to the state, with one request."""
         progress = progress_of(policy.base_url)
@@ -89,8 +94,8 @@ class Episode:
         self.context_tokens = answer.usage.prompt_tokens if answer.usage else 0
         return answer.choices
 
-    def take(self, choice: Choice) -> None:
-        """Execute a reply."""
+    def taking(self, choice: Choice) -> Episode:
+        """Execute a reply, and return this episode."""
         message = choice.message
         tokens = (choice.logprobs.content if choice.logprobs else None) or []
         self.sampled_tokens += len(tokens)
@@ -115,6 +120,7 @@ class Episode:
         elif not requested and _CALL_BEGINS.search(text):
             self.outcome = "malformed_call"
         self.act(said, trained, requested)
+        return self
 
     def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
         """Append a reply and execute its calls, given as id, tool and arguments in JSON. One without calls ends the episode."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
@@ -98,13 +99,11 @@ class WorkbenchTask:
             ends: dict[str, Episode] = {}
             for count in (probes, replies - probes):
                 if count and not (branches and all(branch.metrics["correct"] for branch, _ in branches)):
-                    for choice in await state.replies(policy, count):
-                        after = state.fork()
-                        after.take(choice)
-                        key = json.dumps([after.outcome, after.calls])
-                        if key not in ends:
-                            ends[key] = await _finished(greedy, after.fork())
-                        branches.append((self._trajectory(after, ends[key]), after))
+                    taken = [state.fork().taking(choice) for choice in await state.replies(policy, count)]
+                    new = {after.key: after for after in taken if after.key not in ends}
+                    finished = await asyncio.gather(*(_finished(greedy, after.fork()) for after in new.values()))
+                    ends.update(zip(new, finished, strict=True))
+                    branches += [(self._trajectory(after, ends[after.key]), after) for after in taken]
             groups.append(art.TrajectoryGroup([branch for branch, _ in branches]))
             best, state = max(branches, key=lambda branch: branch[0].reward)
             state = state.fork() if best.metrics["correct"] else None
@@ -148,6 +147,6 @@ async def _finished(policy: Policy, episode: Episode) -> Episode:
     started = time.monotonic()
     while episode.outcome is None:
         [choice] = await episode.replies(policy)
-        episode.take(choice)
+        episode.taking(choice)
     episode.seconds = time.monotonic() - started
     return episode

@@ -13,6 +13,7 @@ from tasks.workbench.episode import Limits
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.task import WorkbenchTask
 from tests.fakes.policy import ScriptedPolicy, Turn
+from tests.fakes.server import Answer, Request
 from tests.tasks.workbench.office import write_office
 from training.task import CALL_SEQUENCE, DECISION, HasDecisions, TellsKinds
 
@@ -117,25 +118,39 @@ def test_an_observation_that_does_not_fit_ends_the_episode(task: WorkbenchTask, 
     assert trajectory.metadata["outcome"] == "context" and trajectory.reward == 0.0
 
 
-def test_replies_are_compared_by_where_they_lead(task: WorkbenchTask, server: ScriptedPolicy) -> None:
-    # Each reply is finished by greedy ones in turn; the second state compares again.
-    server.replies = [LOOK, WRONG, RIGHT, DONE, DONE]
-    server.replies += [RIGHT, DONE, DONE]  # two replies, and the end of the first; the second ends the episode
-    server.replies += [DONE, WRONG, DONE]
-    groups = asyncio.run(task.decide(server.policy, first(task), ["call"], 2, 2, continued=True))
-    assert [[t.reward for t in group.trajectories] for group in groups] == [[1.0, -0.5], [1.0, 0.0], [1.0, -0.5]]
-    for group in groups:
-        for trajectory in group.trajectories:
-            *before, last = trajectory.messages_and_choices
-            assert not isinstance(last, dict) and all(isinstance(turn, dict) for turn in before)
-            assert trajectory.metadata[DECISION] == "call"
-    assert not server.replies
+class GreedyByRule(ScriptedPolicy):
+    """Samples the next of `replies`. Greedily it deletes the right email once it has seen it, and then it is done."""
+
+    def respond(self, request: Request) -> Answer:
+        asked = request.json() if request.method == "POST" else {}
+        if asked.get("temperature") != 0:
+            return super().respond(request)
+        one = ScriptedPolicy()
+        seen = asked["messages"][-1]["content"]
+        one.replies = [RIGHT if "00000003 | inbox" in seen else DONE]
+        return one.respond(request)
 
 
-def test_a_state_without_a_right_reply_ends_the_comparison(task: WorkbenchTask, server: ScriptedPolicy) -> None:
-    server.replies = [DONE, WRONG, DONE]
-    groups = asyncio.run(task.decide(server.policy, first(task), ["call"], 2, 2, continued=True))
-    assert [[t.reward for t in group.trajectories] for group in groups] == [[0.0, -0.5]]
+@pytest.mark.parametrize(
+    ("replies", "rewards"),
+    [
+        ([LOOK, WRONG, RIGHT, DONE, DONE, WRONG], [[1.0, -0.5], [1.0, 0.0], [1.0, -0.5]]),
+        ([LOOK, LOOK, RIGHT, RIGHT, DONE, DONE], [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]),
+        ([DONE, WRONG], [[0.0, -0.5]]),  # no reply leads to the right outcome
+    ],
+)
+def test_replies_are_compared_by_where_they_lead(
+    task: WorkbenchTask, replies: list[Turn], rewards: list[list[float]]
+) -> None:
+    with GreedyByRule() as server:
+        server.replies = list(replies)
+        groups = asyncio.run(task.decide(server.policy, first(task), ["call"], 2, 2, continued=True))
+        assert not server.replies
+    assert [[t.reward for t in group.trajectories] for group in groups] == rewards
+    for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
+        *before, last = trajectory.messages_and_choices
+        assert not isinstance(last, dict) and all(isinstance(turn, dict) for turn in before)
+        assert trajectory.metadata[DECISION] == "call"
 
 
 def test_a_hosted_model_gets_names_without_dots(task: WorkbenchTask, server: ScriptedPolicy) -> None:
