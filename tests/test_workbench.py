@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import Checkout, settings
+from tests.fakes.policy import ScriptedPolicy
+from tests.fakes.server import Answer, Request
 from tests.front_door import FrontDoor
 from tests.tasks.workbench.office import QUERY_COLUMNS, write_csv, write_office
 
@@ -25,6 +27,14 @@ def office(tmp_path: Path) -> Path:
 @pytest.fixture
 def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
     return FrontDoor(tmp_path / "door", monkeypatch)
+
+
+class Idle(ScriptedPolicy):
+    """Another OpenAI-compatible server, whose model is done at once."""
+
+    def respond(self, request: Request) -> Answer:
+        self.replies = ["Done."] * 100
+        return super().respond(request)
 
 
 def _answers(*answers: str, domains: str = "['email']") -> Callable[[Path], None]:
@@ -129,7 +139,16 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
         "--summary",
         "all.json",
     ]
-    done = checkout.run(*everything, "--checkpoint", "checkpoint")
+    with Idle() as server:
+        other = settings(baseline_model="openai/idle", baseline_api_base=server.url, base_limit=1)
+        done = checkout.run(*everything, "--checkpoint", "checkpoint", *other)
+        assert {request["model"] for request in server.requests} == {"idle"}
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((checkout.folder / "all.json").read_text())
-    assert {name: row["n"] for name, row in summary["policies"].items()} == {"some-model": 8, "base": 8, "trained": 8}
+    assert {name: row["n"] for name, row in summary["policies"].items()} == {
+        "some-model": 8,
+        "base": 1,
+        "trained": 8,
+        "openai/idle": 8,
+    }
+    assert summary["policies"]["openai/idle"]["accuracy"] == summary["baselines"]["do_nothing"]["accuracy"] == 1 / 8
