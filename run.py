@@ -24,6 +24,7 @@ import os
 import signal
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -208,8 +209,8 @@ def execute(arguments: argparse.Namespace) -> None:
     """Run the chosen pipelines in order."""
     from dotenv import load_dotenv
 
-    from configs.loading import explicit_values, load_config
-    from configs.schema import require_source, with_prompt
+    from configs.loading import explicit_values, load_config, require_source
+    from configs.schema import with_prompt
 
     load_dotenv(Path(__file__).resolve().parent / ".env")
     if arguments.pipeline is None:
@@ -245,12 +246,11 @@ def execute(arguments: argparse.Namespace) -> None:
         resumed = find_resumable(arguments.resume, arguments.config, arguments.set, new_code=arguments.new_code)
     # A resumed run keeps its original prompt, even if its function returns another one by now.
     config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
-    if config.task == "coding":
-        from commands.coding import run_coding
-
+    if config.task != "email-search":
+        command = import_module(f"commands.{config.task}")
         options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}
         options |= {"schedule": arguments.schedule, "checkpoint": arguments.checkpoint}
-        run_coding(config, arguments.pipeline, **options)
+        command.run_task(config, arguments.pipeline, **options)
         return
     if arguments.pipeline == "stack":
         from commands.stack import run_stack

@@ -43,7 +43,7 @@ _OF_EMAIL = ("judge", "eval_samples", "baseline_model", "base_examples", "base_g
 """Settings of training and evaluation that only the e-mail agent has."""
 
 
-def run_coding(
+def run_task(
     config: Config,
     pipeline_name: str,
     *,

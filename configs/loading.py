@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from configs.explanation import explain
-from configs.schema import SECTIONS, Config, ConfigError
+from configs.schema import SECTIONS, SYNTHETIC, Config, ConfigError
 from training.user_paths import path_problem
 from training.yaml_text import load_yaml
 
@@ -21,7 +21,17 @@ _WITH_PARTS = {
     if isinstance(field.get_default(call_default_factory=True), BaseModel)
 }
 _PATHS = (
-    *("access_keys", "base_model", "bugs", "continue_from", "emails", "feedback_folder", "graph", "prospects"),
+    *(
+        "access_keys",
+        "base_model",
+        "bugs",
+        "continue_from",
+        "emails",
+        "feedback_folder",
+        "folder",
+        "graph",
+        "prospects",
+    ),
     *("reviewed_feedback", "ruler_rubric", "test_questions", "train_questions"),
 )
 """Settings that may name a file or folder of the user."""
@@ -157,3 +167,13 @@ def _require_in_section(key: str, section: str, where: str) -> None:
     near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.6)
     hint = f"did you mean '{near[0]}'?" if near else f"`run.py --help {section}` lists them"
     raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
+
+
+def require_source(config: Config, *, questions: bool) -> None:
+    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and it has some."""
+    if questions and config.emails != SYNTHETIC and not config.train_questions:
+        raise ConfigError(
+            "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"
+        )
+    if not questions and config.emails == SYNTHETIC:
+        raise ConfigError("emails: the synthetic company brings its own questions; set emails to mail that has none")

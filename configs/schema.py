@@ -18,6 +18,7 @@ from cluster.settings import StackSettings
 from configs.explanation import explain
 from tasks.coding.settings import CodingSettings
 from tasks.outreach.settings import OutreachSettings
+from tasks.workbench.scenarios import WorkbenchSettings
 from training.errors import BadInput
 from training.llm_client import price_of_tokens
 from training.settings import TrainerSettings
@@ -264,7 +265,13 @@ class CodingConfig(CodingSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: Literal["email-search", "coding"] = Field(default="email-search", description="task to train the agent for")
+    task: Literal["email-search", "coding", "workbench"] = Field(default="email-search", description="task to train")
+
+
+class WorkbenchConfig(WorkbenchSettings):
+    """The settings of the office task (docs/workbench.md)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Config(
@@ -276,6 +283,7 @@ class Config(
     StackConfig,
     LearnLoopConfig,
     CodingConfig,
+    WorkbenchConfig,
 ):
     """All sections together: the keys of a YAML file."""
 
@@ -297,6 +305,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     "stack": frozenset(StackConfig.model_fields),
     "outreach": frozenset(LearnLoopConfig.model_fields) - TrainingConfig.model_fields.keys(),
     "coding": frozenset(CodingSettings.model_fields),
+    "workbench": frozenset(WorkbenchSettings.model_fields),
 }
 """Section of a YAML file -> its keys. Keys of no section (`task`, `settings`, `step_settings`) stand at the top."""
 
@@ -338,13 +347,3 @@ def with_prompt(config: Config) -> Config:
         raise ConfigError(
             f"prompt_function={config.prompt_function}: invalid return value: {error.errors()[0]['msg']}"
         ) from None
-
-
-def require_source(config: Config, *, questions: bool) -> None:
-    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and it has some."""
-    if questions and config.emails != SYNTHETIC and not config.train_questions:
-        raise ConfigError(
-            "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"
-        )
-    if not questions and config.emails == SYNTHETIC:
-        raise ConfigError("emails: the synthetic company brings its own questions; set emails to mail that has none")

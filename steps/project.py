@@ -46,6 +46,11 @@ def coding_code() -> str:
     return code_digest("sandbox", "steps/coding", "steps/training", "tasks/coding", "training")
 
 
+def workbench_code() -> str:
+    """Return the digest of the code that a training run of the office agent depends on, a part of its key."""
+    return code_digest("steps/training", "tasks/workbench", "training")
+
+
 def learn_loop_code() -> str:
     """Return the digest of the code that a learn loop depends on, a part of its key."""
     return code_digest("steps/learn_loop", "tasks/outreach", "training")

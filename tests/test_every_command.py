@@ -19,10 +19,12 @@ from configs.schema import (
     QuestionConfig,
     StackConfig,
     TrainingConfig,
+    WorkbenchConfig,
 )
 from tests.front_door import FrontDoor
 
 CODING = ["--set", "task=coding"]
+OFFICE = ["--set", "task=workbench"]
 COMMANDS: dict[str, tuple[list[str], tuple[type[BaseModel], ...]]] = {
     "data": (["--pipeline", "data"], (DataConfig,)),
     "train": (["--pipeline", "train"], (TrainingConfig,)),
@@ -31,6 +33,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[type[BaseModel], ...]]] = {
     "train, continued": (["--pipeline", "train", "--from", "first"], ()),
     "train, coding": (["--pipeline", "train", *CODING], (CodingConfig,)),
     "train, coding, planned": (["--pipeline", "train", "--dry-run", *CODING], (CodingConfig,)),
+    "train, workbench": (["--pipeline", "train", *OFFICE], (WorkbenchConfig,)),
     "eval": (["--pipeline", "eval"], (EvaluationConfig,)),
     "all": (["--pipeline", "all"], (EvaluationConfig,)),
     "deploy": (["--pipeline", "deploy"], (DeploymentConfig,)),

@@ -17,6 +17,7 @@ from configs.schema import (
     QuestionConfig,
     StackConfig,
     TrainingConfig,
+    WorkbenchConfig,
 )
 
 MODELS: tuple[type[BaseModel], ...] = (
@@ -28,6 +29,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     QuestionConfig,
     StackConfig,
     TrainingConfig,
+    WorkbenchConfig,
 )
 FILE = Path(__file__).with_name("limits.json")
 LIMITS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "pattern"}

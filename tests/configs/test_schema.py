@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from configs.loading import explicit_values, load_config
+from configs.loading import explicit_values, load_config, require_source
 from configs.schema import (
     SECTIONS,
     Config,
@@ -13,7 +13,6 @@ from configs.schema import (
     DataConfig,
     EvaluationConfig,
     TrainingConfig,
-    require_source,
     section,
     with_prompt,
 )

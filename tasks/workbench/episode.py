@@ -1,0 +1,152 @@
+"""One episode: a policy does an office task with tools, in tables of its own."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from openai.types.chat import ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice
+from pydantic import BaseModel
+
+from tasks.workbench.judge import Call
+from tasks.workbench.prompts import load
+from tasks.workbench.scenarios import WorkbenchScenario
+from tasks.workbench.tables import Tables, Workspace
+from tasks.workbench.tools import call, tool_schemas
+from training.policy_client import policy_client
+from training.standstill import progress_of
+from training.task import Policy
+
+DONE = "Done."
+SHOWN = 3000
+"""Characters of an observation. A longer one would fill the context of a small model."""
+_CALL_BEGINS = re.compile(r"<tool_call>|^>>\S", re.MULTILINE)
+
+
+def estimated_tokens(text: str) -> int:
+    """Return about how many tokens a text takes, rather too many. Tokenizers of small models split numbers into digits."""
+    return sum(map(str.isdigit, text)) + len(text) // 3
+
+
+class Limits(BaseModel):
+    """Limits of an episode."""
+
+    max_turns: int
+    max_tokens: int
+    max_context: int
+    rollout_timeout: float = 300.0
+    system_prompt: str | None = None
+
+
+class Episode:
+    """The state of an episode. `record` is ART's `messages_and_choices`, `messages` the same as plain messages."""
+
+    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits, *, hosted: bool = False) -> None:
+        self.scenario, self.limits, self._hosted = scenario, limits, hosted
+        self.workspace = tables.workspace()
+        self.tools = tool_schemas(scenario.toolkits)
+        if hosted:  # OpenAI's API allows no dots in names
+            for schema in self.tools:
+                schema["function"]["name"] = schema["function"]["name"].replace(".", "__")
+        self.messages: list[dict[str, Any]] = [
+            {"role": "system", "content": limits.system_prompt or load("system")},
+            {"role": "user", "content": scenario.question},
+        ]
+        self.record: list[Any] = list(self.messages)
+        self.calls: list[Call] = []
+        self.outcome: str | None = None
+        self.seconds = 0.0
+        self.turns = self.sampled_tokens = 0
+        self.context_tokens = estimated_tokens("".join(message["content"] for message in self.messages))
+        self._id = uuid.uuid4().hex
+
+    def fork(self) -> Episode:
+        """Return a copy. In it, earlier replies are plain messages, so that only later ones are trained on."""
+        other = copy.copy(self)
+        other.workspace = Workspace(self.workspace.image())
+        other.messages, other.record, other.calls = [*self.messages], [*self.messages], [*self.calls]
+        # A key of its own keeps the server from using sampled ids of another conversation with the same text.
+        other.sampled_tokens, other._id = 0, uuid.uuid4().hex
+        return other
+
+    @property
+    def key(self) -> str:
+        """Equal for episodes with the same calls and end."""
+        return json.dumps([self.outcome, self.calls])
+
+    async def replies(self, policy: Policy, count: int = 1) -> list[Choice]:
+        """Sample replies to the state, with one request."""
+        progress = progress_of(policy.base_url)
+        async with progress.required(self.limits.rollout_timeout):
+            answer = await policy_client(policy).chat.completions.create(
+                messages=self.messages,
+                tools=self.tools,
+                logprobs=True,
+                n=count,
+                **policy.request_arguments(prompt_cache_key=self._id),
+            )
+        progress.moved()
+        self.context_tokens = answer.usage.prompt_tokens if answer.usage else 0
+        return answer.choices
+
+    def taking(self, choice: Choice) -> Episode:
+        """Execute a reply, and return this episode."""
+        message = choice.message
+        tokens = (choice.logprobs.content if choice.logprobs else None) or []
+        self.sampled_tokens += len(tokens)
+        self.context_tokens += len(tokens)
+        text = message.content or ""
+        if (
+            tokens and not self._hosted
+        ):  # the sampled text itself, because ART's tokenizer replaces it by the sampled ids
+            text = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
+            text = text if choice.finish_reason == "length" else text.removesuffix("<|im_end|>")
+        requested = [
+            (made.id, made.function.name, made.function.arguments)
+            for made in message.tool_calls or []
+            if made.type == "function"
+        ]
+        said: dict[str, Any] = {"role": "assistant", "content": text}
+        if requested and self._hosted:
+            said = message.model_dump(include={"role", "content", "tool_calls"})
+        trained = choice.model_copy(update={"message": ChatCompletionMessage(role="assistant", content=text)})
+        if not requested and choice.finish_reason == "length":
+            self.outcome = "truncated"
+        elif not requested and _CALL_BEGINS.search(text):
+            self.outcome = "malformed_call"
+        self.act(said, trained, requested)
+        return self
+
+    def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
+        """Append a reply and execute its calls, given as id, tool and arguments in JSON. One without calls ends the episode."""
+        self.turns += 1
+        if not requested:
+            self.outcome = self.outcome or "finished"
+        self.messages.append(said)
+        self.record.append(record)
+        seen = []
+        for id, written_name, written in requested:
+            name = written_name.replace("__", ".")
+            try:
+                arguments = json.loads(written or "{}")
+            except ValueError:
+                arguments = None
+            shown = "The arguments are no JSON object."
+            if isinstance(arguments, dict):
+                self.calls.append(Call(name, arguments))
+                shown = call(self.workspace, name, arguments)
+            shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]} (cut)"
+            seen.append({"role": "tool", "tool_call_id": id, "content": shown})
+        if self.outcome is None and self.turns >= self.limits.max_turns:
+            self.outcome = "max_turns"
+        self.context_tokens += sum(estimated_tokens(message["content"]) for message in seen)
+        if self.outcome is None and self.context_tokens + self.limits.max_tokens > self.limits.max_context:
+            self.outcome = "context"
+        if self.outcome is None:  # nobody replies to the last observation
+            self.messages += seen
+            self.record += seen

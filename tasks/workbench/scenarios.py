@@ -1,0 +1,127 @@
+"""The benchmark's tasks, split by template."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.workbench.judge import Call, parse
+from tasks.workbench.tables import Tables, read_csv
+from tasks.workbench.tools import call, fault
+from training.errors import BadInput
+
+_COLUMNS = ("query", "answer", "base_template", "domains")
+_DONE = ("successfully.", ".png")
+
+
+class WorkbenchSettings(BaseModel):
+    """Where the benchmark is, and which of its templates are held out."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: str | None = Field(default=None, min_length=1, description="folder with the benchmark's CSV files")
+    held_out_templates: float = Field(
+        default=1 / 3, ge=0, le=1, description="share of the templates of each domain that are held out"
+    )
+    template_seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
+
+
+class WorkbenchScenario(BaseModel):
+    """A task with the calls that have the right outcome."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    question: str
+    kind: str
+    """The domain; `multi_domain` if it takes several toolkits."""
+    template: str
+    toolkits: tuple[str, ...]
+    reference: tuple[Call, ...]
+    split: Literal["train", "test"]
+
+
+def load_office(settings: WorkbenchSettings) -> tuple[Tables, list[WorkbenchScenario]]:
+    """Return the tables and tasks of the configured folder.
+
+    Raises:
+        BadInput: there is no such folder, or a file of it is not the benchmark's.
+    """
+    if settings.folder is None or not Path(settings.folder).is_dir():
+        raise BadInput(
+            f"workbench.folder={settings.folder}: no such folder; it must hold the benchmark's CSV files (docs/workbench.md)"
+        )
+    folder = Path(settings.folder)
+    tables = Tables(folder)
+    files = sorted((folder / "queries_and_answers").glob("*_queries_and_answers.csv"))
+    if not files:
+        raise BadInput(f"{folder / 'queries_and_answers'}: holds no file *_queries_and_answers.csv with the tasks")
+    return tables, [scenario for file in files for scenario in _read(file, tables, settings)]
+
+
+def _read(file: Path, tables: Tables, settings: WorkbenchSettings) -> list[WorkbenchScenario]:
+    domain = file.name.removesuffix("_queries_and_answers.csv")
+    records = read_csv(file, _COLUMNS)
+    templates = sorted({record["base_template"] for _, record in records})
+    held_out = set(
+        random.Random(settings.template_seed).sample(templates, round(settings.held_out_templates * len(templates)))
+    )
+    return [
+        WorkbenchScenario(
+            id=f"{domain}-{number}",
+            question=record["query"],
+            kind=domain,
+            template=record["base_template"],
+            toolkits=tuple(
+                "customer_relationship_manager" if toolkit == "crm" else toolkit
+                for toolkit in _texts(record["domains"], f"{file}, line {line}: domains")
+            ),
+            reference=_reference(record["answer"], tables, f"{file}, line {line}"),
+            split="test" if record["base_template"] in held_out else "train",
+        )
+        for number, (line, record) in enumerate(records)
+    ]
+
+
+def _texts(written: str, place: str) -> list[str]:
+    """Return a list of texts in Python's notation."""
+    try:
+        texts = ast.literal_eval(written)
+    except (SyntaxError, ValueError):
+        texts = None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise BadInput(f"{place}: expected a list of texts, found {written[:80]!r}")
+    return texts
+
+
+def _reference(answer: str, tables: Tables, place: str) -> tuple[Call, ...]:
+    """Return the calls. Raises BadInput if one of them fails."""
+    calls = []
+    with tables.workspace() as workspace:
+        for text in _texts(answer, f"{place}: answer"):
+            if (found := parse(text)) is None:
+                raise BadInput(f"{place}: a reference call is no call: {text[:80]!r}")
+            said = fault(*found) or call(workspace, *found)
+            # Those that create a record return its id.
+            if not said.endswith(_DONE) and not said.isdigit():
+                raise BadInput(f"{place}: a reference call fails: {text[:80]} ({said})")
+            calls.append(found)
+    return tuple(calls)
+
+
+def published_calls(folder: Path) -> dict[str, list[tuple[dict[str, str], Sequence[Call | None]]]]:
+    """Return the published runs of each model: the record with its verdict, and its calls."""
+    files = sorted((folder / "published").glob("*.csv"))
+    columns = ("domain", "query", "function_calls", "error", "correct", "side_effects")
+    return {
+        file.stem: [
+            (record, [parse(text) for text in _texts(record["function_calls"], f"{file}, line {line}")])
+            for line, record in read_csv(file, columns)
+        ]
+        for file in files
+    }

@@ -1,0 +1,152 @@
+"""WorkBench as a task for the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tasks.workbench.demonstrations import demonstrate
+from tasks.workbench.episode import Episode, Limits
+from tasks.workbench.judge import Judge, Verdict
+from tasks.workbench.scenarios import WorkbenchScenario
+from tasks.workbench.tables import Tables
+from training.task import CALL_SEQUENCE, DECISION, Policy
+
+if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
+    import art
+
+_SIDE_EFFECTS = -0.5
+"""Reward of unwanted changes, so that doing nothing is better than doing harm."""
+_MALFORMED = -0.2
+
+
+class WorkbenchTask:
+    """Office tasks; implements `training.task.Task` and `HasDecisions`. The outcome is the reward."""
+
+    name = "workbench"
+    decisions = ("call",)
+    usual_decisions = ("call",)
+
+    def __init__(self, tables: Tables, scenarios: Sequence[WorkbenchScenario], limits: Limits, seed: int = 0) -> None:
+        self.tables, self.scenarios, self.limits, self.seed = tables, list(scenarios), limits, seed
+
+    def train_scenarios(self) -> list[WorkbenchScenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "train"]
+
+    def test_scenarios(self) -> list[WorkbenchScenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "test"]
+
+    def kind(self, scenario: WorkbenchScenario) -> str:
+        return scenario.kind
+
+    @cached_property
+    def _judges(self) -> dict[str, Judge]:
+        return {scenario.id: Judge(self.tables, scenario.reference) for scenario in self.scenarios}
+
+    def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
+        """Return randomly selected tasks as an honest agent does them, those with few calls first.
+
+        A task that an agent could do without looking at anything teaches nothing that is right.
+        """
+        chosen = random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios))
+        shown = [(scenario, demonstrate(self.tables, scenario, self.limits)) for scenario in chosen]
+        usable = [episode for _, episode in shown if episode.calls and self.verdict(episode).correct][:limit]
+        return [self._trajectory(episode) for episode in sorted(usable, key=lambda episode: len(episode.calls))]
+
+    def verdict(self, episode: Episode) -> Verdict:
+        """Return the verdict on an ended episode. One that hits a limit has failed, as in the original."""
+        judge = self._judges[episode.scenario.id]
+        return judge.verdict(episode.workspace.state(), failed=episode.outcome != "finished")
+
+    async def run(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
+        """Play one episode; with `hosted`, of a model behind another OpenAI-compatible server than ours."""
+        return await _finished(policy, Episode(self.tables, scenario, self.limits, hosted=hosted))
+
+    async def rollout(self, policy: Policy, scenario: WorkbenchScenario) -> art.Trajectory:
+        return self._trajectory(await self.run(policy, scenario))
+
+    def is_open(self, scenario: WorkbenchScenario, decisions: Collection[str]) -> bool:
+        """Return whether the task takes several calls: replies in it are likely to differ."""
+        return len(scenario.reference) > 1
+
+    async def decide(
+        self,
+        policy: Policy,
+        scenario: WorkbenchScenario,
+        decisions: Collection[str],
+        replies: int,
+        probes: int,
+        *,
+        continued: bool,
+    ) -> list[art.TrajectoryGroup]:
+        """Compare replies in every state, until none leads to the right outcome.
+
+        Only the end of an episode shows its outcome. So every reply is followed by greedy ones to the end, with or without
+        `continued`. Replies with the same calls are finished once.
+        """
+        import art
+
+        greedy = policy.model_copy(update={"temperature": 0.0})
+        groups: list[art.TrajectoryGroup] = []
+        state: Episode | None = Episode(self.tables, scenario, self.limits)
+        while state is not None and state.outcome is None:
+            branches: list[tuple[art.Trajectory, Episode]] = []
+            ends: dict[str, Episode] = {}
+            for count in (probes, replies - probes):
+                if count and not (branches and all(branch.metrics["correct"] for branch, _ in branches)):
+                    taken = [state.fork().taking(choice) for choice in await state.replies(policy, count)]
+                    new = {after.key: after for after in taken if after.key not in ends}
+                    finished = await asyncio.gather(*(_finished(greedy, after.fork()) for after in new.values()))
+                    ends.update(zip(new, finished, strict=True))
+                    branches += [(self._trajectory(after, ends[after.key]), after) for after in taken]
+            groups.append(art.TrajectoryGroup([branch for branch, _ in branches]))
+            best, state = max(branches, key=lambda branch: branch[0].reward)
+            state = state.fork() if best.metrics["correct"] else None
+        return groups
+
+    def _trajectory(self, episode: Episode, end: Episode | None = None) -> art.Trajectory:
+        """Return the episode with the reward of its outcome; `end` is where the decision of its last reply led."""
+        import art
+
+        verdict, outcome = self.verdict(end or episode), (end or episode).outcome
+        reward = float(verdict.correct)
+        if not verdict.correct:
+            reward = _SIDE_EFFECTS if verdict.side_effects else _MALFORMED if outcome == "malformed_call" else 0.0
+        scenario = episode.scenario
+        record = episode.record
+        if end is not None:  # without what the last reply's calls returned
+            record = record[: 1 + max(n for n, turn in enumerate(record) if not isinstance(turn, dict))]
+        return art.Trajectory(
+            messages_and_choices=record,
+            tools=episode.tools,
+            reward=reward,
+            metrics={
+                **verdict._asdict(),
+                "turns": episode.turns,
+                "sampled_tokens": episode.sampled_tokens,
+                "context_tokens": episode.context_tokens,
+            },
+            metadata={
+                "scenario_id": scenario.id,
+                "question": scenario.question,
+                "kind": scenario.kind,
+                "outcome": outcome,
+                CALL_SEQUENCE: json.dumps(episode.calls),
+                **({DECISION: "call"} if end is not None else {}),
+            },
+        )
+
+
+async def _finished(policy: Policy, episode: Episode) -> Episode:
+    """Return the episode, played to its end."""
+    started = time.monotonic()
+    while episode.outcome is None:
+        [choice] = await episode.replies(policy)
+        episode.taking(choice)
+    episode.seconds = time.monotonic() - started
+    return episode

@@ -1,0 +1,154 @@
+"""The office task through the front door: bad input before anything is spent, and a tiny run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.checkout import Checkout, settings
+from tests.fakes.policy import ScriptedPolicy
+from tests.fakes.server import Answer, Request
+from tests.front_door import FrontDoor
+from tests.tasks.workbench.office import QUERY_COLUMNS, write_csv, write_office
+
+pytestmark = pytest.mark.service
+
+OFFICE = ("--set", "task=workbench")
+
+
+@pytest.fixture
+def office(tmp_path: Path) -> Path:
+    return write_office(tmp_path / "office")
+
+
+@pytest.fixture
+def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
+    return FrontDoor(tmp_path / "door", monkeypatch)
+
+
+class Idle(ScriptedPolicy):
+    """Another OpenAI-compatible server, whose model is done at once."""
+
+    def respond(self, request: Request) -> Answer:
+        self.replies = ["Done."] * 100
+        return super().respond(request)
+
+
+def _answers(*answers: str, domains: str = "['email']") -> Callable[[Path], None]:
+    def change(office: Path) -> None:
+        rows = [("Do it", answer, "Do {it}", "Do {it}", domains) for answer in answers]
+        write_csv(office / "queries_and_answers" / "email_queries_and_answers.csv", [QUERY_COLUMNS, *rows])
+
+    return change
+
+
+def _replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
+    def change(office: Path) -> None:
+        text = (office / file).read_text()
+        assert old in text
+        (office / file).write_text(text.replace(old, new))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda office: (office / "emails.csv").unlink(), "emails.csv: cannot be read (No such file or directory)"),
+        (lambda office: (office / "emails.csv").write_bytes(b"\xff\xfe"), "emails.csv: cannot be read"),
+        (_replaced("emails.csv", "subject", "topic"), "emails.csv: column subject is missing; expected email_id"),
+        (_replaced("project_tasks.csv", "2023-11-20", "soon"), "line 2: due_date is no date: 'soon'"),
+        (_replaced("calendar_events.csv", ',"30"', ""), "calendar_events.csv, line 2: expected 5 columns"),
+        (
+            _replaced("queries_and_answers/email_queries_and_answers.csv", "domains", "kits"),
+            "column domains is missing",
+        ),
+        (_answers("email.delete_email"), "line 2: answer: expected a list of texts, found 'email.delete_email'"),
+        (_answers("['delete it']"), "line 2: a reference call is no call: 'delete it'"),
+        (
+            _answers("['email.erase.func()']"),
+            "a reference call fails: email.erase.func() (there is no tool email.erase)",
+        ),
+        (_answers("['email.delete_email.func(id=\"1\")']"), "email.delete_email has no argument id"),
+        (
+            _answers("['email.delete_email.func(email_id=\"1\")']"),
+            "a reference call fails: email.delete_email.func(email",
+        ),
+        (_answers("[]", domains="email"), "line 2: domains: expected a list of texts, found 'email'"),
+        (
+            lambda office: [file.unlink() for file in (office / "queries_and_answers").iterdir()],
+            "holds no file *_queries_and_answers.csv with the tasks",
+        ),
+    ],
+)
+def test_a_folder_that_is_not_the_benchmark(
+    door: FrontDoor, office: Path, change: Callable[[Path], None], message: str
+) -> None:
+    change(office)
+    assert message in door.refuses("--pipeline", "train", *OFFICE, "--set", f"workbench.folder={office}")
+    assert not (door.folder / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train"], "workbench.folder=None: no such folder; it must hold the benchmark's CSV files"),
+        (["train", "--set", "workbench.folder=nowhere"], "workbench.folder=nowhere: no such folder"),
+        (["train", "--set", "workbench.held_out_templates=2"], "held_out_templates=2"),
+        (["deploy"], "--pipeline deploy has no variant for task=workbench: it is for train, eval and all"),
+        (["train", "--schedule", "0 2 * * *"], "--schedule, and --checkpoint without --pipeline eval"),
+        (["train", "--set", "judge=llm"], "judge: no effect on task=workbench; leave it out"),
+    ],
+)
+def test_settings_and_options_that_it_cannot_use(door: FrontDoor, words: list[str], message: str) -> None:
+    assert message in door.refuses("--pipeline", *words, *OFFICE)
+    assert not (door.folder / "outputs").exists()
+
+
+def test_without_train_templates_there_is_no_training(door: FrontDoor, office: Path) -> None:
+    words = settings(folder=office, held_out_templates=1)
+    assert "leaves no template to train on" in door.refuses("--pipeline", "train", *OFFICE, *words)
+
+
+def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, office: Path, tiny_base: Path) -> None:
+    checkout = Checkout.create(tmp_path / "project")
+    words = [
+        *OFFICE,
+        *settings(base_model=tiny_base, folder=office, demonstrations=2, max_steps=1, groups_per_step=1),
+        *settings(rollouts_per_group=2, validate_every=0, max_tokens=8, max_turns=3, lora_layers=2, max_context=4096),
+    ]
+    planned = checkout.run("--pipeline", "train", *words, "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert "6 tasks to train on, 2 held out" in planned.stdout and not (checkout.folder / "outputs").exists()
+    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((checkout.folder / "summary.json").read_text())
+    assert {"base", "warm_start", "trained", "some-model"} == set(summary["policies"])
+    assert all(row["errors"] == 0 and row["n"] == 2 for row in summary["policies"].values())
+    assert set(summary["baselines"]) == {"do_nothing"}
+    assert "some-model: " in done.stdout and "side effects in 0 of 2" in done.stdout
+    # Any checkpoint can be evaluated on tasks of other templates, without a training.
+    everything = [
+        "--pipeline",
+        "eval",
+        *OFFICE,
+        *settings(folder=office, held_out_templates=1),
+        "--summary",
+        "all.json",
+    ]
+    with Idle() as server:
+        other = settings(baseline_model="openai/idle", baseline_api_base=server.url, base_limit=1)
+        done = checkout.run(*everything, "--checkpoint", "checkpoint", *other)
+        assert {request["model"] for request in server.requests} == {"idle"}
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((checkout.folder / "all.json").read_text())
+    assert {name: row["n"] for name, row in summary["policies"].items()} == {
+        "some-model": 8,
+        "base": 1,
+        "trained": 8,
+        "openai/idle": 8,
+    }
+    assert summary["policies"]["openai/idle"]["accuracy"] == summary["baselines"]["do_nothing"]["accuracy"] == 1 / 8
