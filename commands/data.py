@@ -13,7 +13,7 @@ from zenml.client import Client
 
 from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.schema import Config, DataConfig, section
-from environment.errors import BadMail
+from environment.errors import Unreachable
 from reports.console import say
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT, SCENARIOS
 from steps.data.sources import current_source_version, prepared_version, source_version
@@ -64,11 +64,11 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 def version_of_source(data: DataConfig) -> str:
     """Return the current version of the source.
 
-    If the Hub does not answer, return that of the latest data with these settings, if any.
+    If the Hub or the mail server does not answer, return that of the latest data with these settings, if any.
     """
     try:
         return current_source_version(data)
-    except BadMail as error:
+    except Unreachable as error:
         if prepared := prepared_version(data):
             say(f"{error}; the data that were prepared before are used")
             return prepared

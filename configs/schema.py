@@ -37,16 +37,17 @@ class DataConfig(BaseModel):
 
     emails: str = Field(
         default=SYNTHETIC,
-        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive or"
-        " an mbox",
+        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive, an mbox,"
+        " or an IMAP account: imaps://me@example.org@imap.example.org/INBOX (docs/own_mail.md)",
     )
-    train_questions: str | None = Field(
-        default=None, description="folder or dataset id of questions (not for synthetic mails)"
-    )
+    train_questions: str | None = Field(default=None, description="folder or dataset id of questions (of real mails)")
     test_questions: str | None = Field(
+        default=None, description="folder or dataset id of test questions; null: a split or a part of train_questions"
+    )
+    owner: str | None = Field(
         default=None,
-        description="folder or dataset id of test questions; null: the test split of train_questions, or a part of "
-        "them",
+        pattern=r"^[^\s@]+@[^\s@]+$",
+        description="address whose inbox has every mail of emails; null: the user of an IMAP account, else only who is named",
     )
 
     synthetic_train_inboxes: int = Field(default=8, ge=1, le=10_000, description="synthetic inboxes for training")
@@ -77,8 +78,7 @@ class DataConfig(BaseModel):
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
     reviewed_feedback: str | None = Field(
-        default=None,
-        description="folder of reviewed ratings of the service's answers; their questions are added (docs/serving.md)",
+        default=None, description="folder of reviewed ratings of answers, whose questions are added (docs/serving.md)"
     )
     data_seed: int = Field(default=42, ge=0, lt=2**32, description="seed of synthetic company and choice of questions")
 
@@ -317,9 +317,8 @@ def section(config: Config, kind: type[Section]) -> Section:
 def with_prompt(config: Config) -> Config:
     """Return the configuration with the system prompt that its prompt function returns, if it names one.
 
-    Raises:
-        ConfigError: there is a system prompt already, the function fails, or it returns no valid prompt.
-        BadInput: there is no such function.
+    Raises ConfigError if there is a system prompt already, or the function fails or returns no valid prompt; BadInput if there
+    is no such function.
     """
     if config.prompt_function is None:
         return config
@@ -340,11 +339,11 @@ def with_prompt(config: Config) -> Config:
         ) from None
 
 
-def require_source(config: Config, *, questions: bool) -> None:
-    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and it has some."""
+def require_source(config: Config, *, questions: bool | None) -> None:
+    """Raise ConfigError if a pipeline needs questions and the source has none, or (False) writes them and it has some."""
     if questions and config.emails != SYNTHETIC and not config.train_questions:
         raise ConfigError(
             "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"
         )
-    if not questions and config.emails == SYNTHETIC:
+    if questions is False and config.emails == SYNTHETIC:
         raise ConfigError("emails: the synthetic company brings its own questions; set emails to mail that has none")

@@ -79,6 +79,7 @@ def build_database(
     emails: Iterable[Email | DroppedMail],
     path: Path,
     *,
+    owner: str | None = None,
     max_body_chars: int = 5_000,
     max_recipients: int = 30,
     progress: Callable[[int, int | None], None] | None = None,
@@ -88,7 +89,8 @@ def build_database(
     The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
     Message-ID. A copy that repeats date and recipients of another leaves only its Message-ID, as an alias. A different
     mail with an earlier mail's Message-ID is kept, since the two may be in different inboxes, and cited as
-    `MESSAGE-ID#DIGEST`. A mail without Message-ID gets one that follows from its content.
+    `MESSAGE-ID#DIGEST`. A mail without Message-ID gets one that follows from its content. All are in the inbox of
+    `owner`, as blind copies where they do not name them.
 
     Dropped, counted and listed are mails without body or any address, without a plausible date (1980-01-02 to
     2039), with a body over `max_body_chars` or with over `max_recipients` distinct recipients, and the source's own
@@ -108,7 +110,7 @@ def build_database(
     os.close(descriptor)
     partial = Path(name)
     try:
-        report = _Builder(partial, max_body_chars, max_recipients).build(emails, progress)
+        report = _Builder(partial, owner, max_body_chars, max_recipients).build(emails, progress)
         _publish(partial, path)
     except sqlite3.OperationalError as error:
         raise _unwritable(path, error) from error
@@ -137,7 +139,8 @@ def _unwritable(path: Path, error: Exception) -> BadMail:
 class _Builder:
     """One build: read mails once, in the order of the source, and write them in large batches."""
 
-    def __init__(self, path: Path, max_body_chars: int, max_recipients: int) -> None:
+    def __init__(self, path: Path, owner: str | None, max_body_chars: int, max_recipients: int) -> None:
+        self._owner = normalise_addresses([owner] if owner else [])
         self._max_body_chars = max_body_chars
         self._max_recipients = max_recipients
         # This thread and the indexer's take turns: the indexer works while this thread reads the next batch.
@@ -231,6 +234,7 @@ class _Builder:
             self._drop(DroppedMail(reason=reason, where=_where(email), detail=detail))
             return
 
+        people["bcc"] += [owner for owner in self._owner if owner not in named and owner not in people["from"]]
         subject = one_line(storable(email.subject))
         sender = people["from"][0] if people["from"] else ""
         name = one_line(storable(email.from_name))[:_MAX_NAME_CHARS]

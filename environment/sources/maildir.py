@@ -44,11 +44,12 @@ _TRASHED = re.compile(r":2,[A-Za-z]*T[A-Za-z]*\Z")
 class MailFolder(Iterable[Email | DroppedMail]):
     """The mails below a folder, in the order of their paths; `operator.length_hint` is the number of files.
 
-    Links are not followed. A file that cannot be read is reported as `DroppedMail`.
+    Links are not followed. A file that cannot be read is reported as `DroppedMail`. Reports name files from `named_from` on.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, named_from: Path | None = None) -> None:
         self._folder = folder
+        self._named_from = named_from or folder
 
     def __iter__(self) -> Iterator[Email | DroppedMail]:
         unreadable: list[OSError] = []
@@ -76,7 +77,7 @@ class MailFolder(Iterable[Email | DroppedMail]):
             yield DroppedMail(reason="unreadable", where=where, detail=error.strerror or "")
 
     def _named(self, path: str) -> str:
-        return one_line(storable(os.path.relpath(path, self._folder)))
+        return one_line(storable(os.path.relpath(path, self._named_from)))
 
 
 def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, list[str]]]:

@@ -27,6 +27,8 @@ _LINE_END = re.compile(rb"(?<!\r)\r+\n|\r")  # a run is looked at once: linear t
 _APPLE_LENGTH = re.compile(rb"(\d{1,9})[ \t]*\n")
 _APPLE_PROPERTIES = b"<?xml version="
 _DELIVERED = frozenset({"delivered-to", "envelope-to", "x-delivered-to", "x-envelope-to", "x-original-to"})
+_RECEIVED_FOR = re.compile(r"\sfor\s+<?([^\s<>;@]+@[^\s<>;@]+)>?\s*(?=;|\Z)", re.IGNORECASE)
+_COMMENT = re.compile(r"\([^()]*\)")
 _MOZILLA_DELETED = 0x0008
 
 
@@ -104,11 +106,12 @@ def _people(fields: Fields, name: str) -> str:
 def _delivered_to(fields: Fields) -> list[str]:
     """Return whom the mail was delivered to, as the last mail server noted it.
 
-    It writes above every `Received`. Such a field further below may come from the sender, and says nothing.
+    It writes above every `Received`, and the first of these. What is further below may come from the sender, and says nothing.
     """
     found = []
     for name, value in fields:
         if name == "received":
+            found += _RECEIVED_FOR.findall(_COMMENT.sub("", decode_text(value)))[-1:]
             break
         if name in _DELIVERED:
             found.append(decode_text(value))

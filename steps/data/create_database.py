@@ -17,11 +17,12 @@ from configs.schema import DataConfig
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
 from environment.errors import BadMail
+from environment.sources.imap import ImapMails
 from materializers.mail_database import MailDatabaseMaterializer
 from reports.console import counter
 from reports.mail import mail_html
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT
-from steps.data.sources import open_mails
+from steps.data.sources import open_mails, owner_of
 from steps.project import DATA, source_files
 
 
@@ -43,10 +44,15 @@ def create_database(
     `source_version` is a cache key: the version of the source.
     """
     path = DATA / f".mail_database-{uuid.uuid4().hex}.sqlite"  # two runs may build at the same time
+    mails = open_mails(config)
+    if isinstance(mails, ImapMails):
+        with counter("mails fetched") as progress:
+            mails.fetch(progress)
     with counter("mails read") as progress:
         report = build_database(
-            open_mails(config),
+            mails,
             path,
+            owner=owner_of(config),
             max_body_chars=config.max_body_chars,
             max_recipients=config.max_recipients,
             progress=progress,
