@@ -37,7 +37,7 @@ class DataConfig(BaseModel):
 
     emails: str = Field(
         default=SYNTHETIC,
-        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive, an mbox,"
+        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, an archive of it, an mbox,"
         " or an IMAP account: imaps://me@example.org@imap.example.org/INBOX (docs/own_mail.md)",
     )
     train_questions: str | None = Field(default=None, description="folder or dataset id of questions (of real mails)")

@@ -29,6 +29,9 @@ _APPLE_PROPERTIES = b"<?xml version="
 _DELIVERED = frozenset({"delivered-to", "envelope-to", "x-delivered-to", "x-envelope-to", "x-original-to"})
 _RECEIVED_FOR = re.compile(r"\sfor\s+<?([^\s<>;@]+@[^\s<>;@]+)>?\s*(?=;|\Z)", re.IGNORECASE)
 _COMMENT = re.compile(r"\([^()]*\)")
+_UNWANTED_LABELS = frozenset({"Bin", "Spam", "Trash"})
+_DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),"
+_TWO_DATES = re.compile(rf"({_DAY}[^,]{{1,60}}?)[,\s]\s*{_DAY}[^,]{{1,60}}")
 _MOZILLA_DELETED = 0x0008
 
 
@@ -36,7 +39,7 @@ def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     """Return the mail `raw`, or the reason why it cannot be used. `where` names it in its source. Never raises.
 
     Reasons: `oversized` (over 25 MiB), `no_headers`, `bad_date` (a date that cannot be read; a mail without one has
-    `date` None), `deleted` (marked so by Thunderbird) and `unparsable`.
+    `date` None), `deleted` and `spam` (marked so by Thunderbird or Gmail) and `unparsable`.
     """
     where = one_line(storable(where))
     if len(raw) > MAX_MAIL_BYTES:
@@ -54,8 +57,14 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         return DroppedMail(reason="no_headers", where=where, detail=_clipped(decode_text(raw[:_MAX_DETAIL_CHARS])))
     if _is_deleted(fields):
         return DroppedMail(reason="deleted", where=where, detail="deleted in Thunderbird, not compacted yet")
+    if label := _unwanted_label(fields):
+        return DroppedMail(
+            reason="spam" if label == "Spam" else "deleted", where=where, detail=f"labelled {label} in Gmail"
+        )
     date = None
     if written := decode_header(first_of(fields, "date")).strip():
+        if twice := _TWO_DATES.fullmatch(written):  # archives of Outlook files have two headers in one
+            written = twice[1]
         try:
             date = utc_without_zone(parse_mail_date(written))
         except (BadMail, OverflowError):
@@ -97,6 +106,12 @@ def _is_deleted(fields: Fields) -> bool:
         return bool(int(first_of(fields, "x-mozilla-status") or b"0", 16) & _MOZILLA_DELETED)
     except ValueError:
         return False
+
+
+def _unwanted_label(fields: Fields) -> str | None:
+    """Return the label that says that a mail is not to be read. Google Takeout writes the labels above the header."""
+    labels = decode_header(first_of(fields, "x-gmail-labels")).replace("\n", "").split(",")
+    return next((label for label in map(str.strip, labels) if label in _UNWANTED_LABELS), None)
 
 
 def _people(fields: Fields, name: str) -> str:
