@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from sqlite_utils import Database
 
+from environment.attachments import with_attachments
 from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
@@ -86,20 +87,18 @@ def build_database(
 ) -> BuildReport:
     """Write the mail database `path` from `emails` and report which mails were kept and why others were dropped.
 
-    The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
-    Message-ID. A copy that repeats date and recipients of another leaves only its Message-ID, as an alias. A different
-    mail with an earlier mail's Message-ID is kept, since the two may be in different inboxes, and cited as
-    `MESSAGE-ID#DIGEST`. A mail without Message-ID gets one that follows from its content. All are in the inbox of
-    `owner`, as blind copies where they do not name them.
+    The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and Message-ID. One
+    that repeats date and recipients of another leaves only its Message-ID, as an alias. A different mail with an earlier mail's
+    Message-ID is kept, since the two may be in different inboxes, and cited as `MESSAGE-ID#DIGEST`. A mail without Message-ID gets
+    one that follows from its content. All are in the inbox of `owner`, as blind copies where they do not name them.
 
-    Dropped, counted and listed are mails without body or any address, without a plausible date (1980-01-02 to
-    2039), with a body over `max_body_chars` or with over `max_recipients` distinct recipients, and the source's own
-    `DroppedMail`s. `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an
-    estimate if the source's iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail
-    that names its thread.
+    Dropped, counted and listed are mails without text and attachments or without any address, without a plausible date (1980-01-02
+    to 2039), with over `max_body_chars` or over `max_recipients` distinct recipients, and the source's `DroppedMail`s.
+    `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an estimate if the source's
+    iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail that names its thread.
 
-    The file appears when it is complete; a failed build leaves nothing behind. Raise BadMail when the disk is full or
-    `path` cannot be written.
+    The file appears when it is complete; a failed build leaves nothing behind. Raise BadMail when the disk is full or `path` cannot
+    be written.
     """
     path = Path(path)
     try:
@@ -209,7 +208,8 @@ class _Builder:
 
     def _add(self, email: Email) -> None:
         message_id = storable(email.message_id).strip()
-        body = storable(email.body).strip()
+        written = storable(email.body).strip()
+        body = with_attachments(written, email.attachments, self._max_body_chars)
         people: dict[str, list[str]] = {"from": normalise_addresses([email.from_address])}
         named = set()
         for role, addresses in (("to", email.to_addresses), ("cc", email.cc_addresses), ("bcc", email.bcc_addresses)):
@@ -220,8 +220,8 @@ class _Builder:
         reason, detail = "", ""
         if not body:
             reason = "no_body"
-        elif len(body) > self._max_body_chars:
-            reason, detail = "body_too_long", f"{len(body):,} characters"
+        elif len(written) > self._max_body_chars:
+            reason, detail = "body_too_long", f"{len(written):,} characters"
         elif email.date is None:
             reason = "no_date"
         elif sent_at is None:

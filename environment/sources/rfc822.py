@@ -71,6 +71,7 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
             return DroppedMail(reason="bad_date", where=where, detail=_clipped(written))
     message_id = decode_text(first_of(fields, "message-id"))
     bracketed = _MESSAGE_ID.search(message_id)
+    body, attachments = text_of(fields, content)
     name, address = sender_of(_people(fields, "from"))
     if not address:
         name, address = sender_of(_people(fields, "sender"))
@@ -83,7 +84,8 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         cc_addresses=addresses_of(_people(fields, "cc")),
         bcc_addresses=addresses_of(", ".join([_people(fields, "bcc"), *_delivered_to(fields)])),
         date=date,
-        body=text_of(fields, content),
+        body=body,
+        attachments=attachments,
         file_name=where,
         replies_to=_thread(first_of(fields, "references"), first_of(fields, "in-reply-to")),
     )
