@@ -51,6 +51,9 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
     if any(counts["unlabelled"].values()):
         unlabelled = counts["unlabelled"]
         say(f"  of these without a reference answer: {unlabelled['train']} to train on, {unlabelled['test']} held out")
+    if not_read := kept.get("attachments_not_read"):
+        shown = ", ".join(f"{count:,} {why} ({kept['such_as'][why]})" for why, count in not_read.items())
+        say(f"  attachments not read: {shown}")
     for what, dropped in (("mails", kept["dropped"]), ("questions", counts["dropped"])):
         if dropped:
             say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))

@@ -72,10 +72,10 @@ class DataConfig(BaseModel):
     min_realism: float = Field(default=0.0, ge=0, le=1, description="minimum how_realistic of a question")
     excluded_questions: tuple[int, ...] = Field(
         default=(49, 101, 129, 171, 208, 266, 327),
-        description="ids of questions to leave out; the default: those of corbt/enron_emails_sample_questions that cannot"
-        " be answered, which OpenPipe's recipe excludes too",
+        description="ids of questions to leave out; the default: corbt/enron_emails_sample_questions without answer",
     )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
+    attachment_text: bool = Field(default=False, description="read attached texts, PDFs and office files")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
     reviewed_feedback: str | None = Field(
         default=None, description="folder of reviewed ratings of answers, whose questions are added (docs/serving.md)"

@@ -8,6 +8,8 @@ from environment.mail_text import storable
 from environment.models import Attachment
 
 _MAX_NAMES = 50
+_CUT = " …(cut)"
+_AROUND = f"\n\nAttachment :\n{_CUT}"
 _LEAST_CHARS = 80
 """Less of a file is not worth its heading."""
 
@@ -21,7 +23,7 @@ def with_attachments(body: str, attached: Sequence[Attachment], max_chars: int) 
     shown = f"{body}\n\nAttachments: {', '.join(names[:_MAX_NAMES])}{more}".strip()
     for file in attached:
         text = storable(file.text).strip()
-        left = max_chars - len(shown) - len(file.name) - 20
+        left = max_chars - len(shown) - len(file.name) - len(_AROUND)
         if text and left >= _LEAST_CHARS:
-            shown += f"\n\nAttachment {file.name}:\n{text if len(text) <= left else f'{text[:left]} …(cut)'}"
+            shown += f"\n\nAttachment {file.name}:\n{text if len(text) <= left else f'{text[:left]}{_CUT}'}"
     return shown
