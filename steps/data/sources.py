@@ -142,9 +142,13 @@ def settings_of_step(version: ArtifactVersionResponse) -> dict[str, Any]:
 
 
 def local_sources(config: DataConfig) -> list[str]:
-    """Return the configured sources that are files on this machine."""
+    """Return the configured sources that only this machine has: files, and an account whose password is here."""
     sources = (config.emails, config.train_questions, config.test_questions, config.reviewed_feedback)
-    return [source for source in sources if source and source != SYNTHETIC and Path(source).expanduser().exists()]
+    return [
+        source
+        for source in sources
+        if source and source != SYNTHETIC and (is_imap(source) or Path(source).expanduser().exists())
+    ]
 
 
 def _state(path: str) -> str:

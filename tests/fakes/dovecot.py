@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -19,7 +21,12 @@ from tests.ports import free_port
 
 PASSWORD = "secret"
 _NOBODY = 65534
-"""Owner of the mailbox, because Dovecot refuses root."""
+"""Owner of the mailbox for root, whom Dovecot refuses."""
+_OF_USER = """
+default_internal_user = {user}
+default_internal_group = {group}
+default_login_user = {user}
+"""
 _CONFIGURATION = """
 base_dir = {root}/run
 state_dir = {root}/state
@@ -64,8 +71,12 @@ service anvil {{
 
 
 def installed() -> bool:
-    """Return whether Dovecot can run here. It has to start as root, because it changes the user of its processes."""
-    return shutil.which("dovecot") is not None and os.getuid() == 0
+    """Return whether Dovecot is installed."""
+    return _program() is not None
+
+
+def _program() -> str | None:
+    return shutil.which("dovecot", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 @dataclass
@@ -104,9 +115,15 @@ def dovecot() -> Iterator[Dovecot]:
         (root / folder).mkdir()
         (root / folder).chmod(0o777)
     root.chmod(0o755)
-    settings = {"root": root, "port": server.port, "password": PASSWORD, "uid": _NOBODY, "gid": _NOBODY}
-    (root / "dovecot.conf").write_text(_CONFIGURATION.format(**settings))
-    running = subprocess.Popen(["dovecot", "-F", "-c", str(root / "dovecot.conf")])
+    own = (os.getuid(), os.getgid()) if os.getuid() else (_NOBODY, _NOBODY)
+    settings = {"root": root, "port": server.port, "password": PASSWORD, "uid": own[0], "gid": own[1]}
+    text = _CONFIGURATION.format(**settings)
+    if os.getuid():  # it cannot change its user
+        text += _OF_USER.format(user=pwd.getpwuid(own[0]).pw_name, group=grp.getgrgid(own[1]).gr_name)
+    (root / "dovecot.conf").write_text(text)
+    program = _program()
+    assert program is not None
+    running = subprocess.Popen([program, "-F", "-c", str(root / "dovecot.conf")])
     try:
         for _ in range(200):
             try:

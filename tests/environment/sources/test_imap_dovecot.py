@@ -20,7 +20,7 @@ from environment.sources.imap import ImapMails
 from tests.environment.raw_mails import raw_mail
 from tests.fakes.dovecot import PASSWORD, Dovecot, dovecot, installed
 
-pytestmark = [pytest.mark.service, pytest.mark.skipif(not installed(), reason="Dovecot is not installed, or not root")]
+pytestmark = [pytest.mark.service, pytest.mark.skipif(not installed(), reason="Dovecot is not installed")]
 
 
 @pytest.fixture(scope="module")
