@@ -35,6 +35,7 @@ PASSWORD, TOKEN = "IMAP_PASSWORD", "IMAP_TOKEN"
 
 _SECONDS = 60.0
 _TRIES = 5
+_MAX_REFUSALS = 10
 _PAUSE_SECONDS = 0.5
 """Doubled before each further try."""
 _UIDS_PER_SEARCH = 50_000
@@ -64,6 +65,7 @@ class ImapMails(Iterable[Email | DroppedMail]):
         self._dropped: list[DroppedMail] = []
         self._done = 0
         self._wanted = 0
+        self._refusals = 0
 
     def __iter__(self) -> Iterator[Email | DroppedMail]:
         for folder in self._folders:
@@ -82,7 +84,7 @@ class ImapMails(Iterable[Email | DroppedMail]):
                     found.append((name, sorted(_answered(client.folder_status, name, _STATUS).items())))
         except _Refused:
             pass  # it went meanwhile; fetching says more
-        except (imaplib.IMAP4.abort, OSError) as error:
+        except (imaplib.IMAP4.error, OSError) as error:
             raise self._lost(error) from error
         return repr(found)
 
@@ -102,7 +104,7 @@ class ImapMails(Iterable[Email | DroppedMail]):
                         connected = True
                         self._fetch_folders(client, progress)
                     return
-                except (imaplib.IMAP4.abort, Unreachable, OSError) as error:
+                except (imaplib.IMAP4.error, _Refused, Unreachable, OSError) as error:
                     if isinstance(error, OSError) and error.filename:
                         raise  # a file here, not the connection
                     tries = 1 if self._done > done else tries + 1
@@ -111,14 +113,14 @@ class ImapMails(Iterable[Email | DroppedMail]):
                     time.sleep(_PAUSE_SECONDS * 2**tries)
 
     def _fetch_folders(self, client: IMAPClient, progress: Progress) -> None:
-        self._folders, self._dropped, self._wanted = [], [], self._done
+        self._folders, self._dropped, self._wanted, self._refusals = [], [], self._done, 0
         for name in self._chosen(client):
             try:
                 found = _answered(client.select_folder, name, readonly=True)
             except _Refused as error:
                 self._dropped.append(DroppedMail(reason="unreadable", where=_shown(name), detail=_shown(error)))
                 continue
-            self._fetch_folder(client, name, found[b"UIDVALIDITY"], found[b"EXISTS"], progress)
+            self._fetch_folder(client, name, found.get(b"UIDVALIDITY", 0), found[b"EXISTS"], progress)
 
     def _fetch_folder(self, client: IMAPClient, name: str, validity: int, count: int, progress: Progress) -> None:
         """Make the local copy of the open folder complete."""
@@ -140,7 +142,9 @@ class ImapMails(Iterable[Email | DroppedMail]):
         self._wanted += len(missing)
         for begin in range(0, len(missing), _UIDS_PER_BLOCK):
             block = missing[begin : begin + _UIDS_PER_BLOCK]
-            sizes = {uid: found[b"RFC822.SIZE"] for uid, found in client.fetch(block, ["RFC822.SIZE"]).items()}
+            # The server may also tell flags that somebody changes meanwhile.
+            told = client.fetch(block, ["RFC822.SIZE"]).items()
+            sizes = {uid: facts[b"RFC822.SIZE"] for uid, facts in told if uid in there and b"RFC822.SIZE" in facts}
             for batch in _batches(sizes):
                 for uid, raw in self._texts(client, name, batch):
                     _write(folder, uid, raw)
@@ -164,8 +168,14 @@ class ImapMails(Iterable[Email | DroppedMail]):
                 for uid in batch:
                     yield from self._texts(client, name, [uid])
             else:
+                self._refusals += 1
+                if self._refusals == _MAX_REFUSALS:  # an account that is over its limits, not a damaged mail
+                    raise Unreachable(
+                        f"{self._url}: the server refuses one mail after the other ({_shown(error)})"
+                    ) from error
                 self._drop(name, batch[0], "unreadable", _shown(error))
             return
+        self._refusals = 0
         for uid, parts in found.items():
             if uid in batch and isinstance(raw := parts.get(b"BODY[]"), bytes):
                 yield uid, raw
@@ -234,7 +244,7 @@ class ImapMails(Iterable[Email | DroppedMail]):
         if isinstance(error, Unreachable) and not self._done:
             return error
         return Unreachable(
-            f"{self._url}: the connection was lost ({_shown(error)}); {self._done:,} mails were fetched, and the next run fetches "
+            f"{self._url}: the mails cannot be fetched ({_shown(error)}); {self._done:,} were, and the next run fetches "
             "only the others"
         )
 

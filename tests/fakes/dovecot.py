@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -102,6 +103,14 @@ class Dovecot:
 
     def add(self, name: str, number: int, raw: bytes) -> None:
         (self.folder(name) / "cur" / f"{1_700_000_000 + number}.M{number}.test:2,S").write_bytes(raw)
+
+    def renumber(self) -> None:
+        """Give the INBOX another UIDVALIDITY."""
+        for file in (self.root / "mail").glob("dovecot.index*"):
+            file.unlink()
+        listed = self.root / "mail" / "dovecot-uidlist"
+        # Its first line: version, V and the UIDVALIDITY, N and the next UID.
+        listed.write_text(re.sub(r"V(\d+)", lambda found: f"V{int(found[1]) + 1}", listed.read_text(), count=1))
 
 
 @contextmanager

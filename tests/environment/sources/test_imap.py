@@ -118,7 +118,7 @@ def test_a_connection_that_is_always_lost_is_one_line_and_the_next_run_goes_on(
 
     server.before = hang_up
     with pytest.raises(
-        Unreachable, match="the connection was lost .* 5 mails were fetched, and the next run fetches only"
+        Unreachable, match="the mails cannot be fetched .* 5 were, and the next run fetches only the others"
     ):
         fetched(server)
     server.before = lambda command: None
@@ -179,6 +179,15 @@ def test_mails_that_are_too_large_are_not_fetched_and_others_that_fail_are_repor
         ("oversized", "INBOX, UID 3", "52,428,800 bytes, over 25 MiB: not fetched"),
         ("unreadable", "INBOX, UID 4", "fetch failed: [SERVERBUG] broken"),
     ]
+
+
+@pytest.mark.parametrize("refused", ["BODY.PEEK", "RFC822.SIZE", "SEARCH"])
+def test_an_account_over_its_limits_is_one_line_and_is_left_alone(server: ImapServer, fetched, refused: str) -> None:
+    server.folders["INBOX"].add(*(raw_mail(number) for number in range(1, 500)))
+    server.before = lambda command: "NO [OVERQUOTA] Account exceeded bandwidth limits." if refused in command else None
+    with pytest.raises(Unreachable, match="me@example.org at localhost: .*Account exceeded bandwidth limits") as caught:
+        fetched(server)
+    assert "\n" not in str(caught.value) and len(server.asked) < 120
 
 
 def test_a_literal_of_50_megabytes_whose_size_was_not_said_is_only_left_out(
