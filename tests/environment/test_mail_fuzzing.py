@@ -37,7 +37,7 @@ PIECES = [
     "text/calendar", "text/plain; charset=", "gb2312", "shift_jis", "utf-7", "utf-16", "multipart/mixed; boundary=b",
     'multipart/alternative; boundary="c"', "message/rfc822", "; format=flowed", "; delsp=yes", "\n--b\n", "\n--b--\n",
     "\n--c\n", "\n--c--\n", "Content-Transfer-Encoding: ", "base64", "quoted-printable", "uuencode", "begin 644 a\n",
-    "Content-Disposition: attachment", "<p>", "</p>", "<!--", "-->", "<div style='display:none'>", "</div>",
+    "Content-Disposition: attachment", "; filename=a.pdf", "; filename*0*=utf-8''%ff", " for ", "X-Gmail-Labels: Spam,", "<p>", "</p>", "<!--", "-->", "<div style='display:none'>", "</div>",
     "<table><td>", "<a href=http://x.example>", "</a>", "<sup>2", "<br>", "<![", "&#1", "<pre>\n", "<blockquote>",
     "BEGIN:VEVENT\n", "SUMMARY:x\n", 'DTSTART;TZID="', "To: Ann, Bob\n", "-----Original Message-----", "> ",
     "On 4 Mar Ann wrote:\n", "$31,000 at 2 pm ", "word ", "don't ",
