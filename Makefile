@@ -5,6 +5,7 @@
 # make test-fast  what needs no process, service or model: a few minutes
 # make nightly  what takes too long for every change: accuracy floors, fuzzing at length, requirements that resolve (hours)
 # make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)
+# make mailserver  Dovecot for the tests of mail accounts, where there is none yet (Debian)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
 # make lock     export the pinned requirements of pyproject.toml to requirements*.txt
 # make bench    comparisons with simpler designs (ARGS="--mails 20000")
@@ -30,7 +31,7 @@ UV := UV_HTTP_TIMEOUT=10 UV_HTTP_RETRIES=1 $(BIN)/python -m uv pip install -q --
 LOCK := $(BIN)/python -m uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-annotate \
 	--custom-compile-command "make lock"
 
-.PHONY: run demo-enron install test test-fast nightly browser lint format lock bench stack-k8s
+.PHONY: run demo-enron install test test-fast nightly browser mailserver lint format lock bench stack-k8s
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
@@ -58,6 +59,10 @@ nightly: .venv/installed-dev
 browser:
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+mailserver:
+	@command -v dovecot || test -x /usr/sbin/dovecot || { sudo=$$(test $$(id -u) = 0 || echo sudo); $$sudo apt-get update -qq && \
+		$$sudo apt-get install -y -qq --no-install-recommends dovecot-imapd; }
 
 lint: .venv/installed-dev
 	@$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from zenml.client import Client
 
 from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.schema import Config, DataConfig, section
-from environment.errors import BadMail
+from environment.errors import Unreachable
 from reports.console import say
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT, SCENARIOS
 from steps.data.sources import current_source_version, prepared_version, source_version
@@ -51,6 +51,9 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
     if any(counts["unlabelled"].values()):
         unlabelled = counts["unlabelled"]
         say(f"  of these without a reference answer: {unlabelled['train']} to train on, {unlabelled['test']} held out")
+    if not_read := kept.get("attachments_not_read"):
+        shown = ", ".join(f"{count:,} {why} ({kept['such_as'][why]})" for why, count in not_read.items())
+        say(f"  attachments not read: {shown}")
     for what, dropped in (("mails", kept["dropped"]), ("questions", counts["dropped"])):
         if dropped:
             say(f"  {what} left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()))
@@ -64,11 +67,11 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
 def version_of_source(data: DataConfig) -> str:
     """Return the current version of the source.
 
-    If the Hub does not answer, return that of the latest data with these settings, if any.
+    If the Hub or the mail server does not answer, return that of the latest data with these settings, if any.
     """
     try:
         return current_source_version(data)
-    except BadMail as error:
+    except Unreachable as error:
         if prepared := prepared_version(data):
             say(f"{error}; the data that were prepared before are used")
             return prepared

@@ -57,5 +57,5 @@ def require_cluster(config: Config, schedule: str | None) -> None:
     stack = Client().active_stack
     if stack.orchestrator.config.is_remote and (local := local_sources(section(config, DataConfig))):
         raise BadInput(
-            f"{local[0]} is on this machine, and stack {stack.name} runs on others: use a dataset id of the Hugging Face Hub"
+            f"{local[0]} can only be read on this machine, and stack {stack.name} runs on others: use a dataset id of the Hugging Face Hub"
         )

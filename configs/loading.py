@@ -169,11 +169,11 @@ def _require_in_section(key: str, section: str, where: str) -> None:
     raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
 
 
-def require_source(config: Config, *, questions: bool) -> None:
-    """Raise ConfigError if a pipeline needs `questions` and the source has none, or writes them and it has some."""
+def require_source(config: Config, *, questions: bool | None) -> None:
+    """Raise ConfigError if a pipeline needs questions and the source has none, or (False) writes them and it has some."""
     if questions and config.emails != SYNTHETIC and not config.train_questions:
         raise ConfigError(
             "train_questions: needed when emails is not 'synthetic'; without questions, `--pipeline scenarios` writes some"
         )
-    if not questions and config.emails == SYNTHETIC:
+    if questions is False and config.emails == SYNTHETIC:
         raise ConfigError("emails: the synthetic company brings its own questions; set emails to mail that has none")

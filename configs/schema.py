@@ -38,16 +38,17 @@ class DataConfig(BaseModel):
 
     emails: str = Field(
         default=SYNTHETIC,
-        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, a tar archive or"
-        " an mbox",
+        description="'synthetic', a Hugging Face dataset id, a folder of parquet files or of mails, an archive of it, an mbox,"
+        " or an IMAP account: imaps://me@example.org@imap.example.org/INBOX (docs/own_mail.md)",
     )
-    train_questions: str | None = Field(
-        default=None, description="folder or dataset id of questions (not for synthetic mails)"
-    )
+    train_questions: str | None = Field(default=None, description="folder or dataset id of questions (of real mails)")
     test_questions: str | None = Field(
+        default=None, description="folder or dataset id of test questions; null: a split or a part of train_questions"
+    )
+    owner: str | None = Field(
         default=None,
-        description="folder or dataset id of test questions; null: the test split of train_questions, or a part of "
-        "them",
+        pattern=r"^[^\s@]+@[^\s@]+$",
+        description="address whose inbox has every mail of emails; null: the user of an IMAP account, else only who is named",
     )
 
     synthetic_train_inboxes: int = Field(default=8, ge=1, le=10_000, description="synthetic inboxes for training")
@@ -72,14 +73,13 @@ class DataConfig(BaseModel):
     min_realism: float = Field(default=0.0, ge=0, le=1, description="minimum how_realistic of a question")
     excluded_questions: tuple[int, ...] = Field(
         default=(49, 101, 129, 171, 208, 266, 327),
-        description="ids of questions to leave out; the default: those of corbt/enron_emails_sample_questions that cannot"
-        " be answered, which OpenPipe's recipe excludes too",
+        description="ids of questions to leave out; the default: corbt/enron_emails_sample_questions without answer",
     )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
+    attachment_text: bool = Field(default=False, description="read attached texts, PDFs and office files")
     max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
     reviewed_feedback: str | None = Field(
-        default=None,
-        description="folder of reviewed ratings of the service's answers; their questions are added (docs/serving.md)",
+        default=None, description="folder of reviewed ratings of answers, whose questions are added (docs/serving.md)"
     )
     data_seed: int = Field(default=42, ge=0, lt=2**32, description="seed of synthetic company and choice of questions")
 
@@ -326,9 +326,8 @@ def section(config: Config, kind: type[Section]) -> Section:
 def with_prompt(config: Config) -> Config:
     """Return the configuration with the system prompt that its prompt function returns, if it names one.
 
-    Raises:
-        ConfigError: there is a system prompt already, the function fails, or it returns no valid prompt.
-        BadInput: there is no such function.
+    Raises ConfigError if there is a system prompt already, or the function fails or returns no valid prompt; BadInput if there
+    is no such function.
     """
     if config.prompt_function is None:
         return config

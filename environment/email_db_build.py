@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from sqlite_utils import Database
 
+from environment.attachments import with_attachments
 from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
@@ -79,25 +80,25 @@ def build_database(
     emails: Iterable[Email | DroppedMail],
     path: Path,
     *,
+    owner: str | None = None,
     max_body_chars: int = 5_000,
     max_recipients: int = 30,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> BuildReport:
     """Write the mail database `path` from `emails` and report which mails were kept and why others were dropped.
 
-    The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and
-    Message-ID. A copy that repeats date and recipients of another leaves only its Message-ID, as an alias. A different
-    mail with an earlier mail's Message-ID is kept, since the two may be in different inboxes, and cited as
-    `MESSAGE-ID#DIGEST`. A mail without Message-ID gets one that follows from its content.
+    The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and Message-ID. One
+    that repeats date and recipients of another leaves only its Message-ID, as an alias. A different mail with an earlier mail's
+    Message-ID is kept, since the two may be in different inboxes, and cited as `MESSAGE-ID#DIGEST`. A mail without Message-ID gets
+    one that follows from its content. All are in the inbox of `owner`, as blind copies where they do not name them.
 
-    Dropped, counted and listed are mails without body or any address, without a plausible date (1980-01-02 to
-    2039), with a body over `max_body_chars` or with over `max_recipients` distinct recipients, and the source's own
-    `DroppedMail`s. `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an
-    estimate if the source's iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail
-    that names its thread.
+    Dropped, counted and listed are mails without text and attachments or without any address, without a plausible date (1980-01-02
+    to 2039), with over `max_body_chars` or over `max_recipients` distinct recipients, and the source's `DroppedMail`s.
+    `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an estimate if the source's
+    iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail that names its thread.
 
-    The file appears when it is complete; a failed build leaves nothing behind. Raise BadMail when the disk is full or
-    `path` cannot be written.
+    The file appears when it is complete; a failed build leaves nothing behind. Raise BadMail when the disk is full or `path` cannot
+    be written.
     """
     path = Path(path)
     try:
@@ -108,7 +109,7 @@ def build_database(
     os.close(descriptor)
     partial = Path(name)
     try:
-        report = _Builder(partial, max_body_chars, max_recipients).build(emails, progress)
+        report = _Builder(partial, owner, max_body_chars, max_recipients).build(emails, progress)
         _publish(partial, path)
     except sqlite3.OperationalError as error:
         raise _unwritable(path, error) from error
@@ -137,7 +138,8 @@ def _unwritable(path: Path, error: Exception) -> BadMail:
 class _Builder:
     """One build: read mails once, in the order of the source, and write them in large batches."""
 
-    def __init__(self, path: Path, max_body_chars: int, max_recipients: int) -> None:
+    def __init__(self, path: Path, owner: str | None, max_body_chars: int, max_recipients: int) -> None:
+        self._owner = normalise_addresses([owner] if owner else [])
         self._max_body_chars = max_body_chars
         self._max_recipients = max_recipients
         # This thread and the indexer's take turns: the indexer works while this thread reads the next batch.
@@ -206,7 +208,8 @@ class _Builder:
 
     def _add(self, email: Email) -> None:
         message_id = storable(email.message_id).strip()
-        body = storable(email.body).strip()
+        written = storable(email.body).strip()
+        body = with_attachments(written, email.attachments, self._max_body_chars)
         people: dict[str, list[str]] = {"from": normalise_addresses([email.from_address])}
         named = set()
         for role, addresses in (("to", email.to_addresses), ("cc", email.cc_addresses), ("bcc", email.bcc_addresses)):
@@ -217,8 +220,8 @@ class _Builder:
         reason, detail = "", ""
         if not body:
             reason = "no_body"
-        elif len(body) > self._max_body_chars:
-            reason, detail = "body_too_long", f"{len(body):,} characters"
+        elif len(written) > self._max_body_chars:
+            reason, detail = "body_too_long", f"{len(written):,} characters"
         elif email.date is None:
             reason = "no_date"
         elif sent_at is None:
@@ -231,6 +234,7 @@ class _Builder:
             self._drop(DroppedMail(reason=reason, where=_where(email), detail=detail))
             return
 
+        people["bcc"] += [owner for owner in self._owner if owner not in named and owner not in people["from"]]
         subject = one_line(storable(email.subject))
         sender = people["from"][0] if people["from"] else ""
         name = one_line(storable(email.from_name))[:_MAX_NAME_CHARS]

@@ -7,3 +7,7 @@ class BadMail(ValueError):
 
 class QueryTimeout(BadMail):
     """A query of the mail database exceeded its time limit."""
+
+
+class Unreachable(BadMail):
+    """A server of mails does not answer. What it sent before is still here."""

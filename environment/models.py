@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A file attached to a mail, as it travelled: `encoding` is its Content-Transfer-Encoding. `text` is what was read of it."""
+
+    name: str
+    encoded: bytes = field(repr=False)
+    encoding: str = ""
+    text: str = ""
 
 
 class Email(BaseModel):
@@ -26,6 +37,8 @@ class Email(BaseModel):
     file_name: str = ""
     replies_to: tuple[str, ...] = ()
     """Message-IDs of earlier mails in its thread: the first one, and the one it answers."""
+    attachments: tuple[Attachment, ...] = Field(default=(), exclude=True, repr=False)
+    """Its files. The database keeps their names, and the text if it was read, at the end of the body."""
 
 
 class DroppedMail(BaseModel):

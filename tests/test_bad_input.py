@@ -43,7 +43,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", "--config", "wrong_section.yaml"], "'learning_rate' is no key of section 'agent'"),
         (["--dry-run", "--set", "agent.learning_rate=1"], "it belongs in section 'trainer'"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
-        (settings(emails="run.py", train_questions="absent"), "tar archive or mbox"),
+        (settings(emails="run.py", train_questions="absent"), "tar or zip archive, mbox"),
         (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
         (

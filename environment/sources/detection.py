@@ -11,17 +11,20 @@ from pathlib import Path
 
 from environment.errors import BadMail
 from environment.models import DroppedMail, Email
-from environment.sources.maildir import END_OF_ARCHIVE, MailArchive, MailFolder, decompressed, mail_files
+from environment.sources.maildir import END_OF_ARCHIVE, MailArchive, MailFolder, decompressed
 from environment.sources.mbox import MboxFile, begins_mbox
+from environment.sources.outlook import OUTLOOK_MAGIC, OutlookFile
 from environment.sources.parquet import parquet_emails
+from environment.sources.walk import mail_files
+from environment.sources.zip_archive import ZIP_MAGIC, ZipArchive
 
 _PARQUET_MAGIC = b"PAR1"
-_ZIP_MAGIC = b"PK\x03\x04"
-_FILE_ENDINGS = frozenset({".bz2", ".gz", ".mbox", ".parquet", ".tar", ".tgz", ".xz", ".zip"})
+_FILE_ENDINGS = frozenset({".bz2", ".gz", ".mbox", ".ost", ".parquet", ".pst", ".tar", ".tgz", ".xz", ".zip"})
 
 
 def mail_source(source: str) -> Iterable[Email | DroppedMail]:
-    """Return the mails of a Hub dataset id, a folder of parquet files or of mails, a tar archive, an mbox or a parquet file.
+    """Return the mails of a Hub dataset id, a folder of parquet files or of mails, a tar or zip archive, or a file: an
+    mbox, parquet or Outlook's.
 
     It can be iterated again; `operator.length_hint` knows or estimates their number. Raises BadMail if the source is
     missing, unreadable, empty or of an unknown format: for local sources at once, for the Hub when iteration starts.
@@ -73,15 +76,19 @@ def _file(path: Path) -> Iterable[Email | DroppedMail]:
             raise BadMail(f"{path} is damaged or cut short: {error}") from error
     if begin.startswith(_PARQUET_MAGIC) or path.suffix.lower() == ".parquet":
         return parquet_emails(path)
+    if begin.startswith(ZIP_MAGIC):
+        return ZipArchive(path)
+    if begin.startswith(OUTLOOK_MAGIC):
+        return OutlookFile(path)
     if begins_mbox(begin):
         return MboxFile(path)
     if _begins_tar(block):
         return MailArchive(path)
-    if begin.startswith(_ZIP_MAGIC):
-        raise BadMail(f"{path} is a zip archive: unpack it, and give the folder or the mbox file that comes out")
     if stream is not file:
         raise BadMail(f"{path} is compressed, but not a tar archive: unpack it first")
-    raise BadMail(f"{path} is not a parquet file, tar archive or mbox; for mails in single files, give the folder")
+    raise BadMail(
+        f"{path} is not a parquet file, tar or zip archive, mbox or Outlook file; for mails in single files, give the folder"
+    )
 
 
 def _begins_tar(block: bytes) -> bool:

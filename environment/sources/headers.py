@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from binascii import a2b_qp
 from collections.abc import Iterable
+from urllib.parse import unquote_to_bytes
 
 from environment.sources.charsets import codec_of, decode_text
 from environment.sources.transfer import from_base64
@@ -93,15 +94,20 @@ def first_of(fields: Fields, name: str) -> bytes:
 
 
 def parameter(value: str, name: str) -> str:
-    """Return a parameter of a field such as Content-Type, empty if it has none. Pieces (RFC 2231) are joined."""
+    """Return a parameter of a field such as Content-Type, empty if it has none. Pieces (RFC 2231) are joined and decoded."""
     pattern = rf"(?:^|[\s;\"]){name}(?:\*\d+)?(\*)?\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"?|([^\s;]*))"
-    found = ""
+    found, charset = b"", ""
     for match in re.finditer(pattern, value, re.IGNORECASE | re.DOTALL):
         text = re.sub(r"\\(.)", r"\1", match[2]) if match[2] is not None else match[3]
-        found += text.rpartition("'")[2] if match[1] else text
+        if match[1]:
+            said, _, text = text.rpartition("'")
+            charset = said.partition("'")[0] or charset
+            found += unquote_to_bytes(text.encode("utf-8", "surrogateescape"))
+        else:
+            found += text.encode("utf-8", "surrogateescape")
         if "*" not in match.group().partition("=")[0]:
             break
-    return found
+    return decode_text(found, charset) if charset else found.decode("utf-8", "surrogateescape")
 
 
 def decode_header(value: bytes) -> str:

@@ -3,7 +3,7 @@ unpacking it.
 
 Supports the original Enron corpus (`maildir/person/folder/1.`) and the standard Maildir. In the latter, `cur` and `new`
 hold mails, and `tmp` holds incomplete mails, which are skipped. Mails that are marked as deleted are left out. A file
-that begins like an mbox is read as an mbox.
+that begins like an mbox is read as an mbox, and a zip archive in a folder as such.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from environment.errors import BadMail
 from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
 from environment.sources.mbox import MailFile, mails_in
+from environment.sources.walk import mail_files
+from environment.sources.zip_archive import ZIP_MAGIC, mails_of_zip
 
 COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -44,11 +46,12 @@ _TRASHED = re.compile(r":2,[A-Za-z]*T[A-Za-z]*\Z")
 class MailFolder(Iterable[Email | DroppedMail]):
     """The mails below a folder, in the order of their paths; `operator.length_hint` is the number of files.
 
-    Links are not followed. A file that cannot be read is reported as `DroppedMail`.
+    Links are not followed. A file that cannot be read is reported as `DroppedMail`. Reports name files from `named_from` on.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, named_from: Path | None = None) -> None:
         self._folder = folder
+        self._named_from = named_from or folder
 
     def __iter__(self) -> Iterator[Email | DroppedMail]:
         unreadable: list[OSError] = []
@@ -71,26 +74,15 @@ class MailFolder(Iterable[Email | DroppedMail]):
                 yield DroppedMail(reason="no_file", where=where, detail="a link or a device")
                 return
             with open(path, "rb") as file:
-                yield from mails_in(file, where)
+                if path.lower().endswith(".zip") and file.peek(4).startswith(ZIP_MAGIC):
+                    yield from mails_of_zip(file, path, f"{where}/")  # a part of an export
+                else:
+                    yield from mails_in(file, where)
         except OSError as error:
             yield DroppedMail(reason="unreadable", where=where, detail=error.strerror or "")
 
     def _named(self, path: str) -> str:
-        return one_line(storable(os.path.relpath(path, self._folder)))
-
-
-def mail_files(root: Path, unreadable: list[OSError]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the folders that may hold mails and the names in them, in order. Add folders that cannot be listed to
-    `unreadable`.
-    """
-    for folder, subfolders, names in os.walk(root, onerror=unreadable.append):
-        # os.walk lists links to folders among the folders, but does not follow them.
-        names += [name for name in subfolders if os.path.islink(os.path.join(folder, name))]
-        if len({"cur", "new", "tmp"}.intersection(subfolders)) > 1:
-            names.clear()  # indices and settings of mail programs
-            subfolders[:] = [name for name in subfolders if name != "tmp"]
-        subfolders.sort()
-        yield folder, sorted(names)
+        return one_line(storable(os.path.relpath(path, self._named_from)))
 
 
 class MailArchive(MailFile):

@@ -1,4 +1,4 @@
-"""Find the text of a mail among its parts: plain text, HTML, invitations and attached mails."""
+"""Find the text of a mail among its parts: plain text, HTML, invitations and attached mails; and its attached files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from environment.mail_text import one_line, storable
+from environment.models import Attachment
 from environment.sources.calendar_text import calendar_to_text
 from environment.sources.charsets import codec_of, decode_text
 from environment.sources.headers import Fields, decode_header, first_of, parameter, split_header, split_mail
@@ -16,6 +18,7 @@ from environment.words import words
 
 _MAX_DEPTH = 30
 _MAX_PARTS = 1_000
+_MAX_NAME_CHARS = 120
 _KIND = re.compile(r"\s*\"?([a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+)", re.IGNORECASE)
 _META_CHARSET = re.compile(
     rb"<(?:meta\s[^<>]{0,300}?charset|\?xml\s[^<>]{0,300}?encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE
@@ -61,6 +64,18 @@ class _Part:
         return decoded_content(self.content, decode_text(first_of(self.fields, "content-transfer-encoding")))
 
     @property
+    def name(self) -> str:
+        """The name of its file, without folders; empty if it has none."""
+        named = parameter(self._disposition, "filename") or parameter(self.type, "name")
+        name = one_line(storable(decode_header(named.encode("utf-8", "surrogateescape")))).replace("\\", "/")
+        return name.rpartition("/")[2].strip()[:_MAX_NAME_CHARS]
+
+    @property
+    def embedded(self) -> bool:
+        """Whether it is a picture within the text."""
+        return self.kind.startswith("image/") and not self.attached and bool(first_of(self.fields, "content-id"))
+
+    @property
     def attached(self) -> bool:
         return self._disposition.strip().lower().startswith("attachment")
 
@@ -69,33 +84,41 @@ class _Part:
         return decode_text(first_of(self.fields, "content-disposition"))
 
 
-def text_of(fields: Fields, content: bytes) -> str:
-    """Return the text of a mail: the plain one of alternatives, otherwise of all parts that have text.
+def text_of(fields: Fields, content: bytes) -> tuple[str, tuple[Attachment, ...]]:
+    """Return the text of a mail, the plain one of alternatives, otherwise of all parts that have text; and its attached files.
 
-    Attached files are left out, except invitations, and so are parts of a part after the first 1,000. An attached mail is shown
-    with its sender, date and subject. Raises ValueError for parts nested deeper than 30 levels.
+    An attached mail is shown with its sender, date and subject, and invitations are shown too. Parts of a part after the first
+    1,000 are left out. Raises ValueError for parts nested deeper than 30 levels.
     """
-    return _text(_Part(fields, content, whole=True), 0)
+    attached: list[Attachment] = []
+    return _text(_Part(fields, content, whole=True), 0, attached), tuple(attached)
 
 
-def _text(part: _Part, depth: int) -> str:
+def _text(part: _Part, depth: int, attached: list[Attachment]) -> str:
     if depth > _MAX_DEPTH:
         raise ValueError(f"parts are nested deeper than {_MAX_DEPTH} levels")
     kind = part.kind
     if kind in ("message/rfc822", "message/global", "message/news"):
-        return _attached_mail(part, depth)
+        return _attached_mail(part, depth, attached)
     if part.attached and not part.whole and kind != "text/calendar":
-        return ""
+        return _file(part, attached)
     if kind.startswith("multipart/"):
         children = list(islice(_children(part, kind), _MAX_PARTS))
         if children:
             if kind == "multipart/alternative":
-                return _best(children, depth)
-            return "\n\n".join(text for child in children if (text := _text(child, depth + 1)).strip())
+                return _best(children, depth, attached)
+            return "\n\n".join(text for child in children if (text := _text(child, depth + 1, attached)).strip())
         kind = "text/plain"
     if not kind.startswith("text/") or (kind in _NOT_SHOWN and not part.whole):
-        return ""
+        return _file(part, attached)
     return _leaf(part, kind)
+
+
+def _file(part: _Part, attached: list[Attachment]) -> str:
+    """Note an attached file, which has no text here."""
+    if (name := part.name) and not part.embedded and not part.kind.endswith("-signature"):
+        attached.append(Attachment(name, part.content, decode_text(first_of(part.fields, "content-transfer-encoding"))))
+    return ""
 
 
 def _children(part: _Part, kind: str) -> Iterator[_Part]:
@@ -123,9 +146,9 @@ def _children(part: _Part, kind: str) -> Iterator[_Part]:
         yield _Part(*split_header(data[begin:]), default)
 
 
-def _best(children: list[_Part], depth: int) -> str:
+def _best(children: list[_Part], depth: int, attached: list[Attachment]) -> str:
     """Return the text of the alternative that a reader of plain text is shown."""
-    found = [(_rank(child), text) for child in children if (text := _text(child, depth + 1)).strip()]
+    found = [(_rank(child), text) for child in children if (text := _text(child, depth + 1, attached)).strip()]
     if not found:
         return ""
     rank, best = min(found, key=lambda alternative: alternative[0])
@@ -148,9 +171,9 @@ def _says_the_same(stub: str, text: str) -> bool:
     return len(ours & theirs) * 2 >= len(ours)
 
 
-def _attached_mail(part: _Part, depth: int) -> str:
+def _attached_mail(part: _Part, depth: int, attached: list[Attachment]) -> str:
     fields, content = split_mail(part.decoded().lstrip(b"\n"))
-    text = _text(_Part(fields, content, whole=True), depth + 1)
+    text = _text(_Part(fields, content, whole=True), depth + 1, attached)
     if not text.strip():
         return ""
     head = [

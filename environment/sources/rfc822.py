@@ -27,6 +27,11 @@ _LINE_END = re.compile(rb"(?<!\r)\r+\n|\r")  # a run is looked at once: linear t
 _APPLE_LENGTH = re.compile(rb"(\d{1,9})[ \t]*\n")
 _APPLE_PROPERTIES = b"<?xml version="
 _DELIVERED = frozenset({"delivered-to", "envelope-to", "x-delivered-to", "x-envelope-to", "x-original-to"})
+_RECEIVED_FOR = re.compile(r"\sfor\s+<?([^\s<>;@]+@[^\s<>;@]+)>?\s*(?=;|\Z)", re.IGNORECASE)
+_COMMENT = re.compile(r"\([^()]*\)")
+_UNWANTED_LABELS = frozenset({"Bin", "Spam", "Trash"})
+_DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),"
+_TWO_DATES = re.compile(rf"({_DAY}[^,]{{1,60}}?)[,\s]\s*{_DAY}[^,]{{1,60}}")
 _MOZILLA_DELETED = 0x0008
 
 
@@ -34,7 +39,7 @@ def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     """Return the mail `raw`, or the reason why it cannot be used. `where` names it in its source. Never raises.
 
     Reasons: `oversized` (over 25 MiB), `no_headers`, `bad_date` (a date that cannot be read; a mail without one has
-    `date` None), `deleted` (marked so by Thunderbird) and `unparsable`.
+    `date` None), `deleted` and `spam` (marked so by Thunderbird or Gmail) and `unparsable`.
     """
     where = one_line(storable(where))
     if len(raw) > MAX_MAIL_BYTES:
@@ -52,14 +57,21 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         return DroppedMail(reason="no_headers", where=where, detail=_clipped(decode_text(raw[:_MAX_DETAIL_CHARS])))
     if _is_deleted(fields):
         return DroppedMail(reason="deleted", where=where, detail="deleted in Thunderbird, not compacted yet")
+    if label := _unwanted_label(fields):
+        return DroppedMail(
+            reason="spam" if label == "Spam" else "deleted", where=where, detail=f"labelled {label} in Gmail"
+        )
     date = None
     if written := decode_header(first_of(fields, "date")).strip():
+        if twice := _TWO_DATES.fullmatch(written):  # archives of Outlook files have two headers in one
+            written = twice[1]
         try:
             date = utc_without_zone(parse_mail_date(written))
         except (BadMail, OverflowError):
             return DroppedMail(reason="bad_date", where=where, detail=_clipped(written))
     message_id = decode_text(first_of(fields, "message-id"))
     bracketed = _MESSAGE_ID.search(message_id)
+    body, attachments = text_of(fields, content)
     name, address = sender_of(_people(fields, "from"))
     if not address:
         name, address = sender_of(_people(fields, "sender"))
@@ -72,7 +84,8 @@ def _mail(raw: bytes, where: str) -> Email | DroppedMail:
         cc_addresses=addresses_of(_people(fields, "cc")),
         bcc_addresses=addresses_of(", ".join([_people(fields, "bcc"), *_delivered_to(fields)])),
         date=date,
-        body=text_of(fields, content),
+        body=body,
+        attachments=attachments,
         file_name=where,
         replies_to=_thread(first_of(fields, "references"), first_of(fields, "in-reply-to")),
     )
@@ -97,6 +110,12 @@ def _is_deleted(fields: Fields) -> bool:
         return False
 
 
+def _unwanted_label(fields: Fields) -> str | None:
+    """Return the label that says that a mail is not to be read. Google Takeout writes the labels above the header."""
+    labels = decode_header(first_of(fields, "x-gmail-labels")).replace("\n", "").split(",")
+    return next((label for label in map(str.strip, labels) if label in _UNWANTED_LABELS), None)
+
+
 def _people(fields: Fields, name: str) -> str:
     return ", ".join(decode_text(value) for value in values_of(fields, name))
 
@@ -104,11 +123,12 @@ def _people(fields: Fields, name: str) -> str:
 def _delivered_to(fields: Fields) -> list[str]:
     """Return whom the mail was delivered to, as the last mail server noted it.
 
-    It writes above every `Received`. Such a field further below may come from the sender, and says nothing.
+    It writes above every `Received`, and the first of these. What is further below may come from the sender, and says nothing.
     """
     found = []
     for name, value in fields:
         if name == "received":
+            found += _RECEIVED_FOR.findall(_COMMENT.sub("", decode_text(value)))[-1:]
             break
         if name in _DELIVERED:
             found.append(decode_text(value))

@@ -6,6 +6,7 @@ import os
 import shutil
 import uuid
 import weakref
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -17,11 +18,13 @@ from configs.schema import DataConfig
 from environment.email_db import MailDatabase, build_database
 from environment.email_statistics import database_statistics
 from environment.errors import BadMail
+from environment.sources.attachment_text import AttachmentTexts
+from environment.sources.imap import ImapMails
 from materializers.mail_database import MailDatabaseMaterializer
 from reports.console import counter
 from reports.mail import mail_html
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT
-from steps.data.sources import open_mails
+from steps.data.sources import open_mails, owner_of
 from steps.project import DATA, source_files
 
 
@@ -43,10 +46,15 @@ def create_database(
     `source_version` is a cache key: the version of the source.
     """
     path = DATA / f".mail_database-{uuid.uuid4().hex}.sqlite"  # two runs may build at the same time
-    with counter("mails read") as progress:
+    mails = open_mails(config)
+    if isinstance(mails, ImapMails):
+        with counter("mails fetched") as progress:
+            mails.fetch(progress)
+    with counter("mails read") as progress, _texts(config) as texts:
         report = build_database(
-            open_mails(config),
+            texts.added_to(mails) if texts else mails,
             path,
+            owner=owner_of(config),
             max_body_chars=config.max_body_chars,
             max_recipients=config.max_recipients,
             progress=progress,
@@ -64,8 +72,14 @@ def create_database(
         "source_version": source_version,
         "statistics": statistics,
     }
+    if texts:
+        facts |= {"attachments_read": texts.read, "attachments_not_read": {**texts.not_read}, "such_as": texts.first}
     get_step_context().add_output_metadata(facts, output_name=MAIL_DATABASE)
     return database, HTMLString(mail_html(report.model_dump(), statistics, config.emails))
+
+
+def _texts(config: DataConfig) -> AbstractContextManager[AttachmentTexts | None]:
+    return AttachmentTexts() if config.attachment_text else nullcontext()
 
 
 def _show_newest(path: Path) -> None:

@@ -14,14 +14,18 @@ from zenml.models import ArtifactVersionResponse
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
-from environment.errors import BadMail
+from environment.errors import Unreachable
 from environment.feedback import rating_files, with_reviewed
 from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
 from environment.sources.detection import files_of, mail_source
+from environment.sources.imap import ImapMails
+from environment.sources.imap_url import ImapUrl, is_imap
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
 from steps.artifact_names import MAIL_DATABASE
+from steps.project import DATA
 
+IMAP_COPIES = DATA / "imap"
 _HUB_SECONDS = 30
 
 
@@ -37,8 +41,16 @@ def company(config: DataConfig) -> SyntheticCompany:
 
 
 def open_mails(config: DataConfig) -> Iterable[Email | DroppedMail]:
-    """Iterate over the mails of the configured source, and over what cannot be read as mail."""
+    """Return the mails of the configured source, and what cannot be read as mail. Those of an account have to be fetched."""
+    if is_imap(config.emails):
+        return ImapMails(config.emails, IMAP_COPIES)
     return company(config).emails() if config.emails == SYNTHETIC else mail_source(config.emails)
+
+
+def owner_of(config: DataConfig) -> str | None:
+    """Return the address whose inbox has every mail of the source, if there is one."""
+    user = ImapUrl.parse(config.emails).user if is_imap(config.emails) else ""
+    return config.owner or (user if "@" in user else None)
 
 
 def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport:
@@ -50,6 +62,8 @@ def open_scenarios(config: DataConfig, database: MailDatabase) -> ScenarioReport
 def _questions(config: DataConfig, database: MailDatabase) -> ScenarioReport:
     if config.emails == SYNTHETIC:
         return check_scenarios(company(config).scenarios(), database)
+    if not config.train_questions and not config.test_questions:
+        return ScenarioReport(read=0, scenarios=[], dropped_ids={})  # mail to ask, not to train on
     return load_scenarios(
         config.train_questions or "",
         config.test_questions,
@@ -81,18 +95,22 @@ def source_version(config: DataConfig) -> str:
 
 
 def current_source_version(config: DataConfig) -> str:
-    """Return a version that changes with the revision of a dataset on the Hub too.
+    """Return a version that changes with the revision of a dataset on the Hub, and with the mails of an account, too.
 
-    Raises `BadMail` if the Hub does not answer.
+    Raises Unreachable if the server does not answer, and BadMail if it refuses.
     """
     version = hashlib.sha256(source_version(config).encode())
     for dataset in (config.emails, config.train_questions, config.test_questions):
-        if dataset and dataset != SYNTHETIC and not Path(dataset).expanduser().exists():
+        if dataset and is_imap(dataset):
+            version.update(
+                f"{dataset} {ImapMails(dataset, IMAP_COPIES).version()}\n".encode("utf-8", "surrogateescape")
+            )
+        elif dataset and dataset != SYNTHETIC and not Path(dataset).expanduser().exists():
             try:
                 revision = HfApi().dataset_info(dataset, timeout=_HUB_SECONDS).sha
             except Exception as error:  # the Hub's client raises its own errors and those of its HTTP library
                 reason = " ".join(str(error).split())[:160]
-                raise BadMail(
+                raise Unreachable(
                     f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again"
                 ) from error
             version.update(f"{dataset} {revision}\n".encode())
@@ -124,9 +142,13 @@ def settings_of_step(version: ArtifactVersionResponse) -> dict[str, Any]:
 
 
 def local_sources(config: DataConfig) -> list[str]:
-    """Return the configured sources that are files on this machine."""
+    """Return the configured sources that only this machine has: files, and an account whose password is here."""
     sources = (config.emails, config.train_questions, config.test_questions, config.reviewed_feedback)
-    return [source for source in sources if source and source != SYNTHETIC and Path(source).expanduser().exists()]
+    return [
+        source
+        for source in sources
+        if source and source != SYNTHETIC and (is_imap(source) or Path(source).expanduser().exists())
+    ]
 
 
 def _state(path: str) -> str:

@@ -82,6 +82,8 @@ def test_sources_on_this_machine(tmp_path: Path) -> None:
     (tmp_path / "mails").mkdir()
     local = str(tmp_path / "mails")
     assert sources.local_sources(DataConfig(emails=local, train_questions="somebody/questions")) == [local]
+    account = "imaps://me@imap.example.org"
+    assert sources.local_sources(DataConfig(emails=account, train_questions="somebody/questions")) == [account]
     assert sources.local_sources(DataConfig()) == []
 
 

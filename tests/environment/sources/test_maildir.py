@@ -189,9 +189,9 @@ def test_an_invalid_source_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "empty" / "cur").mkdir(parents=True)
     assert "nothing to read" in one_line_of(tmp_path / "empty")
     contents = {
-        "mail.zip": (b"PK\x03\x04...", "zip archive"),
+        "mail.zip": (b"PK\x03\x04...", "cut short"),
         "single.eml": (raw_mail(), "give the folder"),
-        "photo.jpg": (b"\xff\xd8\xff" * 300, "not a parquet file, tar archive or mbox"),
+        "photo.jpg": (b"\xff\xd8\xff" * 300, "not a parquet file, tar or zip archive, mbox or Outlook file"),
         "export.mbox.gz": (gzip.compress(b"From x\n" + raw_mail()), "unpack it first"),
         "cut.gz": (b"\x1f\x8b\x08", "cut short"),
         "nothing": (b"", "not a parquet file"),
