@@ -86,9 +86,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
     what.add_argument("--schedule-pause", metavar="NAME", help="start no further runs; a run in progress continues")
     what.add_argument("--schedule-resume", metavar="NAME", help="start runs again, and at once if one is due")
-    what.add_argument(
-        "--schedule-delete", metavar="NAME", help="delete it, unless a run is in progress; past runs stay"
-    )
+    what.add_argument("--schedule-delete", metavar="NAME", help="delete it, unless it is running; past runs stay")
     add("words", nargs="*", metavar="WORD", help="compare: names of experiments or keys of runs; ask: the question")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
@@ -210,8 +208,9 @@ def execute(arguments: argparse.Namespace) -> None:
 
     from configs.loading import explicit_values, load_config
     from configs.schema import require_source, with_prompt
+    from environment.home import HOME
 
-    load_dotenv(Path(__file__).resolve().parent / ".env")
+    load_dotenv(HOME / ".env")
     if arguments.pipeline is None:
         from commands.schedules import manage_schedules
 
