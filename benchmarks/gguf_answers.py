@@ -131,13 +131,24 @@ def report(ours: list[Prediction], theirs: list[Prediction]) -> int:
     print("| question | reference | here | there |\n|---|---|---|---|")
     equal = 0
     for mine, other in zip(ours, theirs, strict=True):
-        same = (mine.answer, mine.source_ids, mine.error) == (other.answer, other.source_ids, None)
+        same = mine.error is other.error is None and same_replies(replies(mine), replies(other))
         equal += same
         there = "the same" if same else cell(other)
         print(f"| {mine.question} | {mine.reference} | {cell(mine)} | {there} |")
     correct = [sum(bool(prediction.correct) for prediction in side) for side in (ours, theirs)]
     print(json.dumps({"questions": len(ours), "equal": equal, "correct here": correct[0], "correct there": correct[1]}))
     return 0 if equal == len(ours) else 1
+
+
+def replies(prediction: Prediction) -> list[str]:
+    """Return what the policy wrote."""
+    return [turn["content"] for turn in prediction.transcript if turn["role"] == "assistant"]
+
+
+def same_replies(here: list[str], there: list[str]) -> bool:
+    """Return whether all replies are equal, searches and reads included. The record of the other side repeats parsed calls."""
+    pairs = list(zip(here, there, strict=False))
+    return len(here) == len(there) and all(b == a or b.startswith(f"{a}\n<tool_call>\n") for a, b in pairs)
 
 
 def cell(prediction: Prediction) -> str:

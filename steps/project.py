@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import subprocess
 
-from environment.home import CODE as ROOT
-from environment.home import HOME
+from environment.home import CODE, HOME
 
+ROOT = CODE
 MODELS = HOME / "models"
 DATA = HOME / "data"
 OUTPUTS = HOME / "outputs"
