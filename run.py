@@ -7,7 +7,7 @@ python run.py --pipeline train --from NAME        a new run that starts from the
 python run.py --pipeline deploy --name my-agent   the trained agent as an HTTP service
 python run.py --pipeline ask QUESTION --inbox ME  the answer, and the words in the mails that prove it
 python run.py --pipeline mcp --name my-agent      the service for an MCP client, over stdio
-python run.py --pipeline export --to FOLDER       the trained adapter, or with --merged the whole model, with a model card
+python run.py --pipeline export --to FOLDER       the trained adapter, or with --format merged or gguf the whole model
 python run.py --pipeline scenarios --config FILE  questions for mail that has none, written by an LLM
 python run.py --pipeline learn-loop               an agent that writes e-mails and learns from replies (docs/outreach.md)
 python run.py --pipeline stack --config FILE      a ZenML stack on Kubernetes, checked and registered
@@ -30,16 +30,15 @@ from typing import Any, NoReturn
 
 PIPELINES = ["data", "train", "eval", "all", "deploy", "ask", "mcp", "export"]
 PIPELINES += ["scenarios", "learn-loop", "stack", "compare"]
-
 SERVICE = "email-search-agent"
 _ONLY_FOR = {
     "checkpoint": ("eval", "deploy", "ask", "export"),
     "date": ("ask",),
+    "format": ("export",),
     "from": ("train", "all"),
     "dry-run": ("train", "stack", "learn-loop"),
     "inbox": ("ask",),
     "json": ("ask",),
-    "merged": ("export",),
     "name": ("deploy", "ask", "mcp"),
     "new-code": ("train",),
     "resume": ("train",),
@@ -88,9 +87,7 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
     what.add_argument("--schedule-pause", metavar="NAME", help="start no further runs; a run in progress continues")
     what.add_argument("--schedule-resume", metavar="NAME", help="start runs again, and at once if one is due")
-    what.add_argument(
-        "--schedule-delete", metavar="NAME", help="delete it, unless a run is in progress; past runs stay"
-    )
+    what.add_argument("--schedule-delete", metavar="NAME", help="delete it, unless it is running; past runs stay")
     add("words", nargs="*", metavar="WORD", help="compare: names of experiments or keys of runs; ask: the question")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
@@ -100,7 +97,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     add("--from", dest="start", metavar="RUN|CHECKPOINT", help="train, all: a new run that begins with this adapter")
     add("--checkpoint", metavar="PATH", help="eval, deploy, ask, export: this checkpoint folder or artifact id")
     add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
-    add("--merged", action="store_true", help="export: the base model with the adapter merged into it")
+    add("--format", choices=("adapter", "merged", "gguf"), help="export: gguf, for llama.cpp and Ollama, is merged too")
+    add("--merged", action="store_const", const="merged", dest="format", help="export: short for --format merged")
     add("--unpromoted", action="store_true", help="deploy, ask: the latest version when none is in production")
     add("--inbox", metavar="ADDRESS", help="ask: whose mail is searched; not needed if there is only one inbox")
     add("--date", metavar="YYYY-MM-DD", help="ask: later mail is not seen (today)")
@@ -211,8 +209,9 @@ def execute(arguments: argparse.Namespace) -> None:
 
     from configs.loading import explicit_values, load_config, require_source
     from configs.schema import with_prompt
+    from environment.home import HOME
 
-    load_dotenv(Path(__file__).resolve().parent / ".env")
+    load_dotenv(HOME / ".env")
     if arguments.pipeline is None:
         from commands.schedules import manage_schedules
 
@@ -261,7 +260,7 @@ def execute(arguments: argparse.Namespace) -> None:
         from commands.export import run_export
 
         named = explicit_values(arguments.config, arguments.set).get("base_model")
-        run_export(arguments.to, merged=arguments.merged, checkpoint=arguments.checkpoint, base_model=named)
+        run_export(arguments.to, form=arguments.format or "adapter", checkpoint=arguments.checkpoint, base_model=named)
         return
     if arguments.pipeline == "ask":
         from commands.ask import Asked, run_ask

@@ -40,11 +40,11 @@ from benchmarks.backend_figures import (
     step_figures,
     training_figures,
 )
-from benchmarks.backend_sides.gguf_file import write_gguf
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn, least_rollout_work
 from benchmarks.output import progress, show
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
+from training.backends.gguf_writing import write_gguf
 from training.backends.torch.backend import tokenize_demonstrations
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.hardware import physical_cores

@@ -16,6 +16,7 @@ from zenml.enums import StackComponentType
 from cluster.errors import RunFailed
 from cluster.zenml_settings import component_settings, parsed, require_zenml_settings
 from configs.schema import Config
+from environment.home import HOME
 from pipelines.inference import DEPLOYMENT, HIGHEST_PORT, PORT, deployer_settings, inference_pipeline
 from pipelines.service_pipeline import ServiceNotStarted
 from reports.console import say
@@ -24,7 +25,7 @@ from serving.runner import open_door
 from serving.settings import ServingSettings
 from steps.inference.service_lifecycle import episode_settings, example_questions, load_service
 from steps.model_registry import describe_version, find_checkpoint, find_mail_database
-from steps.project import MODELS, ROOT
+from steps.project import MODELS
 from steps.published_model import publish_base_model, published_base_model
 from training.backends.base_model import base_model_here, resolve_base_model
 from training.backends.prompt_template import require_tokenizer
@@ -38,7 +39,7 @@ def run_deploy(
 ) -> None:
     """Deploy the trained agent and print its URL."""
     # A pod has its own checkout, where only a relative path means something.
-    here = ROOT if BaseDeployer.get_active_deployer().flavor == "local" else Path()
+    here = HOME if BaseDeployer.get_active_deployer().flavor == "local" else Path()
     try:
         serving = ServingSettings(
             keys=read_keys(Path(config.access_keys).expanduser()) if config.access_keys else (),

@@ -1,4 +1,4 @@
-"""`--pipeline export`: a trained checkpoint as files for PEFT, transformers and vLLM, with a model card."""
+"""`--pipeline export`: a trained checkpoint as files for PEFT, transformers, vLLM, llama.cpp and Ollama, with a model card."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 from pathlib import Path
 
 from reports.console import say
-from steps.exported_model import CARD, export_checkpoint, require_empty
+from steps.exported_model import CARD, Form, export_checkpoint, require_empty
 from steps.model_registry import describe_version, find_checkpoint
 from steps.project import MODELS
 from steps.published_model import base_model_files
 from training.backends.base_model import resolve_base_model
 
+FORMS: dict[Form, str] = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF files, Modelfile"}
 
-def run_export(folder: Path, *, merged: bool, checkpoint: str | None, base_model: str | None) -> None:
+
+def run_export(folder: Path, *, form: Form, checkpoint: str | None, base_model: str | None) -> None:
     """Export the named checkpoint, or else the one in production, or else the newest.
 
     Raises:
@@ -29,6 +31,5 @@ def run_export(folder: Path, *, merged: bool, checkpoint: str | None, base_model
     stored.checkpoint.require_base(base)
     version = describe_version(stored.model_version) if stored.model_version else manifest.name
     say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
-    export_checkpoint(stored.checkpoint, base, folder, merged=merged)
-    what = "merged model" if merged else "adapter"
-    say(f"{what} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")
+    export_checkpoint(stored.checkpoint, base, folder, form)
+    say(f"{FORMS[form]} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")

@@ -19,11 +19,12 @@ from rich.text import Text
 
 from environment.email_db import Mailbox, MailDatabase, parse_query_date
 from environment.errors import BadMail
+from environment.home import HOME
 from environment.mail_text import split_quoted
 from environment.models import EmailView, SearchResult
 from environment.search import MAX_RESULTS
 
-NEWEST_DATABASE = Path(__file__).resolve().parents[1] / "data" / "mail_database.sqlite"
+NEWEST_DATABASE = HOME / "data" / "mail_database.sqlite"
 """Where the data pipeline builds. The artifact store holds a copy of this file."""
 
 

@@ -11,10 +11,11 @@ from typing import IO, Any, cast
 
 from zenml.artifact_stores.base_artifact_store import BaseArtifactStore
 
+from environment.home import HOME
 from training.errors import BadInput
 
 CHUNK_BYTES = 1 << 20
-DOWNLOADS = Path(__file__).resolve().parents[1] / "data" / "artifacts"
+DOWNLOADS = HOME / "data" / "artifacts"
 """Downloaded artifacts, each in a folder named after its checksum."""
 
 

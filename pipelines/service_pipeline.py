@@ -18,7 +18,7 @@ from zenml.client import Client
 from zenml.deployers import BaseDeployer
 from zenml.deployers.exceptions import DeployerError, DeploymentProvisionError, DeploymentTimeoutError
 from zenml.enums import DeploymentStatus
-from zenml.models import DeploymentResponse
+from zenml.models import DeploymentResponse, DeploymentUpdate
 from zenml.pipelines.pipeline_definition import Pipeline
 from zenml.utils import source_utils
 from zenml.utils.daemon import stop_process
@@ -50,6 +50,8 @@ class ServicePipeline(Pipeline):
         """
         source_utils.set_custom_source_root(str(ROOT))
         local = BaseDeployer.get_active_deployer().flavor == "local"
+        if local:
+            _forget_own_process(deployment_name)
         watched = _watched_start(deployment_name) if local else contextlib.nullcontext()
         try:
             with contextlib.chdir(ROOT), watched:
@@ -69,6 +71,19 @@ class ServicePipeline(Pipeline):
 def service_pipeline(**options: Any) -> Callable[[Callable[..., Any]], ServicePipeline]:
     """Decorate a function like ZenML's `pipeline`, whose options it takes."""
     return lambda function: ServicePipeline(name=function.__name__, entrypoint=function, **options)
+
+
+def _forget_own_process(name: str) -> None:
+    """Keep ZenML from stopping this process for a service that died.
+
+    Containers count process ids from 1, so the service of the one before, which ZenML stops first, had this process's id.
+    """
+    with contextlib.suppress(KeyError):  # ZenML does not know the deployment yet
+        deployment = Client().get_deployment(name)
+        here = psutil.Process()
+        if (deployment.deployment_metadata or {}).get("pid") in {here.pid, *(parent.pid for parent in here.parents())}:
+            forgotten = DeploymentUpdate(status=DeploymentStatus.ABSENT, deployment_metadata={})
+            Client().zen_store.update_deployment(deployment.id, forgotten)
 
 
 @contextlib.contextmanager

@@ -9,11 +9,16 @@ from typing import Any
 
 from reports.tables import correct, number, percent
 
+_LLAMA_CPP = """from llama_cpp import Llama
+
+model = Llama("model-f16.gguf", n_ctx=8192)
+reply = model.create_chat_completion(messages, tools=tools, temperature=0)"""
+
 
 def model_card(
     manifest: dict[str, Any],
     *,
-    merged: bool,
+    form: str,
     lora_rank: int,
     registered: str,
     data: list[str],
@@ -25,9 +30,9 @@ def model_card(
 ) -> str:
     """Return Markdown with the front matter of a Hugging Face model card.
 
-    `manifest` is the checkpoint's, `summary` the closing table of its evaluation (None: it was not evaluated), `data`
-    one sentence per data artifact, `prompts` has the texts `system` and `question`. `compact_calls`: the chat template writes
-    calls that vLLM does not parse.
+    `form` is adapter, merged or gguf, `manifest` the checkpoint's, `summary` the closing table of its evaluation (None: it
+    was not evaluated), `data` one sentence per data artifact, `prompts` has the texts `system` and `question`.
+    `compact_calls`: the chat template writes calls that vLLM does not parse.
     """
     config = manifest["config"]
     shown = ("backend", "scoring", "max_steps", "demonstrations", "continue_from", "learning_rate", "lora_rank", "seed")
@@ -37,8 +42,12 @@ def model_card(
             key: manifest[key] for key in ("base_model", "base_model_source", "base_model_checksum", "adapter_checksum")
         },
         title=f"E-mail search agent, run {manifest['name']}",
-        library="transformers" if merged else "peft",
-        files="the base model with the adapter merged into it" if merged else "a LoRA adapter and its tokenizer",
+        library={"adapter": "peft", "merged": "transformers", "gguf": "gguf"}[form],
+        files={
+            "adapter": "a LoRA adapter and its tokenizer",
+            "merged": "the base model with the adapter merged into it",
+            "gguf": "the base model with the adapter merged into it, as GGUF in several precisions",
+        }[form],
         name=manifest["name"],
         step=manifest["step"],
         created=manifest["created"],
@@ -53,10 +62,10 @@ def model_card(
         system_prompt=prompts["system"],
         tools=json.dumps(tools, indent=2),
         needs="In this folder:"
-        if merged
+        if form != "adapter"
         else "The adapter fits the base weights with the checksum above and no others. In this folder:",
-        serving=_serving(manifest, merged, lora_rank, compact_calls),
-        loading=_loading(manifest, merged),
+        serving=_serving(manifest, form, lora_rank, compact_calls),
+        loading=_loading(manifest, form),
     )
 
 
@@ -85,14 +94,16 @@ def _evaluation(summary: dict[str, Any] | None, judge: str) -> str:
     return "\n".join(lines)
 
 
-def _serving(manifest: dict[str, Any], merged: bool, lora_rank: int, compact_calls: bool) -> str:
+def _serving(manifest: dict[str, Any], form: str, lora_rank: int, compact_calls: bool) -> str:
     # The other chat templates of the models that the project trains write tool calls as Hermes does.
     tools = " --enable-auto-tool-choice --tool-call-parser hermes"
     note = ""
     if compact_calls:
         note = '# Calls come as text, one line each: >>search "words". The server of the project that trained this parses them.\n'
         tools = ""
-    if merged:
+    if form == "gguf":
+        return f"{note}ollama create email-agent -f Modelfile\nllama-server -m model-f16.gguf --jinja"
+    if form == "merged":
         return f"{note}vllm serve . --served-model-name email-agent{tools}"
     base = shlex.quote(manifest["base_model"])
     # vLLM accepts these ranks only.
@@ -103,9 +114,11 @@ def _serving(manifest: dict[str, Any], merged: bool, lora_rank: int, compact_cal
     )
 
 
-def _loading(manifest: dict[str, Any], merged: bool) -> str:
+def _loading(manifest: dict[str, Any], form: str) -> str:
+    if form == "gguf":
+        return _LLAMA_CPP
     lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
-    if merged:
+    if form == "merged":
         lines.append('model = AutoModelForCausalLM.from_pretrained(".", dtype="auto")')
     else:
         lines.insert(0, "from peft import PeftModel")

@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from environment.home import HOME
 from serving.answer import MAX_TIMEOUT_SECONDS
 
 LEAST_KEY_CHARS = 16
-FEEDBACK = Path(__file__).resolve().parents[1] / "outputs" / "feedback"
+FEEDBACK = HOME / "outputs" / "feedback"
 
 
 class AccessKey(BaseModel):

@@ -8,29 +8,35 @@ import os
 import shutil
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from zenml.client import Client
 from zenml.models import ArtifactVersionResponse, ModelVersionResponse
 
 from agent import prompts
 from environment.tools import tool_schemas
+from reports.console import say
 from reports.model_card import model_card
+from reports.modelfile import modelfile
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
 from steps.data.sources import settings_of_step
 from steps.inference.service_lifecycle import episode_settings
 from training.backends.base_model import writes_compact_calls
-from training.backends.export import write_adapter, write_merged
+from training.backends.export import GGUF_FLOAT16, write_adapter, write_gguf_files, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
+from training.backends.prompt_template import load_tokenizer, template_options
 from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
 from training.errors import BadInput
 from training.files import is_disk_full
+from training.settings import TrainerSettings
 
 CARD = "README.md"
+MODELFILE = "Modelfile"
+Form = Literal["adapter", "merged", "gguf"]
 
 
-def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path, *, merged: bool) -> None:
-    """Write the adapter, or the merged model, and its card to `folder`, all or nothing.
+def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path, form: Form) -> None:
+    """Write the adapter, or the merged model, also as GGUF, and its card to `folder`, all or nothing.
 
     Raises:
         BadInput: `folder` is not empty, or the disk is full.
@@ -43,8 +49,12 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     except OSError as error:
         raise BadInput(f"--to {folder} cannot be made: {error.strerror}") from error
     try:
-        written = (write_merged if merged else write_adapter)(checkpoint, base, partial)
-        (partial / CARD).write_text(card_of(checkpoint, written, merged=merged), encoding="utf-8")
+        if form == "gguf":
+            written = write_gguf_files(checkpoint, base, partial, progress=say)
+            (partial / MODELFILE).write_text(modelfile_of(checkpoint, base), encoding="utf-8")
+        else:
+            written = (write_merged if form == "merged" else write_adapter)(checkpoint, base, partial)
+        (partial / CARD).write_text(card_of(checkpoint, written, form), encoding="utf-8")
         os.replace(partial, folder)
     except (OSError, RuntimeError) as error:
         if is_disk_full(error):
@@ -62,7 +72,29 @@ def require_empty(folder: Path) -> None:
         raise BadInput(f"--to {folder} exists and is not empty: name a new folder")
 
 
-def card_of(checkpoint: Checkpoint, written: CheckpointManifest, *, merged: bool) -> str:
+def modelfile_of(checkpoint: Checkpoint, base: BaseModelFiles) -> str:
+    """Build Ollama's Modelfile. It has the system prompt and the tools as the policy was trained to read them."""
+    settings = episode_settings(checkpoint.manifest.config)
+    system = {"role": "system", "content": settings.system_prompt or prompts.load("system")}
+    tools = tool_schemas(settings.optional_arguments)
+    tokenizer = load_tokenizer(base.path)
+
+    def render(messages: list[dict[str, str]]) -> str:
+        rendered = tokenizer.apply_chat_template(
+            [system, *messages], tools, tokenize=False, add_generation_prompt=True, **template_options(tokenizer)
+        )
+        return str(rendered)
+
+    context = int(checkpoint.manifest.config.get("max_context", TrainerSettings.model_fields["max_context"].default))
+    try:
+        return modelfile(
+            render, GGUF_FLOAT16, str(tokenizer.eos_token), max_tokens=settings.max_tokens, max_context=context
+        )
+    except ValueError as error:
+        raise BadInput(f"export: Ollama's Modelfile cannot describe the chat template: {error}") from error
+
+
+def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form) -> str:
     """Build the model card from what this ZenML store knows about the checkpoint.
 
     `written` is the manifest of the exported files, whose adapter has other bytes than that of `checkpoint`.
@@ -77,7 +109,7 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, *, merged: bool
     adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return model_card(
         written.model_dump(mode="json"),
-        merged=merged,
+        form=form,
         lora_rank=adapter["r"],
         registered=_registered(version),
         data=[_described(name, id) for name, id in manifest.data.items()],

@@ -1,15 +1,16 @@
-"""Folders of this checkout, and the source files that cached results depend on."""
+"""Folders of this project, and the source files that cached results depend on."""
 
 from __future__ import annotations
 
 import hashlib
 import subprocess
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-MODELS = ROOT / "models"
-DATA = ROOT / "data"
-OUTPUTS = ROOT / "outputs"
+from environment.home import CODE, HOME
+
+ROOT = CODE
+MODELS = HOME / "models"
+DATA = HOME / "data"
+OUTPUTS = HOME / "outputs"
 RUNS = OUTPUTS / "runs"
 LEARN_LOOPS = OUTPUTS / "learn_loop"
 EVALUATIONS = OUTPUTS / "evaluations"

@@ -142,10 +142,10 @@ def test_bad_values_of_options(option: str, door: FrontDoor) -> None:
 
 @pytest.mark.parametrize("pipeline", run.PIPELINES)
 def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
-    takes_a_value = {"checkpoint", "date", "from", "inbox", "name", "resume", "schedule", "summary", "to"}
+    takes_a_value = {"checkpoint", "date", "format", "from", "inbox", "name", "resume", "schedule", "summary", "to"}
     for option, owners in run._ONLY_FOR.items():
         if pipeline not in owners:
-            value = ["x"] if option in takes_a_value else []
+            value = [{"format": "gguf"}.get(option, "x")] if option in takes_a_value else []
             assert f"--{option} is for --pipeline" in door.refuses("--pipeline", pipeline, f"--{option}", *value)
 
 

@@ -27,6 +27,7 @@ OWN_ON_GPU = {"torch", "transformers", "wandb", "datasets", "huggingface-hub"}
 # Exported file -> the extras of pyproject.toml that it holds.
 EXPORTS = {"requirements.txt": ["cpu"], "requirements-dev.txt": ["cpu", "dev"], "requirements-gpu.txt": ["gpu"]}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RANGES = [line for line in PROJECT["dependencies"] if ">=" in line]
 LINUX = {"sys_platform": "linux", "platform_machine": "x86_64", "platform_system": "Linux", "os_name": "posix"}
 
 
@@ -46,7 +47,8 @@ def versions(lines: Iterable[str], python: str | None = None) -> dict[str, str]:
 def named(extras: Iterable[str]) -> dict[str, str]:
     """Return what pyproject.toml pins with `extras`."""
     optional = PROJECT["optional-dependencies"]
-    return versions([*PROJECT["dependencies"], *(line for extra in extras for line in optional[extra])])
+    for_all = [line for line in PROJECT["dependencies"] if line not in RANGES]
+    return versions([*for_all, *(line for extra in extras for line in optional[extra])])
 
 
 def pins(file: str, python: str | None = None) -> dict[str, str]:
@@ -74,6 +76,12 @@ def test_versions_stand_in_pyproject_alone() -> None:
 def test_environments_differ_only_where_art_says_so() -> None:
     optional = PROJECT["optional-dependencies"]
     assert versions(optional["cpu"]).keys() == OWN_ON_GPU == versions(optional["gpu"]).keys() - {"openpipe-art", "s3fs"}
+
+
+def test_an_installed_package_has_the_versions_of_cpu_and_may_have_those_of_gpu() -> None:
+    cpu, gpu = (versions(PROJECT["optional-dependencies"][extra]) for extra in ("cpu", "gpu"))
+    expected = {f"{name}>={gpu[name]},<={cpu[name]}" for name in OWN_ON_GPU}
+    assert {f"{canonicalize_name(Requirement(line).name)}{line[line.index('>') :]}" for line in RANGES} == expected
 
 
 def test_gpu_pins_are_the_ones_of_arts_backend() -> None:

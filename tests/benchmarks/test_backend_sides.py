@@ -11,9 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from benchmarks.backend import _conversation
-from benchmarks.backend_sides.gguf_file import write_gguf
 from benchmarks.backend_sides.job import Conversation, Job, ModelSize, Turn, Work, least_rollout_work
 from tests.training.backends.torch.tiny_models import save_tiny_model
+from training.backends.gguf_writing import write_gguf
 from training.backends.torch import TorchSettings
 from training.backends.torch.adapter_trainer import AdapterTrainer, target_logprobs
 from training.backends.torch.network import PolicyNetwork
@@ -77,5 +77,5 @@ def test_llama_cpp_is_given_the_same_weights(model_dir: Path, tmp_path: Path) ->
     other = save_tiny_model(tmp_path / "other", "qwen2")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
-    with pytest.raises(BadInput, match="not a Llama or Qwen2"):
+    with pytest.raises(BadInput, match="of the architecture gpt2; written as GGUF: llama, qwen2, qwen3"):
         write_gguf(other, tmp_path / "other.gguf", "float32")

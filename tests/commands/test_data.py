@@ -8,7 +8,7 @@ from zenml import save_artifact
 from commands import data as command
 from commands.resume import _data_settings
 from configs.schema import DataConfig
-from environment.errors import BadMail
+from environment.errors import Unreachable
 from steps.artifact_names import MAIL_DATABASE
 from steps.data.sources import prepared_version
 
@@ -22,7 +22,7 @@ def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatc
     assert command.version_of_source(DataConfig()) == "revision b" and not said
 
     def silent(data: DataConfig) -> str:
-        raise BadMail("somebody/mails: the Hub does not say whether it changed")
+        raise Unreachable("somebody/mails: the Hub does not say whether it changed")
 
     monkeypatch.setattr(command, "current_source_version", silent)
     monkeypatch.setattr(command, "prepared_version", lambda data: "revision a")

@@ -159,7 +159,7 @@ def test_invalid_hosts_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flavor", "overrides", "folder"),
     [
-        ("local", [], deploy.ROOT / "outputs/feedback"),
+        ("local", [], deploy.HOME / "outputs/feedback"),
         ("local", ["feedback_folder=~/ratings"], Path.home() / "ratings"),
         ("kubernetes", [], Path("outputs/feedback")),
     ],

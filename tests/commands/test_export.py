@@ -81,7 +81,7 @@ def with_adapter(base: Path, adapter: Path) -> torch.Tensor:
 
 def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint, tmp_path: Path) -> None:
     base, out = tmp_path / "base-1", tmp_path / "exported"
-    run_export(out, merged=False, checkpoint=str(checkpoint.path), base_model=None)
+    run_export(out, form="adapter", checkpoint=str(checkpoint.path), base_model=None)
     assert torch.allclose(with_adapter(base, out), with_adapter(base, checkpoint.path), atol=1e-2)
     exported = Checkpoint.load(out).manifest
     of_files = {"adapter_checksum", "adapter_config_checksum"}
@@ -102,15 +102,15 @@ def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint
 
 
 def test_whoever_may_read_the_folder_may_read_the_weights(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    for merged, weights in ((False, "adapter_model.safetensors"), (True, "model.safetensors")):
+    for form, weights in (("adapter", "adapter_model.safetensors"), ("merged", "model.safetensors")):
         folder = tmp_path / weights
-        run_export(folder, merged=merged, checkpoint=str(checkpoint.path), base_model=None)
+        run_export(folder, form=form, checkpoint=str(checkpoint.path), base_model=None)
         assert (folder / weights).stat().st_mode == (folder / "manifest.json").stat().st_mode
 
 
 def test_a_merged_model_loads_with_transformers_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
     base, out = tmp_path / "base-1", tmp_path / "folder" / "merged"
-    run_export(out, merged=True, checkpoint=str(checkpoint.path), base_model=None)
+    run_export(out, form="merged", checkpoint=str(checkpoint.path), base_model=None)
     merged = logits(AutoModelForCausalLM.from_pretrained(out))
     assert torch.allclose(merged, with_adapter(base, checkpoint.path), atol=1e-4)
     assert not torch.allclose(merged, logits(AutoModelForCausalLM.from_pretrained(base)), atol=1e-2)
@@ -123,14 +123,14 @@ def test_the_card_has_the_evaluation_of_this_adapter_only(
 ) -> None:
     evaluated.with_options(model=Model(name="exported", version="tiny-1"))(folder=str(checkpoint.path))
     monkeypatch.setattr(exported_model, "MODEL_NAME", "exported")
-    card = exported_model.card_of(checkpoint, checkpoint.manifest, merged=False)
+    card = exported_model.card_of(checkpoint, checkpoint.manifest, "adapter")
     assert "41 held-out questions, answers judged by openai/one" in card
     assert "| trained | 40 | 1 | 50.0% (35.0-65.0%) | 90.0% | 75.0% | 3.2 |" in card
     assert "exported, version tiny-1" in card and "scoring ruler" in card and load("system") in card
     assert checkpoint.manifest.base_model_checksum in card and "## Intended use" in card
     other = tiny_checkpoint(tmp_path, seed=2)
     other.manifest = other.manifest.model_copy(update={"name": "tiny-1"})
-    assert "not evaluated" in exported_model.card_of(other, other.manifest, merged=False)
+    assert "not evaluated" in exported_model.card_of(other, other.manifest, "adapter")
 
 
 def test_nothing_is_overwritten_or_half_written(
@@ -165,9 +165,9 @@ def test_a_folder_that_cannot_be_made_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="^--to .*/file/x cannot be made: Not a directory$"):
-        run_export(tmp_path / "file" / "x", merged=False, checkpoint=str(checkpoint.path), base_model=None)
+        run_export(tmp_path / "file" / "x", form="adapter", checkpoint=str(checkpoint.path), base_model=None)
     empty = tmp_path / "here"
     empty.mkdir()
     monkeypatch.chdir(empty)
     with pytest.raises(BadInput, match="is the current directory"):
-        run_export(Path("."), merged=False, checkpoint=str(checkpoint.path), base_model=None)
+        run_export(Path("."), form="adapter", checkpoint=str(checkpoint.path), base_model=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -49,6 +50,23 @@ def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     with service_pipeline._watched_start("name"):
         time.sleep(1.5)
     assert psutil.pid_exists(other)
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), os.getppid(), 2**22 + 1, None])
+def test_only_a_record_of_this_process_is_forgotten(pid: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container, the service of the one before often had the same process id."""
+    updates: list[Any] = []
+    client = SimpleNamespace(
+        get_deployment=lambda name: SimpleNamespace(id=name, deployment_metadata={"pid": pid} if pid else None),
+        zen_store=SimpleNamespace(update_deployment=lambda name, update: updates.append((name, update))),
+    )
+    monkeypatch.setattr(service_pipeline, "Client", lambda: client)
+    service_pipeline._forget_own_process("agent")
+    if pid in (os.getpid(), os.getppid()):
+        [(name, update)] = updates
+        assert (name, update.status, update.deployment_metadata) == ("agent", DeploymentStatus.ABSENT, {})
+    else:
+        assert not updates
 
 
 LISTENING = """

@@ -13,11 +13,11 @@ from gguf import GGUFWriter, RopeScalingType
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.backend_sides.gguf_file import write_gguf
 from tests.training.backends.torch.tiny_models import save_tiny_model
 from training.backends import gguf_conversion
 from training.backends.base_model import resolve_base_model
 from training.backends.gguf_conversion import convert_gguf
+from training.backends.gguf_writing import write_gguf
 from training.errors import BadInput
 
 pytestmark = pytest.mark.service

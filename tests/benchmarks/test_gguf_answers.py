@@ -1,0 +1,51 @@
+"""What stands between the agent and a server that knows no tools, and what counts as the same episode."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import httpx
+
+from benchmarks.gguf_answers import TextOnly, same_replies
+from environment.tools import tool_schemas
+
+TEMPLATE = (Path(__file__).parents[2] / "training/backends/chat_templates/chatml_compact.jinja").read_text()
+
+
+def test_calls_are_text_for_the_server_and_parsed_for_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text('FROM x\nSYSTEM """Answer.\n>>search keywords"""\n')
+    arguments = argparse.Namespace(export=tmp_path, url="http://127.0.0.1:1/v1/", model="agent")
+    between = TextOnly(arguments, TEMPLATE)
+    seen = []
+
+    def upstream(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(
+            200, json={"choices": [{"message": {"content": '>>search "kickoff"'}, "finish_reason": "stop"}]}
+        )
+
+    between.client = httpx.Client(base_url="http://there/v1", transport=httpx.MockTransport(upstream))
+    turns = [{"role": "system", "content": "other"}, {"role": "user", "content": "When?"}]
+    turns += [{"role": "assistant", "content": '>>search "a"', "tool_calls": []}, {"role": "tool", "content": "1 mail"}]
+    asked = {"messages": turns, "tools": tool_schemas(False), "max_completion_tokens": 9}
+    with httpx.Client(trust_env=False) as client:
+        reply = client.post(f"{between.url}/chat/completions", json=asked).json()["choices"][0]["message"]
+    between.shutdown()
+    [(path, request)] = seen
+    assert path == "/v1/chat/completions" and "tools" not in request and request["max_tokens"] == 9
+    assert [turn["content"] for turn in request["messages"]] == [
+        "Answer.\n>>search keywords",
+        "When?",
+        '>>search "a"',
+        "1 mail",
+    ]
+    assert all(turn.keys() == {"role", "content"} for turn in request["messages"])
+    assert reply["content"] == '>>search "kickoff"'
+    assert json.loads(reply["tool_calls"][0]["function"]["arguments"]) == {"keywords": ["kickoff"]}
+
+
+def test_the_same_episode_has_the_same_replies() -> None:
+    assert same_replies([">>read 1", "so"], ['>>read 1\n<tool_call>\n{"name": "read"}\n</tool_call>', "so"])
+    assert not same_replies([">>read 1"], [">>read 12"]) and not same_replies([">>read 1"], [">>read 1", "so"])
