@@ -52,7 +52,7 @@ def test_processes_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert psutil.pid_exists(other)
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), os.getppid(), 2**22 + 1, None])
+@pytest.mark.parametrize("pid", [os.getpid(), os.getppid(), 2**22 + 1, None], ids=["own", "parent", "other", "none"])
 def test_only_a_record_of_this_process_is_forgotten(pid: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container, the service of the one before often had the same process id."""
     updates: list[Any] = []
