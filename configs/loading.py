@@ -21,18 +21,8 @@ _WITH_PARTS = {
     if isinstance(field.get_default(call_default_factory=True), BaseModel)
 }
 _PATHS = (
-    *(
-        "access_keys",
-        "base_model",
-        "bugs",
-        "continue_from",
-        "emails",
-        "feedback_folder",
-        "folder",
-        "graph",
-        "prospects",
-    ),
-    *("reviewed_feedback", "ruler_rubric", "test_questions", "train_questions"),
+    *("access_keys", "base_model", "bugs", "continue_from", "emails", "feedback_folder", "graph", "prospects"),
+    *("folder", "reviewed_feedback", "ruler_rubric", "test_questions", "train_questions"),
 )
 """Settings that may name a file or folder of the user."""
 _MOST = 2**63 - 1

@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any
 
 from zenml import step
@@ -27,7 +27,6 @@ from steps.published_model import base_model_files
 from steps.training.outputs import outputs_of
 from steps.training.published_run import experiments_elsewhere, open_console
 from tasks.workbench.episode import Episode, Limits
-from tasks.workbench.judge import Judge
 from tasks.workbench.scenarios import WorkbenchScenario, load_office, published_calls
 from tasks.workbench.task import WorkbenchTask
 from training.backends.serving import open_policy_server
@@ -113,14 +112,14 @@ def evaluate_workbench_agent(
     held_out = task.test_scenarios()
     random.Random(0).shuffle(held_out)
     held_out = held_out[: config.eval_limit]
-    predictions = _published(task, held_out, Path(str(office.folder)))
+    predictions = _published(task, held_out)
     slots = asyncio.Semaphore(trained_with["max_concurrent"])
 
     async def ask(base_url: str) -> None:
         for name in ("base", *adapters):
             policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=task.limits.max_tokens)
             asked = held_out[: question_limit(config, name, adapters)]
-            predictions.extend(await _row(task, name, asked, slots, lambda one, p=policy: task.run(p, one)))  # type: ignore[misc]
+            predictions.extend(await _row(task, name, asked, slots, partial(task.run, policy)))
         if config.baseline_model is not None:
             hosted = Policy(
                 base_url=config.baseline_api_base or "https://api.openai.com/v1",
@@ -130,7 +129,7 @@ def evaluate_workbench_agent(
                 max_tokens=1024,
             )
             name = config.baseline_model
-            predictions.extend(await _row(task, name, held_out, slots, lambda one: task.run(hosted, one, hosted=True)))
+            predictions.extend(await _row(task, name, held_out, slots, partial(task.run, hosted, hosted=True)))
 
     with open_policy_server(files.path, adapters, trained_with) as server:
         run_cancellable(ask(server.base_url))
@@ -185,18 +184,17 @@ def _known(policy: str, scenario: WorkbenchScenario) -> dict[str, Any]:
     return {**named, "reference": reference}
 
 
-def _published(task: WorkbenchTask, scenarios: list[WorkbenchScenario], folder: Path) -> list[Prediction]:
+def _published(task: WorkbenchTask, scenarios: list[WorkbenchScenario]) -> list[Prediction]:
     """Return the outcomes of the published calls, as far as the folder has some, and of making no call at all."""
     known = {scenario.question: scenario for scenario in scenarios}
-    judges = {scenario.question: Judge(task.tables, scenario.reference) for scenario in scenarios}
     predictions = []
-    published = published_calls(folder)
+    published = published_calls(task.tables.folder)
     published["do_nothing"] = [({"query": scenario.question, "error": ""}, []) for scenario in scenarios]
     for model, runs in published.items():
         for record, calls in runs:
             if (scenario := known.get(record["query"])) is None:
                 continue
-            verdict = judges[record["query"]].judged(task.tables, calls, failed=bool(record["error"]))
+            verdict = task.judges[scenario.id].judged(task.tables, calls, failed=bool(record["error"]))
             ended = "side_effects" if verdict.side_effects else "error_of_the_agent" if record["error"] else "finished"
             predictions.append(
                 Prediction(**_known(model, scenario), correct=verdict.correct, turns=len(calls), outcome=ended)

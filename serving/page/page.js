@@ -330,6 +330,7 @@ function isMine(address) {
   if (!mine.has(address)) {
     const listed = call(`/inboxes?limit=30&contains=${encodeURIComponent(address)}`).then((response) => response.json());
     mine.set(address, listed.then(({ inboxes }) => inboxes.includes(address.toLowerCase())));
+    listed.catch(() => mine.delete(address)); // it is asked again after the next answer
   }
   return mine.get(address);
 }

@@ -101,9 +101,8 @@ class Episode:
         self.sampled_tokens += len(tokens)
         self.context_tokens += len(tokens)
         text = message.content or ""
-        if (
-            tokens and not self._hosted
-        ):  # the sampled text itself, because ART's tokenizer replaces it by the sampled ids
+        # The sampled text itself, because ART's tokenizer replaces it by the sampled ids.
+        if tokens and not self._hosted:
             text = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
             text = text if choice.finish_reason == "length" else text.removesuffix("<|im_end|>")
         requested = [

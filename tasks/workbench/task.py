@@ -45,7 +45,8 @@ class WorkbenchTask:
         return scenario.kind
 
     @cached_property
-    def _judges(self) -> dict[str, Judge]:
+    def judges(self) -> dict[str, Judge]:
+        """Scenario id -> judge of its outcome."""
         return {scenario.id: Judge(self.tables, scenario.reference) for scenario in self.scenarios}
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
@@ -60,7 +61,7 @@ class WorkbenchTask:
 
     def verdict(self, episode: Episode) -> Verdict:
         """Return the verdict on an ended episode. One that hits a limit has failed, as in the original."""
-        judge = self._judges[episode.scenario.id]
+        judge = self.judges[episode.scenario.id]
         return judge.verdict(episode.workspace.state(), failed=episode.outcome != "finished")
 
     async def run(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
