@@ -55,7 +55,9 @@ _ONLY_FOR = {
 class _Arguments(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line without the usage."""
-        self.exit(2, f"error: {message}; `python run.py --help` explains every option\n")
+        from environment.home import as_called
+
+        self.exit(2, as_called(f"error: {message}; `python run.py --help` explains every option\n"))
 
 
 class _Help(argparse.Action):
@@ -68,18 +70,23 @@ class _Help(argparse.Action):
         quiet_third_parties()
         from configs.description import describe
         from configs.schema import ConfigError
+        from environment.home import as_called
         from reports.console import say
 
         try:
             say(describe(values))
         except ConfigError as error:
-            parser.exit(2, f"error: {error}\n")
+            parser.exit(2, as_called(f"error: {error}\n"))
         parser.exit()
 
 
 def parse_arguments(words: list[str]) -> argparse.Namespace:
     """Parse the command line without importing anything heavy."""
-    parser = _Arguments(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False)
+    from environment.home import as_called
+
+    parser = _Arguments(
+        description=as_called(__doc__ or ""), formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False
+    )
     add = parser.add_argument
     add("-h", "--help", action=_Help, nargs="?", metavar="KEY", help="this help, or a setting or section of settings")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -119,10 +126,8 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
             parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
     if arguments.new_code and arguments.resume is None:
         parser.error("--new-code needs --resume NAME")
-    if arguments.resume is not None and (arguments.no_cache or arguments.schedule is not None):
-        parser.error("--resume continues a run; --no-cache and --schedule start new ones")
-    if arguments.resume is not None and arguments.start is not None:
-        parser.error("--resume continues the run itself; --from starts a new run from its adapter")
+    if arguments.resume and (arguments.no_cache or arguments.schedule is not None or arguments.start is not None):
+        parser.error("--resume continues a run; --no-cache, --schedule and --from start new ones")
     if arguments.start is not None:
         arguments.set.append(f"continue_from={json.dumps(arguments.start, ensure_ascii=False)}")
     if arguments.dry_run and arguments.schedule is not None:
@@ -178,12 +183,13 @@ def main(words: list[str] | None = None) -> int:
     from cluster.errors import RunFailed
     from configs.schema import ConfigError
     from environment.errors import BadMail
+    from environment.home import as_called
     from training.errors import BadInput
 
     try:
         execute(arguments)
     except (ConfigError, BadMail, BadInput) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(as_called(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
         return 2
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
@@ -281,7 +287,6 @@ def execute(arguments: argparse.Namespace) -> None:
 
         require_cluster(config, arguments.schedule)
     explicit = explicit_values(arguments.config, arguments.set)
-
     cache = not arguments.no_cache
     if arguments.pipeline == "scenarios":
         from commands.scenarios import run_scenarios
@@ -292,12 +297,8 @@ def execute(arguments: argparse.Namespace) -> None:
         from commands.deploy import run_deploy
 
         chosen = {"checkpoint": arguments.checkpoint, "unpromoted": arguments.unpromoted}
-        run_deploy(
-            config,
-            SERVICE if arguments.name is None else arguments.name,
-            **chosen,
-            base_model=explicit.get("base_model"),
-        )
+        name = SERVICE if arguments.name is None else arguments.name
+        run_deploy(config, name, **chosen, base_model=explicit.get("base_model"))
         return
 
     from commands.clock import begin_clock

@@ -46,7 +46,7 @@ def require_scheduler() -> None:
     if not orchestrator.config.is_schedulable:
         raise BadInput(
             f"--schedule: orchestrator {orchestrator.name} of stack {stack.name} cannot run schedules; "
-            "`zenml stack set NAME` (`run.py --pipeline stack` registers one that can)"
+            "`zenml stack set NAME` (`python run.py --pipeline stack` registers one that can)"
         )
 
 

@@ -194,7 +194,7 @@ def require_remote_stack(step_settings: dict[str, dict[str, Any]]) -> None:
     if not stack.components.get(StackComponentType.STEP_OPERATOR):
         raise BadInput(
             f"step {steps[0]} wants a step operator and stack {stack.name} has none: `zenml stack set NAME` "
-            "(`run.py --pipeline stack` registers one)"
+            "(`python run.py --pipeline stack` registers one)"
         )
     (store,) = stack.components[StackComponentType.ARTIFACT_STORE]
     if store.flavor_name == "local":

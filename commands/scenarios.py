@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from commands.data import version_of_source
 from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.schema import Config, DataConfig, QuestionConfig, section
+from environment.home import as_called
 from environment.question_table import write_question_table
 from reports.console import say
 from steps.artifact_names import QUESTIONS
@@ -56,4 +57,4 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
     shown = os.path.relpath(folder)
     say(f"written to {shown}")
     sources = shlex.join(["--set", f"emails={data.emails}", "--set", f"train_questions={shown}"])
-    say(f"train with them: python run.py --pipeline all --config configs/enron_local.yaml {sources}")
+    say(as_called(f"train with them: python run.py --pipeline all --config configs/enron_local.yaml {sources}"))

@@ -28,5 +28,5 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     limits = bounds(kind.model_fields[key]) if len(first["loc"]) == 1 and key in kind.model_fields else ""
     path = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        return f"{path}: unknown key; `run.py --help {key}` lists the parts of {key}"
+        return f"{path}: unknown key; `python run.py --help {key}` lists the parts of {key}"
     return f"{path}={first['input']!r}: {reason}" + (f" (allowed: {limits})" if limits else "")

@@ -26,7 +26,7 @@ _PATHS = (
 )
 """Settings that may name a file or folder of the user."""
 _MOST = 2**63 - 1
-_LISTED = f"`run.py --help SECTION` lists the keys of a section ({', '.join(SECTIONS)})"
+_LISTED = f"`python run.py --help SECTION` lists the keys of a section ({', '.join(SECTIONS)})"
 
 
 def load_config(path: Path | None, overrides: list[str], base: dict[str, Any] | None = None) -> Config:
@@ -155,7 +155,7 @@ def _require_in_section(key: str, section: str, where: str) -> None:
         place = f"in section {' or '.join(owners)}" if owners else "at the top"
         raise ConfigError(f"{where}: '{key}' is no key of section '{section}'; it belongs {place}")
     near = difflib.get_close_matches(key, SECTIONS[section], n=1, cutoff=0.6)
-    hint = f"did you mean '{near[0]}'?" if near else f"`run.py --help {section}` lists them"
+    hint = f"did you mean '{near[0]}'?" if near else f"`python run.py --help {section}` lists them"
     raise ConfigError(f"{where}: unknown key '{key}' in section '{section}'; {hint}")
 
 

@@ -1,4 +1,4 @@
-"""Where models, data and outputs are kept."""
+"""Where models, data and outputs are kept, and what the command is called."""
 
 from __future__ import annotations
 
@@ -7,5 +7,11 @@ from pathlib import Path
 
 CODE = Path(__file__).resolve().parents[1]
 _OF_THE_USER = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-HOME = _OF_THE_USER / "email-search-agent" if CODE.name in ("site-packages", "dist-packages") else CODE
+_INSTALLED = CODE.name in ("site-packages", "dist-packages")
+HOME = _OF_THE_USER / "email-search-agent" if _INSTALLED else CODE
 """The checkout. An update of an installed package would remove what lies next to its code, so that has a folder of its own."""
+
+
+def as_called(text: str) -> str:
+    """Return a text that mentions `python run.py` with the name that the command has here."""
+    return text.replace("python run.py", "email-search-agent") if _INSTALLED else text

@@ -51,7 +51,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[type[BaseModel], ...]]] = {
 BAD_SETTINGS = {
     "an unknown key": (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
     "a key in a wrong section": (["--set", "agent.learning_rate=1"], "it belongs in section"),
-    "an unknown part": (["--set", "torch.devic=cpu"], "torch.devic: unknown key; `run.py --help torch`"),
+    "an unknown part": (["--set", "torch.devic=cpu"], "torch.devic: unknown key; `python run.py"),
     "a part of what has none": (["--set", "max_steps=1", "--set", "max_steps.most=1"], "max_steps is 1 here"),
     "no value": (["--set", "max_steps"], "expected key=value"),
     "no YAML": (["--set", "max_steps=[1"], "is not a YAML value"),

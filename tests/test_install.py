@@ -23,3 +23,14 @@ def test_the_environment_finds_the_project_in_any_folder(tmp_path: Path) -> None
     python = clone / ".venv" / "bin" / "python"
     found = subprocess.run([python, "-m", "of_the_project"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert found.stdout == "found\n"
+
+
+def test_an_installed_command_calls_itself_by_its_name(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages"
+    shutil.copytree(ROOT / "environment", installed / "environment")
+    shutil.copy(ROOT / "run.py", installed)
+    for words, code in ((["--help"], 0), (["--pipeline", "none"], 2)):
+        ended = subprocess.run([sys.executable, installed / "run.py", *words], capture_output=True, text=True)
+        assert ended.returncode == code
+        assert "email-search-agent --" in ended.stdout + ended.stderr
+        assert "run.py --" not in ended.stdout + ended.stderr
