@@ -24,7 +24,6 @@ import os
 import signal
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -252,10 +251,11 @@ def execute(arguments: argparse.Namespace) -> None:
     # A resumed run keeps its original prompt, even if its function returns another one by now.
     config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
     if config.task != "email-search":
-        command = import_module(f"commands.{config.task}")
+        from commands.tasks import run_task
+
         options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}
         options |= {"schedule": arguments.schedule, "checkpoint": arguments.checkpoint}
-        command.run_task(config, arguments.pipeline, **options)
+        run_task(config, arguments.pipeline, resumed=resumed, **options)
         return
     if arguments.pipeline == "stack":
         from commands.stack import run_stack
@@ -306,7 +306,7 @@ def execute(arguments: argparse.Namespace) -> None:
     from commands.evaluate import find_trained, require_evaluation, run_eval
     from commands.train import require_training, run_train
 
-    if resumed is not None:
+    if resumed is not None and resumed.data is not None:
         require_training(config)
         resumed.require_same_base()
         run_train(config, resumed.data, cache=True, key=resumed.experiment.run)

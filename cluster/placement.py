@@ -12,9 +12,8 @@ from training.errors import BadInput
 DATA_STEPS = ("check_source", "create_database", "load_scenarios")
 TRAINING_STEPS = ("setup_art_model", "train_agent")
 EVALUATION_STEPS = ("load_trained_model", "find_production", "run_inference", "ask_production", "compute_metrics")
+TASK_STEPS = (*TRAINING_STEPS, *(step for step in EVALUATION_STEPS if step != "find_production"))
 LOOP_STEPS = ("prepare_outreach", "setup_art_model", "learn_outreach", "evaluate_outreach")
-CODING_TRAINING_STEPS = ("setup_art_model", "train_coding_agent")
-CODING_EVALUATION_STEPS = ("evaluate_coding_agent", "ask_coding_production", "compute_metrics")
 
 
 def runs_elsewhere(step: str, step_settings: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -12,7 +12,7 @@ from commands.resume import all_runs
 from configs.schema import Config
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import say
-from steps.artifact_names import CHECKPOINT, CODING_SCENARIOS, MODEL_NAME
+from steps.artifact_names import CHECKPOINT, MODEL_NAME
 from steps.model_registry import find_checkpoint, production_version
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
@@ -20,11 +20,11 @@ from training.experiment import find_runs
 from training.settings import FROM_PRODUCTION
 
 
-def with_start(config: Config, *, scheduled: bool = False, dry_run: bool = False) -> Config:
+def with_start(config: Config, *, model: str = MODEL_NAME, scheduled: bool = False, dry_run: bool = False) -> Config:
     """Return the configuration with `continue_from` as the id of a checkpoint artifact, on which the run's key then depends.
 
     A `scheduled` run looks up production when it starts, any other now. With nothing in production a run starts from the base model.
-    A `dry_run` stores nothing, so the folder of a checkpoint stays its path.
+    `model` is the registered name of the agent's versions. A `dry_run` stores nothing, so the folder of a checkpoint stays its path.
 
     Raises:
         BadInput: there is no such run or checkpoint, or the rank or layers of its adapter differ from the settings.
@@ -36,7 +36,7 @@ def with_start(config: Config, *, scheduled: bool = False, dry_run: bool = False
         checkpoint = Checkpoint.load(folder)
         checkpoint.require_shape(config.lora_rank, config.lora_layers)
         return config if dry_run else config.model_copy(update={"continue_from": _stored(checkpoint)})
-    start = _find_start(config.continue_from)
+    start = _find_start(config.continue_from, config.task, model)
     if start is not None:
         find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
     if scheduled and config.continue_from == FROM_PRODUCTION:
@@ -46,19 +46,19 @@ def with_start(config: Config, *, scheduled: bool = False, dry_run: bool = False
     return config.model_copy(update={"continue_from": start})
 
 
-def _find_start(name: str) -> str | None:
+def _find_start(name: str, task: str, model: str) -> str | None:
     """Return the id of the checkpoint artifact called `name`; None for production if nothing is there."""
     if name == FROM_PRODUCTION:
-        version = production_version()
+        version = production_version(model)
         checkpoint = version.get_artifact(CHECKPOINT) if version else None
         return str(checkpoint.id) if checkpoint else None
     if _is_id(name):
         return find_checkpoint(name).reference
     [(experiment, _)] = find_runs(all_runs(), [name])
-    if CODING_SCENARIOS in experiment.data:
-        raise BadInput(f"run {name} has task=coding: the e-mail agent cannot start from its adapter")
+    if experiment.task != task:
+        raise BadInput(f"run {name} has task={experiment.task}: an agent of task={task} cannot start from its adapter")
     try:
-        checkpoint = Client().get_model_version(MODEL_NAME, experiment.run).get_artifact(CHECKPOINT)
+        checkpoint = Client().get_model_version(model, experiment.run).get_artifact(CHECKPOINT)
     except KeyError:
         checkpoint = None
     if checkpoint is None:

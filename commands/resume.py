@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from zenml.client import Client
 
 from commands.data import DataRun, data_in_store
 from configs.loading import explicit_values, load_config
 from configs.schema import Config, DataConfig, TrainingConfig, section
 from reports.console import say
-from steps.artifact_names import CODING_SCENARIOS
 from steps.data.sources import settings_of_step
-from steps.project import MODELS, RUNS, training_code
+from steps.project import MODELS, RUNS, task_code, training_code
 from steps.training.published_run import experiments_elsewhere
+from tasks import load_plugin
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
 from training.experiment import Experiment, find_runs, known_runs
@@ -34,7 +36,8 @@ class Resumable:
     folder: Path | None
     """Its folder on this machine; `None` if it is in the artifact store only."""
     config: Config
-    data: DataRun
+    data: DataRun | None
+    """Its mails and questions; `None` for a task other than email-search, whose settings name its data."""
 
     def require_same_base(self) -> None:
         """Raise BadInput if the base model on this machine has changed, because the run would be another one."""
@@ -62,17 +65,15 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
         ConfigError: a setting cannot be used.
     """
     [(experiment, folder)] = find_runs(all_runs(), [name])
-    if CODING_SCENARIOS in experiment.data:
-        raise BadInput(
-            f"--resume {name}: run {experiment.run} has task=coding, which has no --resume: run the command that began it again to continue"
-        )
-    data = data_in_store(experiment.data, f"--resume {name}")
-    recorded = _data_settings(data) | experiment.config
+    plugin = None if experiment.task == "email-search" else load_plugin(experiment.task)
+    data = data_in_store(experiment.data, f"--resume {name}") if plugin is None else None
+    recorded = _data_settings(data) | experiment.config if data else experiment.config
     known = {key: value for key, value in recorded.items() if key in Config.model_fields}
     config = load_config(file, overrides, base=known)
     # Settings, and parts of settings, that are newer than the run had their defaults.
-    began_with, now_with = _settings(load_config(None, [], base=known)), _settings(config)
-    changes = [f"{key} {_shown(recorded[key])} -> no setting any more" for key in recorded.keys() - now_with.keys()]
+    kinds: list[type[BaseModel]] = [TrainingConfig, DataConfig if plugin is None else plugin.settings]
+    began_with, now_with = _settings(load_config(None, [], base=known), kinds), _settings(config, kinds)
+    changes = [f"{key} {_shown(recorded[key])} -> no setting any more" for key in recorded.keys() - {*now_with, "task"}]
     changes += [
         f"{key} {_shown(value)} -> {_shown(now_with[key])}"
         for key, value in began_with.items()
@@ -88,7 +89,8 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
             f"--resume {name}: run {experiment.run} began with other settings: {', '.join(changes)}: resume it without the "
             f"change, or start a new run with it: {_new_run(experiment, explicit_values(file, overrides))}"
         )
-    if not new_code and experiment.latest_code not in (None, training_code()):
+    code = training_code() if plugin is None else task_code(plugin)
+    if not new_code and experiment.latest_code not in (None, code):
         began = f"run {experiment.run} began with other code (commit {(experiment.git_revision or 'unknown')[:12]})"
         raise BadInput(
             f"--resume {name}: {began}: add --new-code to continue with today's code (its history then mixes both), or start a new "
@@ -110,9 +112,9 @@ def _data_settings(data: DataRun) -> dict[str, Any]:
     return settings_of_step(Client().get_artifact_version(data.database))
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """Return the settings of the data and the training."""
-    parts = section(config, DataConfig), section(config, TrainingConfig)
+def _settings(config: Config, kinds: Sequence[type[BaseModel]]) -> dict[str, Any]:
+    """Return the settings of these kinds."""
+    parts = [section(config, kind) for kind in kinds]
     return {key: value for part in parts for key, value in part.model_dump(mode="json").items()}
 
 

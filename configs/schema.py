@@ -260,20 +260,6 @@ class StackConfig(StackSettings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class CodingConfig(CodingSettings):
-    """Which task is trained, and the settings of the coding task (docs/coding.md)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    task: Literal["email-search", "coding", "workbench"] = Field(default="email-search", description="task to train")
-
-
-class WorkbenchConfig(WorkbenchSettings):
-    """The settings of the office task (docs/workbench.md)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class Config(
     DataConfig,
     TrainingConfig,
@@ -282,11 +268,14 @@ class Config(
     QuestionConfig,
     StackConfig,
     LearnLoopConfig,
-    CodingConfig,
-    WorkbenchConfig,
+    CodingSettings,
+    WorkbenchSettings,
 ):
     """All sections together: the keys of a YAML file."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Literal["email-search", "coding", "workbench"] = Field(default="email-search", description="task to train")
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
     step_settings: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="ZenML configuration of the steps of training and evaluation, by step name"

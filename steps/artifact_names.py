@@ -4,8 +4,6 @@ from __future__ import annotations
 
 MODEL_NAME = "email-search-agent"
 
-CODING_SCENARIOS = "coding_scenarios"
-"""Key of an experiment's data, in words: no artifact."""
 
 MAIL_DATABASE = "mail_database"
 MAIL_REPORT = "mail_report"

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 
 from environment.home import CODE, HOME
+from training.plugin import TaskPlugin
 
 ROOT = CODE
 MODELS = HOME / "models"
@@ -42,14 +43,9 @@ def training_code() -> str:
     return code_digest("agent", "environment", "steps/training", "training")
 
 
-def coding_code() -> str:
-    """Return the digest of the code that a training run of the coding agent depends on, a part of its key."""
-    return code_digest("sandbox", "steps/coding", "steps/training", "tasks/coding", "training")
-
-
-def workbench_code() -> str:
-    """Return the digest of the code that a training run of the office agent depends on, a part of its key."""
-    return code_digest("steps/training", "tasks/workbench", "training")
+def task_code(plugin: TaskPlugin) -> str:
+    """Return the digest of the code that a training run of a task depends on, a part of its key."""
+    return code_digest(*sorted((*plugin.code, "steps/training", "training")))
 
 
 def learn_loop_code() -> str:

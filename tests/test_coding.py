@@ -45,9 +45,8 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         ),
         (settings(bugs="own/bugs"), "demonstrations=128: only the built-in bugs have demonstrations"),
         (["--schedule", "0 2 * * *"], "--schedule: for task=email-search only; leave it out with task=coding"),
-        (["--from", "first"], "--from (continue_from): for task=email-search only"),
+        (["--from", "first"], "there is no run 'first'"),
         (settings(judge="llm", eval_samples=2), "judge and eval_samples: no effect on task=coding; leave it out"),
-        (settings(baseline_model="openai/gpt-4.1"), "baseline_model: no effect on task=coding"),
         (settings(base_examples=1, base_grammar="true"), "base_examples and base_grammar: no effect on task=coding"),
     ],
 )
@@ -59,30 +58,32 @@ def test_bad_input_is_one_line_and_nothing_is_spent(door: FrontDoor, words: list
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["deploy"], "--pipeline deploy: the coding agent has no service"),
-        (["export", "--to", "folder"], "--pipeline export has no coding variant"),
-        (["eval", "--checkpoint", "folder"], "--checkpoint: for task=email-search only"),
+        (["deploy"], "--pipeline deploy has no variant for task=coding: it is for train, eval and all"),
+        (["export", "--to", "folder"], "--pipeline export has no variant for task=coding"),
+        (["eval", "--checkpoint", "folder"], "checkpoint: folder is neither a folder nor an artifact version"),
     ],
 )
-def test_pipelines_and_options_of_the_other_task_are_refused(door: FrontDoor, words: list[str], message: str) -> None:
+def test_what_it_does_not_have_is_refused(door: FrontDoor, words: list[str], message: str) -> None:
     assert message in door.refuses("--pipeline", *words, *CODING)
     assert not (door.folder / "outputs").exists()
 
 
-def evaluated(checkout: Checkout, words: list[str]) -> dict[str, Any]:
+def evaluated(
+    checkout: Checkout, words: list[str], *, pipeline: str = "eval", before: str = "warm_start"
+) -> dict[str, Any]:
     """The summary of training and evaluation with these words, and what the command said."""
-    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
+    done = checkout.run("--pipeline", pipeline, *words, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((checkout.folder / "summary.json").read_text())
     assert summary["baselines"]["oracle"]["accuracy"] == 1.0 and summary["baselines"]["do_nothing"]["accuracy"] == 0.0
-    assert {"base", "warm_start", "trained"} == set(summary["policies"])
+    assert {"base", before, "trained"} == set(summary["policies"])
     assert all(row["errors"] == 0 for row in summary["policies"].values())
     report = next((checkout.folder / "outputs" / "reports").glob("c*.html")).read_text()
     assert "hidden checks pass" in report and "fix(" in report
     return {**summary, "said": done.stdout}
 
 
-def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_other_task(
+def test_the_gate_decides_and_a_run_can_be_resumed_and_continued_by_its_own_task(
     checkout: Checkout, tiny_base: Path
 ) -> None:
     require_bubblewrap()
@@ -116,12 +117,15 @@ def test_the_gate_decides_and_a_run_is_neither_resumed_nor_continued_by_the_othe
     [store] = (checkout.folder / "zenml").rglob("zenml.db")
     with contextlib.closing(sqlite3.connect(store)) as database:
         assert database.execute("SELECT name FROM model").fetchall() == [("repairs",)]
+    again = checkout.run("--pipeline", "train", "--resume", "first")
+    assert again.returncode == 0 and "this run is finished, reused" in again.stdout, again.stdout + again.stderr
+    continued = evaluated(
+        checkout, [*words, "--set", "experiment=second", "--from", "first"], pipeline="all", before="start"
+    )
+    assert continued["paired"]["trained_vs_start"]
     for other, message in (
-        (
-            ["--resume", "first", *CODING],
-            "has task=coding, which has no --resume: run the command that began it again to continue",
-        ),
-        (["--from", "first"], "run first has task=coding: the e-mail agent cannot start from its adapter"),
+        (["--resume", "first", "--set", "learning_rate=0.5"], "began with other settings: learning_rate"),
+        (["--from", "first"], "run first has task=coding: an agent of task=email-search cannot start from its adapter"),
     ):
         refused = checkout.run("--pipeline", "train", *other)
         assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr

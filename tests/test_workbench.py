@@ -99,7 +99,7 @@ def test_a_folder_that_is_not_the_benchmark(
         (["train", "--set", "workbench.folder=nowhere"], "workbench.folder=nowhere: no such folder"),
         (["train", "--set", "workbench.held_out_templates=2"], "held_out_templates=2"),
         (["deploy"], "--pipeline deploy has no variant for task=workbench: it is for train, eval and all"),
-        (["train", "--schedule", "0 2 * * *"], "--schedule, and --checkpoint without --pipeline eval"),
+        (["train", "--schedule", "0 2 * * *"], "--schedule: for task=email-search only"),
         (["train", "--set", "judge=llm"], "judge: no effect on task=workbench; leave it out"),
     ],
 )
@@ -110,7 +110,7 @@ def test_settings_and_options_that_it_cannot_use(door: FrontDoor, words: list[st
 
 def test_without_train_templates_there_is_no_training(door: FrontDoor, office: Path) -> None:
     words = settings(folder=office, held_out_templates=1)
-    assert "leaves no template to train on" in door.refuses("--pipeline", "train", *OFFICE, *words)
+    assert "all tasks are held out: none is left to train on" in door.refuses("--pipeline", "train", *OFFICE, *words)
 
 
 def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, office: Path, tiny_base: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
     assert {"base", "warm_start", "trained", "some-model"} == set(summary["policies"])
     assert all(row["errors"] == 0 and row["n"] == 2 for row in summary["policies"].values())
     assert set(summary["baselines"]) == {"do_nothing"}
-    assert "some-model: " in done.stdout and "side effects in 0 of 2" in done.stdout
+    assert "some-model: " in done.stdout and "; finished 2" in done.stdout
     # Any checkpoint can be evaluated on tasks of other templates, without a training.
     everything = [
         "--pipeline",

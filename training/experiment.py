@@ -61,6 +61,11 @@ class Experiment(BaseModel):
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
+    def task(self) -> str:
+        """The task that was trained; runs of the e-mail agent do not record it."""
+        return str(self.config.get("task", "email-search"))
+
+    @property
     def latest_code(self) -> str | None:
         """SHA-256 of the code that the run was last started with."""
         return self.resumptions[-1].code if self.resumptions else self.code

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from tasks.coding.built_in import built_in_scenarios
+from tasks.coding.checking import require_checked
 from tasks.coding.r2e_gym import repository_bugs
 from tasks.coding.repl import (
     Actor,
@@ -24,6 +26,7 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
+from training.plugin import Attempt
 from training.policy_client import policy_client
 from training.task import CALL_SEQUENCE, Policy
 from training.user_functions import reward_by
@@ -40,7 +43,7 @@ reinforcement never sees that another repair pays.
 
 
 class CodingTask:
-    """Bugs to repair in a sandbox; implements `training.task.Task`.
+    """Bugs to repair in a sandbox; implements `training.plugin.EvaluatedTask`.
 
     The base URL is that of the sandbox service; `max_tokens` are sampled per cell. A policy's server that
     makes no progress for `rollout_timeout` seconds fails the episode.
@@ -61,7 +64,9 @@ class CodingTask:
         rollout_timeout: float = 300.0,
         system_prompt: str | None = None,
         seed: int = 0,
+        max_concurrent: int = 8,
     ) -> None:
+        self.max_concurrent = max_concurrent
         self.scenarios, self.settings, self.sandbox_url = list(scenarios), settings, sandbox_url
         self.max_tokens, self.system_prompt, self.seed = max_tokens, system_prompt, seed
         self.rollout_timeout = rollout_timeout
@@ -146,6 +151,35 @@ class CodingTask:
             },
         )
 
+    def described(self, scenario: CodingScenario) -> dict[str, str]:
+        kind = f"{scenario.kind} (unseen)" if scenario.held_out_family else scenario.kind
+        return {
+            **{"scenario_id": scenario.id, "kind": kind},
+            **{"question": scenario.problem, "reference": scenario.reference},
+        }
+
+    async def attempt(self, policy: Policy, scenario: CodingScenario, *, hosted: bool) -> Attempt:
+        return _attempt(await self.run(policy, scenario))
+
+    def others(self) -> Mapping[str, Callable[[CodingScenario], Awaitable[Attempt | None]]]:
+        """Return "oracle", which makes the reference repair, and "do nothing"."""
+
+        async def oracle(scenario: CodingScenario) -> Attempt:
+            return _attempt(await self.scripted(scenario.oracle_cells(), scenario))
+
+        async def do_nothing(scenario: CodingScenario) -> Attempt:
+            return _attempt(await self.scripted([], scenario))
+
+        return {"oracle": oracle, "do_nothing": do_nothing}
+
+    async def prepare(self, folder: Path) -> str:
+        """Check that every bug's tests fail before the reference patch, and pass after it."""
+        # The tests of a repository take minutes, those of a built-in bug milliseconds.
+        passed = folder / "checked_bugs.txt" if self.settings.bugs != BUILT_IN else None
+        patience, concurrent = self.settings.sandbox_patience, self.max_concurrent
+        await require_checked(self.scenarios, self.sandbox_url, patience=patience, concurrent=concurrent, passed=passed)
+        return f"{len(self.scenarios)} bugs: their tests fail before the reference patch and pass after it"
+
     async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
         """One episode of a policy."""
         return await self._play(PolicyActor(policy, policy_client(policy), self.rollout_timeout), scenario)
@@ -159,6 +193,18 @@ class CodingTask:
         return await play(
             actor, scenario, self.settings, sandbox, max_tokens=self.max_tokens, system_prompt=self.system_prompt
         )
+
+
+def _attempt(run: CodingRun) -> Attempt:
+    return Attempt(
+        answer=run.cells[0] if run.cells else None,
+        correct=run.correct,
+        reason=f"{sum(run.passed)} of {len(run.passed)} hidden checks pass",
+        turns=run.steps,
+        seconds=run.seconds,
+        outcome=run.outcome,
+        transcript=run.transcript(),
+    )
 
 
 # One client per event loop: creating one takes tens of milliseconds, and connections cannot cross event loops.

@@ -6,15 +6,17 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Collection, Sequence
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.workbench.demonstrations import demonstrate
 from tasks.workbench.episode import Episode, Limits
-from tasks.workbench.judge import Judge, Verdict
-from tasks.workbench.scenarios import WorkbenchScenario
+from tasks.workbench.judge import Call, Judge, Verdict
+from tasks.workbench.scenarios import WorkbenchScenario, published_calls
 from tasks.workbench.tables import Tables
+from training.plugin import Attempt
 from training.task import CALL_SEQUENCE, DECISION, Policy
 
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
@@ -26,7 +28,7 @@ _MALFORMED = -0.2
 
 
 class WorkbenchTask:
-    """Office tasks; implements `training.task.Task` and `HasDecisions`. The outcome is the reward."""
+    """Office tasks; implements `training.plugin.EvaluatedTask` and `HasDecisions`. The outcome is the reward."""
 
     name = "workbench"
     decisions = ("call",)
@@ -34,6 +36,7 @@ class WorkbenchTask:
 
     def __init__(self, tables: Tables, scenarios: Sequence[WorkbenchScenario], limits: Limits, seed: int = 0) -> None:
         self.tables, self.scenarios, self.limits, self.seed = tables, list(scenarios), limits, seed
+        self.max_tokens = limits.max_tokens
 
     def train_scenarios(self) -> list[WorkbenchScenario]:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
@@ -67,6 +70,47 @@ class WorkbenchTask:
     async def run(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
         """Play one episode; with `hosted`, of a model behind another OpenAI-compatible server than ours."""
         return await _finished(policy, Episode(self.tables, scenario, self.limits, hosted=hosted))
+
+    def described(self, scenario: WorkbenchScenario) -> dict[str, str]:
+        reference = _written(scenario.reference) or "(no call)"
+        return {
+            **{"scenario_id": scenario.id, "kind": scenario.kind},
+            **{"question": scenario.question, "reference": reference},
+        }
+
+    async def attempt(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool) -> Attempt:
+        episode = await self.run(policy, scenario, hosted=hosted)
+        verdict = self.verdict(episode)
+        return Attempt(
+            answer=_written(episode.calls) or None,
+            correct=verdict.correct,
+            turns=episode.turns,
+            seconds=episode.seconds,
+            outcome="side_effects" if verdict.side_effects else str(episode.outcome),
+            transcript=[{"role": turn["role"], "content": turn["content"] or ""} for turn in episode.messages],
+        )
+
+    def others(self) -> Mapping[str, Callable[[WorkbenchScenario], Awaitable[Attempt | None]]]:
+        """Return the published runs of each model, as far as the folder has some, and making no call at all."""
+        runs = {
+            model: {record["query"]: (calls, bool(record["error"])) for record, calls in published}
+            for model, published in published_calls(self.tables.folder).items()
+        }
+
+        async def outcome(
+            made: Mapping[str, tuple[Sequence[Call | None], bool]] | None, scenario: WorkbenchScenario
+        ) -> Attempt | None:
+            calls, failed = ((), False) if made is None else made.get(scenario.question, (None, False))
+            if calls is None:
+                return None
+            verdict = self.judges[scenario.id].judged(self.tables, calls, failed=failed)
+            ended = "side_effects" if verdict.side_effects else "error_of_the_agent" if failed else "finished"
+            return Attempt(correct=verdict.correct, turns=len(calls), outcome=ended)
+
+        return {name: partial(outcome, made) for name, made in {**runs, "do_nothing": None}.items()}
+
+    async def prepare(self, folder: Path) -> None:
+        """The references were executed when the folder was read."""
 
     async def rollout(self, policy: Policy, scenario: WorkbenchScenario) -> art.Trajectory:
         return self._trajectory(await self.run(policy, scenario))
@@ -141,6 +185,10 @@ class WorkbenchTask:
                 **({DECISION: "call"} if end is not None else {}),
             },
         )
+
+
+def _written(calls: Sequence[Call]) -> str:
+    return "\n".join(f"{call.name}({call.arguments})" for call in calls)
 
 
 async def _finished(policy: Policy, episode: Episode) -> Episode:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import run
-from commands import coding as coding_command
 from commands import learn_loop as loop_command
+from commands import tasks as task_command
 
 pytestmark = pytest.mark.service
 
@@ -23,7 +23,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     [
         (["--pipeline", "learn-loop"], "learn_outreach"),
         (["--pipeline", "learn-loop", "--dry-run"], "learn_outreach"),
-        (["--pipeline", "train", "--set", "task=coding"], "train_coding_agent"),
+        (["--pipeline", "train", "--set", "task=coding"], "train_agent"),
         (["--pipeline", "train"], "train_agent"),
     ],
 )
@@ -38,7 +38,7 @@ def test_a_step_operator_is_missed_before_anything_runs(
     ("words", "step"),
     [
         (["--pipeline", "learn-loop"], "train_agent"),
-        (["--pipeline", "train", "--set", "task=coding"], "train_agent"),
+        (["--pipeline", "train", "--set", "task=coding"], "train_coding_agent"),
         (["--pipeline", "train"], "learn_outreach"),
         (["--pipeline", "eval"], "create_database"),
     ],
@@ -53,7 +53,7 @@ def test_settings_of_a_step_that_the_command_does_not_have_are_refused(
 
 @pytest.fixture
 def any_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    for command in (coding_command, loop_command):
+    for command in (task_command, loop_command):
         monkeypatch.setattr(command, "require_remote_stack", lambda _: None)
 
 
@@ -61,8 +61,8 @@ def any_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("url", ["null", "http://127.0.0.1:8100"])
 def test_a_pod_needs_a_sandbox_that_it_can_reach(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--pipeline", "train", "--set", "task=coding", "--set", f"sandbox_url={url}"]
-    said = refusal(capsys, *words, "--set", IN_A_POD.format("train_coding_agent"))
-    assert "step train_coding_agent runs in a pod, which has no right to confine the code" in said
+    said = refusal(capsys, *words, "--set", IN_A_POD.format("train_agent"))
+    assert "step train_agent runs in a pod, which has no right to confine the code" in said
 
 
 @pytest.mark.usefixtures("any_stack")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.checking import require_checked
 from tasks.coding.errors import SandboxUnavailable
@@ -17,6 +16,7 @@ from tasks.coding.patterns import HELD_OUT, NAMES, PATTERNS
 from tasks.coding.repl import SHORTENED, CodingRun, PolicyActor, ScriptedActor, cell_of, finishes, play
 from tasks.coding.rewards import Result, all_tests, partial_tests, reward_function
 from tasks.coding.sandbox_client import SandboxClient, require_sandbox
+from tasks.coding.sandbox_service import sandbox_service
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask

@@ -169,7 +169,7 @@ def test_an_episode_in_an_image(url: str, bug: RepositoryBug) -> None:
 
 
 def test_the_local_runner_is_refused(tmp_path: Path) -> None:
-    from steps.coding.sandbox_service import sandbox_service
+    from tasks.coding.sandbox_service import sandbox_service
 
     require_bubblewrap()
     with (

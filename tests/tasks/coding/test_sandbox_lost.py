@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.repl import Reply, ScriptedActor, play
 from tasks.coding.sandbox_client import SandboxClient, require_sandbox
+from tasks.coding.sandbox_service import sandbox_service
 from tasks.coding.settings import CodingSettings
 from tests.ports import free_port
 from tests.sandbox.docker_daemon import require_bubblewrap

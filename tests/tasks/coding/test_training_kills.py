@@ -13,9 +13,9 @@ import psutil
 import pytest
 from kubernetes import client as k8s
 
-from steps.coding.sandbox_service import sandbox_service
 from tasks.coding.errors import SandboxUnavailable
 from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.sandbox_service import sandbox_service
 from tests import children
 from tests.ports import free_port
 from tests.sandbox.docker_daemon import require_bubblewrap

@@ -8,22 +8,24 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
-from reports.console import say
-from steps.project import ROOT
 from tasks.coding.sandbox_client import require_sandbox
 from training.errors import BadInput
 
+ROOT = Path(__file__).parents[2]
 START_SECONDS = 180.0
 RESTART_SECONDS = 1.0
 """Pause before a service that died is started again."""
 
 
 @contextmanager
-def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> Iterator[str]:
+def sandbox_service(
+    url: str | None, *, capacity: int, images: bool = False, say: Callable[[str], None] = print
+) -> Iterator[str]:
     """Yield the base URL of a running sandbox service. Without a `url`, start one here, again whenever it dies, and stop
     it afterwards.
 
@@ -40,7 +42,7 @@ def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> 
         door.bind(("127.0.0.1", 0))
         port = door.getsockname()[1]
         words = ["--port", str(port), "--fd", str(door.fileno()), "--stop-at-eof", "--set", f"capacity={capacity}"]
-        service = _Supervised([sys.executable, "-m", "sandbox", *words], said, door)
+        service = _Supervised([sys.executable, "-m", "sandbox", *words], said, door, say)
         try:
             base_url = f"http://127.0.0.1:{port}"
             _wait_for(service.process, base_url, said)
@@ -54,8 +56,8 @@ def sandbox_service(url: str | None, *, capacity: int, images: bool = False) -> 
 class _Supervised:
     """A service in a process of its own. Once it is watched, it is started again whenever it dies."""
 
-    def __init__(self, command: list[str], said: IO[bytes], door: socket.socket) -> None:
-        self._command, self._said, self._door = command, said, door
+    def __init__(self, command: list[str], said: IO[bytes], door: socket.socket, say: Callable[[str], None]) -> None:
+        self._command, self._said, self._door, self._say = command, said, door, say
         self._lock, self._stopping = threading.Lock(), threading.Event()
         self._watching = threading.Thread(target=self._restart, name="sandbox service", daemon=True)
         self.process = self._start()
@@ -84,7 +86,7 @@ class _Supervised:
             with self._lock:
                 if self._stopping.is_set():
                     return
-                say(f"the sandbox service ended with code {code} and is started again")
+                self._say(f"the sandbox service ended with code {code} and is started again")
                 if self.process.stdin is not None:
                     self.process.stdin.close()
                 self.process = self._start()

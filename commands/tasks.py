@@ -1,0 +1,274 @@
+"""Tasks of `tasks/` (`task: coding`, `task: workbench`): train and evaluate them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from zenml import Model, save_artifact
+
+from cluster.placement import TASK_STEPS, require_steps, runs_elsewhere
+from cluster.stack import require_remote_stack
+from cluster.zenml_settings import require_zenml_settings
+from commands.closing_table import print_closing_table
+from commands.continue_from import with_start
+from commands.dry_run import plan_lines
+from commands.pipeline_run import output, run_pipeline
+from commands.resume import Resumable
+from commands.train import base_model_content
+from configs.schema import Config, EvaluationConfig, TrainingConfig, section
+from materializers.checkpoint import CheckpointMaterializer
+from pipelines.task import task_evaluation_pipeline, task_training_pipeline
+from reports.console import say
+from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
+from steps.model_registry import find_checkpoint, production_version
+from steps.project import MODELS, OUTPUTS, RUNS, task_code
+from tasks import load_plugin
+from training.decisions import compared_decisions
+from training.errors import BadInput
+from training.files import write_text
+from training.plan import earlier_pace, plan_run
+from training.plugin import TaskPlugin
+from training.preflight import RunCheck, check_run, check_run_elsewhere
+from training.scoring import require_scoring, scoring_sources
+from training.stopping import hold_out, require_stop_rules
+
+_OF_MAIL = ("judge", "eval_samples", "base_examples", "base_grammar")
+"""Settings of training and evaluation that only the e-mail agent has."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training: its model version, checkpoint and warm start."""
+
+    version: str
+    checkpoint: UUID
+    warm_start: UUID | None
+
+
+def run_task(
+    config: Config,
+    pipeline_name: str,
+    *,
+    dry_run: bool,
+    cache: bool,
+    summary: Path | None,
+    schedule: str | None = None,
+    checkpoint: str | None = None,
+    resumed: Resumable | None = None,
+) -> None:
+    """Train, or train and evaluate. Reuses a finished training with the same settings, data and code.
+
+    With `checkpoint`, evaluate that one without training. `resumed` is a run to continue.
+
+    Raises:
+        BadInput: the pipeline or an option is for the e-mail agent only, or a setting or the task's data cannot be used.
+    """
+    plugin = load_plugin(config.task)
+    _require_for_mail_only(config, pipeline_name, schedule)
+    require_zenml_settings(config.settings, config.step_settings)
+    require_steps(config.step_settings, TASK_STEPS)
+    require_remote_stack(config.step_settings)
+    if checkpoint is None:
+        model = plugin.model_name(section(config, plugin.settings))
+        config = config if resumed else with_start(config, model=model, dry_run=dry_run)
+    run = _Run(config, plugin)
+    run.require(train=checkpoint is None, dry_run=dry_run)
+    if dry_run:
+        run.say_plan()
+        return
+    if resumed is not None:
+        resumed.require_same_base()
+    key = resumed.experiment.run if resumed else None
+    trained = run.train(cache=cache, key=key) if checkpoint is None else _stored(checkpoint)
+    if pipeline_name != "train":
+        run.evaluate(trained, cache=cache, summary=summary)
+
+
+def _require_for_mail_only(config: Config, pipeline_name: str, schedule: str | None) -> None:
+    """Raise BadInput for what only the e-mail agent has."""
+    if pipeline_name not in ("train", "eval", "all"):
+        raise BadInput(
+            f"--pipeline {pipeline_name} has no variant for task={config.task}: it is for train, eval and all"
+        )
+    if schedule is not None:
+        raise BadInput(f"--schedule: for task=email-search only; leave it out with task={config.task}")
+    defaults = {name: Config.model_fields[name].get_default(call_default_factory=True) for name in _OF_MAIL}
+    if unused := [name for name in _OF_MAIL if getattr(config, name) != defaults[name]]:
+        raise BadInput(f"{' and '.join(unused)}: no effect on task={config.task}; leave it out")
+
+
+def _stored(checkpoint: str) -> Trained:
+    stored = find_checkpoint(checkpoint)
+    artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
+    return Trained(stored.checkpoint.manifest.name, artifact.id, None)
+
+
+def run_key(plugin: TaskPlugin, training: TrainingConfig, chosen: Any, base: str | None, nonce: str = "") -> str:
+    """Return the key of a training run, equal for the same settings, data, code and `base_model_content`.
+
+    It names the model version. It begins with a letter, because ZenML reads a name of digits as a version number.
+    """
+    parts = [
+        training.model_dump(mode="json"),
+        plugin.identity(chosen),
+        scoring_sources(training),
+        plugin.sources(chosen),
+        task_code(plugin),
+        base,
+        nonce,
+    ]
+    return f"{plugin.name[0]}{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"
+
+
+class _Run:
+    """A training and evaluation of a task with one configuration."""
+
+    def __init__(self, config: Config, plugin: TaskPlugin) -> None:
+        self.config, self.plugin = config, plugin
+        self.training = section(config, TrainingConfig)
+        self.chosen: Any = section(config, plugin.settings)
+        self.model = plugin.model_name(self.chosen)
+        elsewhere = [step for step in TASK_STEPS if runs_elsewhere(step, config.step_settings)]
+        self.elsewhere: Sequence[str] = [
+            step for step in elsewhere if step not in ("setup_art_model", "compute_metrics")
+        ]
+
+    @cached_property
+    def split(self) -> tuple[list[Any], list[Any]]:
+        """Train and test scenarios."""
+        scenarios = self.plugin.scenarios(self.chosen)
+        return [s for s in scenarios if s.split == "train"], [s for s in scenarios if s.split == "test"]
+
+    @cached_property
+    def decisions(self) -> tuple[str, ...]:
+        return compared_decisions(self.training, *self.plugin.decisions, self.plugin.name)
+
+    def require(self, *, train: bool, dry_run: bool) -> None:
+        """Raise BadInput if a check fails. A dry run prints all of them."""
+        checks: list[tuple[str, Callable[[], str | None]]] = [("data", self._data)]
+        if train:
+            require_scoring(self.training, keys="train_agent" not in self.elsewhere)
+            require_stop_rules(self.training)
+            self.plugin.require(self.chosen, self.training)
+            checks = [("data", self._data_to_train_on)]
+            checks += self.plugin.checks(self.chosen, self.training, self.elsewhere)
+        failed = []
+        for name, look in checks:
+            try:
+                check = RunCheck(name, True, look() or "")
+            except BadInput as error:
+                if not dry_run:
+                    raise
+                check = RunCheck(name, False, str(error))
+            if dry_run:
+                say(str(check))
+            elif name == "data":
+                say(check.found)
+            failed += [] if check.ok else [check]
+        if dry_run:
+            here = check_run(self.training, self.training.base_model, models=MODELS, runs=RUNS)
+            for check in check_run_elsewhere(self.training) if "train_agent" in self.elsewhere else here:
+                say(str(check))
+                failed += [] if check.ok else [check]
+            say("")
+        if failed:
+            more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
+            raise BadInput(f"{failed[0].found}{more}")
+
+    def _data(self) -> str:
+        train, test = self.split
+        return f"{len(train)} {self.plugin.unit} to train on, {len(test)} held out"
+
+    def _data_to_train_on(self) -> str:
+        assert self.decisions is not None  # raises if the task lacks one
+        if not self.split[0]:
+            raise BadInput(f"all {self.plugin.unit} are held out: none is left to train on")
+        if self.training.validates:
+            hold_out(self.split[0], self.training.validation_questions)
+        return self._data()
+
+    def say_plan(self) -> None:
+        kind = self.training.base_model, self.training.backend
+        pace = earlier_pace(RUNS, *kind, decisions=bool(self.decisions))
+        planned, turns = self._within_epochs(), self.plugin.max_turns(self.chosen, self.training)
+        limits = {"max_turns": turns, "max_tokens": self.training.max_tokens}
+        for line in plan_lines(plan_run(planned, **limits, pace=pace, decisions=self.decisions)):
+            say(line)
+        say("nothing was trained (--dry-run)")
+
+    def _within_epochs(self) -> TrainingConfig:
+        """Return the settings with the steps that the trainer takes: those of `epochs`, if they are fewer than `max_steps`."""
+        training = self.training
+        if training.epochs is None:
+            return training
+        asked = len(self.split[0]) - (training.validation_questions if training.validates else 0)
+        steps = training.epochs * math.ceil(asked / training.groups_per_step)
+        return training.model_copy(update={"max_steps": min(steps, training.max_steps), "epochs": None})
+
+    def train(self, *, cache: bool, key: str | None = None) -> Trained:
+        """Train, resume an unfinished run of the same key, or reuse the finished one."""
+        training, steps = self.training, self.config.step_settings
+        if key is None:
+            base = base_model_content(training.base_model, here="train_agent" not in self.elsewhere)
+            nonce = "" if cache else datetime.now(UTC).isoformat()
+            key = run_key(self.plugin, training, self.chosen, base, nonce)
+        say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
+        run = run_pipeline(
+            task_training_pipeline,
+            {"config": training, "run_key": key, **self._of_task()},
+            enable_cache=cache,
+            model=Model(name=self.model, version=key),
+            settings=self.config.settings,
+            steps={name: steps[name] for name in ("setup_art_model", "train_agent") if name in steps},
+        )
+        if run.steps["train_agent"].status.value == "cached":
+            say("training: this run is finished, reused (--no-cache starts a new one)")
+        page = output(run, "train_agent", TRAINING_CURVE).load()
+        say(f"training report: {os.path.relpath(write_text(OUTPUTS / 'reports' / f'training-{key}.html', page))}")
+        found = [output(run, "train_agent", name).id for name in (CHECKPOINT, WARM_START)]
+        return Trained(key, *found)
+
+    def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None) -> None:
+        """Evaluate a training beside the version in production, and print the closing table."""
+        steps = self.config.step_settings
+        run = run_pipeline(
+            task_evaluation_pipeline,
+            {
+                "config": section(self.config, EvaluationConfig),
+                **self._of_task(),
+                "identity": self.plugin.identity(self.chosen),
+                "title": self.plugin.title,
+                "checkpoint": trained.checkpoint,
+                "warm_start": trained.warm_start,
+                "production": self._other_in_production(trained.version),
+            },
+            enable_cache=cache,
+            model=Model(name=self.model, version=trained.version),
+            settings=self.config.settings,
+            steps={name: steps[name] for name in TASK_STEPS[2:] if name in steps},
+        )
+        metrics, report = print_closing_table(run, trained.version, summary=summary)
+        for name, row in {**metrics["policies"], **metrics["baselines"]}.items():
+            kinds = [f"{kind} {found['accuracy']:.0%}" for kind, found in row["by_kind"].items() if found["n"]]
+            ended = [f"{outcome.replace('_', ' ')} {count}" for outcome, count in row["outcomes"].items()]
+            say(f"{name}: {', '.join(kinds)} correct; {', '.join(ended)}")
+        say(f"report: {report}")
+
+    def _of_task(self) -> dict[str, Any]:
+        return {"task": self.plugin.name, "settings": self.chosen.model_dump(mode="json")}
+
+    def _other_in_production(self, version: str) -> UUID | None:
+        """Return the id of the checkpoint in production, None if it is the evaluated one or there is none."""
+        production = production_version(self.model)
+        checkpoint = production.get_artifact(CHECKPOINT) if production and production.name != version else None
+        return checkpoint.id if checkpoint else None
