@@ -16,7 +16,7 @@ from tests.sandbox.docker_daemon import require_bubblewrap
 
 pytestmark = pytest.mark.service
 
-CODING = ("--set", "task=coding")
+CODING = ("--task", "coding")
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ def test_the_gate_decides_and_a_run_can_be_resumed_and_continued_by_its_own_task
         assert database.execute("SELECT name FROM model").fetchall() == [("repairs",)]
     again = checkout.run("--pipeline", "train", "--resume", "first")
     assert again.returncode == 0 and "this run is finished, reused" in again.stdout, again.stdout + again.stderr
-    continued = evaluated(
-        checkout, [*words, "--set", "experiment=second", "--from", "first"], pipeline="all", before="start"
-    )
+    # An equal adapter on equal bugs would not be asked again.
+    others = [*settings(experiment="second", coding_test_size=2), "--from", "first"]
+    continued = evaluated(checkout, [*words, *others], pipeline="all", before="start")
     assert continued["paired"]["trained_vs_start"]
     for other, message in (
         (["--resume", "first", "--set", "learning_rate=0.5"], "began with other settings: learning_rate"),

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-import run
+from commands import arguments
 from configs.schema import (
-    CodingConfig,
     Config,
     DataConfig,
     DeploymentConfig,
@@ -19,21 +18,22 @@ from configs.schema import (
     QuestionConfig,
     StackConfig,
     TrainingConfig,
-    WorkbenchConfig,
 )
+from tasks.coding.settings import CodingSettings
+from tasks.workbench.scenarios import WorkbenchSettings
 from tests.front_door import FrontDoor
 
-CODING = ["--set", "task=coding"]
-OFFICE = ["--set", "task=workbench"]
+CODING = ["--task", "coding"]
+OFFICE = ["--task", "workbench"]
 COMMANDS: dict[str, tuple[list[str], tuple[type[BaseModel], ...]]] = {
     "data": (["--pipeline", "data"], (DataConfig,)),
     "train": (["--pipeline", "train"], (TrainingConfig,)),
     "train, planned": (["--pipeline", "train", "--dry-run"], (TrainingConfig,)),
     "train, scheduled": (["--pipeline", "train", "--schedule", "0 2 * * *"], ()),
     "train, continued": (["--pipeline", "train", "--from", "first"], ()),
-    "train, coding": (["--pipeline", "train", *CODING], (CodingConfig,)),
-    "train, coding, planned": (["--pipeline", "train", "--dry-run", *CODING], (CodingConfig,)),
-    "train, workbench": (["--pipeline", "train", *OFFICE], (WorkbenchConfig,)),
+    "train, coding": (["--pipeline", "train", *CODING], (CodingSettings,)),
+    "train, coding, planned": (["--pipeline", "train", "--dry-run", *CODING], (CodingSettings,)),
+    "train, workbench": (["--pipeline", "train", *OFFICE], (WorkbenchSettings,)),
     "eval": (["--pipeline", "eval"], (EvaluationConfig,)),
     "all": (["--pipeline", "all"], (EvaluationConfig,)),
     "deploy": (["--pipeline", "deploy"], (DeploymentConfig,)),
@@ -86,7 +86,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
 
 def test_every_pipeline_is_among_the_commands() -> None:
     named = {words[words.index("--pipeline") + 1] for words, _ in COMMANDS.values()}
-    assert named == set(run.PIPELINES) - {"compare", "mcp"}  # they read no settings
+    assert named == set(arguments.PIPELINES) - {"compare", "mcp"}  # they read no settings
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -140,10 +140,10 @@ def test_bad_values_of_options(option: str, door: FrontDoor) -> None:
         assert named in door.refuses("--pipeline", pipeline, *needed, *words)
 
 
-@pytest.mark.parametrize("pipeline", run.PIPELINES)
+@pytest.mark.parametrize("pipeline", arguments.PIPELINES)
 def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
     takes_a_value = {"checkpoint", "date", "format", "from", "inbox", "name", "resume", "schedule", "summary", "to"}
-    for option, owners in run._ONLY_FOR.items():
+    for option, owners in arguments._ONLY_FOR.items():
         if pipeline not in owners:
             value = [{"format": "gguf"}.get(option, "x")] if option in takes_a_value else []
             assert f"--{option} is for --pipeline" in door.refuses("--pipeline", pipeline, f"--{option}", *value)

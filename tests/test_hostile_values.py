@@ -13,6 +13,7 @@ from zenml.config.global_config import GlobalConfiguration
 from zenml.exceptions import AuthorizationException
 
 import run
+from commands.arguments import parse_arguments
 from commands.failures import explained
 from configs.loading import _PATHS, load_config
 from configs.schema import ConfigError
@@ -49,7 +50,7 @@ def test_every_option_that_names_a_file_or_a_service(option: str, capsys: pytest
     nothing = [""] if option in ("--checkpoint", "--name") else []  # the others name the current folder then
     for given in ("~no-such-user/x", "x" * 256, "a\nb", "\udcff\ud800", *nothing):
         with pytest.raises(SystemExit) as left:
-            run.parse_arguments(["--pipeline", pipeline, option, given])
+            parse_arguments(["--pipeline", pipeline, option, given], "")
         line = capsys.readouterr().err
         assert left.value.code == 2 and line.count("\n") == 1 and f"error: {option} " in line
 

@@ -27,7 +27,8 @@ def test_the_environment_finds_the_project_in_any_folder(tmp_path: Path) -> None
 
 def test_an_installed_command_calls_itself_by_its_name(tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
-    shutil.copytree(ROOT / "environment", installed / "environment")
+    for room in ("commands", "environment", "training"):
+        shutil.copytree(ROOT / room, installed / room)
     shutil.copy(ROOT / "run.py", installed)
     for words, code in ((["--help"], 0), (["--pipeline", "none"], 2)):
         ended = subprocess.run([sys.executable, installed / "run.py", *words], capture_output=True, text=True)

@@ -16,7 +16,7 @@ from tests.tasks.workbench.office import QUERY_COLUMNS, write_csv, write_office
 
 pytestmark = pytest.mark.service
 
-OFFICE = ("--set", "task=workbench")
+OFFICE = ("--task", "workbench")
 
 
 @pytest.fixture

@@ -13,10 +13,12 @@ from uuid import UUID
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from commands import coding, learn_loop, train
+from commands import learn_loop, tasks, train
 from commands.data import DataRun
 from commands.learn_loop import learn_loop_config
-from configs.schema import CodingConfig, TrainingConfig
+from configs.schema import TrainingConfig
+from tasks.coding.plugin import PLUGIN
+from tasks.coding.settings import CodingSettings
 from training.backends.base_model import resolve_base_model
 from training.backends.model_sources import gguf
 from training.errors import BadInput
@@ -72,8 +74,8 @@ def test_changed_files_of_the_base_model_are_another_run(base: Path, changed: st
 
 
 def test_another_base_model_is_another_run_of_the_other_tasks() -> None:
-    both = TrainingConfig(), CodingConfig(task="coding")
-    assert coding.run_key(*both, "one") != coding.run_key(*both, "other")
+    training, chosen = TrainingConfig(), CodingSettings()
+    assert tasks.run_key(PLUGIN, training, chosen, "one") != tasks.run_key(PLUGIN, training, chosen, "other")
     loop = learn_loop_config(None, [])
     assert learn_loop.run_key(loop, "one") != learn_loop.run_key(loop, "other")
 

@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from configs.schema import (
-    CodingConfig,
     DataConfig,
     DeploymentConfig,
     EvaluationConfig,
@@ -17,11 +16,12 @@ from configs.schema import (
     QuestionConfig,
     StackConfig,
     TrainingConfig,
-    WorkbenchConfig,
 )
+from tasks.coding.settings import CodingSettings
+from tasks.workbench.scenarios import WorkbenchSettings
 
 MODELS: tuple[type[BaseModel], ...] = (
-    CodingConfig,
+    CodingSettings,
     DataConfig,
     DeploymentConfig,
     EvaluationConfig,
@@ -29,7 +29,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     QuestionConfig,
     StackConfig,
     TrainingConfig,
-    WorkbenchConfig,
+    WorkbenchSettings,
 )
 FILE = Path(__file__).with_name("limits.json")
 LIMITS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum", "minLength", "maxLength", "minItems", "pattern"}
