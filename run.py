@@ -92,7 +92,7 @@ def execute(arguments: argparse.Namespace) -> None:
     from dotenv import load_dotenv
 
     from configs.loading import explicit_values, load_config, require_source
-    from configs.schema import with_prompt
+    from configs.prompt import with_prompt
     from environment.home import HOME
 
     load_dotenv(HOME / ".env")

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
 from zenml.client import Client
 
 from commands.data import DataRun, data_in_store
 from configs.loading import explicit_values, load_config
-from configs.schema import Config, DataConfig, TrainingConfig, section
+from configs.schema import Config, DataConfig, TrainingConfig, section, task_settings
 from reports.console import say
 from steps.data.sources import settings_of_step
 from steps.project import MODELS, RUNS, task_code, training_code
 from steps.training.published_run import experiments_elsewhere
-from tasks import load_plugin
+from tasks import load_plugin, recorded_settings
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
 from training.experiment import Experiment, find_runs, known_runs
+from training.plugin import TaskPlugin
 from training.scoring import scoring_sources
 
 _MOST_SHOWN = 60
@@ -71,9 +70,8 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
     known = {key: value for key, value in recorded.items() if key in Config.model_fields}
     config = load_config(file, overrides, base=known)
     # Settings, and parts of settings, that are newer than the run had their defaults.
-    kinds: list[type[BaseModel]] = [TrainingConfig, DataConfig if plugin is None else plugin.settings]
-    began_with, now_with = _settings(load_config(None, [], base=known), kinds), _settings(config, kinds)
-    changes = [f"{key} {_shown(recorded[key])} -> no setting any more" for key in recorded.keys() - {*now_with, "task"}]
+    began_with, now_with = _settings(load_config(None, [], base=known), plugin), _settings(config, plugin)
+    changes = [f"{key} {_shown(recorded[key])} -> no setting any more" for key in recorded.keys() - now_with.keys()]
     changes += [
         f"{key} {_shown(value)} -> {_shown(now_with[key])}"
         for key, value in began_with.items()
@@ -112,10 +110,13 @@ def _data_settings(data: DataRun) -> dict[str, Any]:
     return settings_of_step(Client().get_artifact_version(data.database))
 
 
-def _settings(config: Config, kinds: Sequence[type[BaseModel]]) -> dict[str, Any]:
-    """Return the settings of these kinds."""
-    parts = [section(config, kind) for kind in kinds]
-    return {key: value for part in parts for key, value in part.model_dump(mode="json").items()}
+def _settings(config: Config, plugin: TaskPlugin | None) -> dict[str, Any]:
+    """Return the settings of the training, and of the data or the task."""
+    training = section(config, TrainingConfig).model_dump(mode="json")
+    if plugin is None:
+        return training | section(config, DataConfig).model_dump(mode="json")
+    chosen = task_settings(config, plugin.settings).model_dump(mode="json")
+    return training | recorded_settings(config.task, chosen)
 
 
 def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:

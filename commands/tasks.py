@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,7 +25,7 @@ from commands.dry_run import plan_lines
 from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
 from commands.train import base_model_content
-from configs.schema import Config, EvaluationConfig, TrainingConfig, section
+from configs.schema import Config, EvaluationConfig, TrainingConfig, section, task_settings
 from materializers.checkpoint import CheckpointMaterializer
 from pipelines.task import task_evaluation_pipeline, task_training_pipeline
 from reports.console import say
@@ -37,7 +37,7 @@ from training.decisions import compared_decisions
 from training.errors import BadInput
 from training.files import write_text
 from training.plan import earlier_pace, plan_run
-from training.plugin import TaskPlugin
+from training.plugin import Check, TaskPlugin
 from training.preflight import RunCheck, check_run, check_run_elsewhere
 from training.scoring import require_scoring, scoring_sources
 from training.stopping import hold_out, require_stop_rules
@@ -79,7 +79,7 @@ def run_task(
     require_steps(config.step_settings, TASK_STEPS)
     require_remote_stack(config.step_settings)
     if checkpoint is None:
-        model = plugin.model_name(section(config, plugin.settings))
+        model = plugin.model_name(task_settings(config, plugin.settings))
         config = config if resumed else with_start(config, model=model, dry_run=dry_run)
     run = _Run(config, plugin)
     run.require(train=checkpoint is None, dry_run=dry_run)
@@ -136,7 +136,7 @@ class _Run:
     def __init__(self, config: Config, plugin: TaskPlugin) -> None:
         self.config, self.plugin = config, plugin
         self.training = section(config, TrainingConfig)
-        self.chosen: Any = section(config, plugin.settings)
+        self.chosen: Any = task_settings(config, plugin.settings)
         self.model = plugin.model_name(self.chosen)
         elsewhere = [step for step in TASK_STEPS if runs_elsewhere(step, config.step_settings)]
         self.elsewhere: Sequence[str] = [
@@ -155,7 +155,7 @@ class _Run:
 
     def require(self, *, train: bool, dry_run: bool) -> None:
         """Raise BadInput if a check fails. A dry run prints all of them."""
-        checks: list[tuple[str, Callable[[], str | None]]] = [("data", self._data)]
+        checks: list[Check] = [("data", self._data)]
         if train:
             require_scoring(self.training, keys="train_agent" not in self.elsewhere)
             require_stop_rules(self.training)
@@ -165,7 +165,7 @@ class _Run:
         failed = []
         for name, look in checks:
             try:
-                check = RunCheck(name, True, look() or "")
+                check = RunCheck(name, True, look())
             except BadInput as error:
                 if not dry_run:
                     raise
@@ -265,7 +265,7 @@ class _Run:
         say(f"report: {report}")
 
     def _of_task(self) -> dict[str, Any]:
-        return {"task": self.plugin.name, "settings": self.chosen.model_dump(mode="json")}
+        return {"task": self.config.task, "settings": self.chosen.model_dump(mode="json")}
 
     def _other_in_production(self, version: str) -> UUID | None:
         """Return the id of the checkpoint in production, None if it is the evaluated one or there is none."""

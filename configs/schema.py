@@ -6,7 +6,7 @@ defaults are the CPU profile, which needs no GPU, no key, and no network except 
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -22,7 +22,6 @@ from tasks.workbench.scenarios import WorkbenchSettings
 from training.errors import BadInput
 from training.llm_client import price_of_tokens
 from training.settings import TrainerSettings
-from training.user_functions import load_function
 
 SYNTHETIC = "synthetic"
 
@@ -275,7 +274,14 @@ class Config(
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: Literal["email-search", "coding", "workbench"] = Field(default="email-search", description="task to train")
+    task: str = Field(
+        default="email-search",
+        pattern=r"^(email-search|coding|workbench|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        description="task to train: email-search, coding, workbench, or package.module:NAME of a training.plugin.TaskPlugin",
+    )
+    task_settings: dict[str, Any] = Field(
+        default_factory=dict, description="settings of a task at package.module:NAME; the others have a section each"
+    )
     settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
     step_settings: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="ZenML configuration of the steps of training and evaluation, by step name"
@@ -296,7 +302,7 @@ SECTIONS: dict[str, frozenset[str]] = {
     "coding": frozenset(CodingSettings.model_fields),
     "workbench": frozenset(WorkbenchSettings.model_fields),
 }
-"""Section of a YAML file -> its keys. Keys of no section (`task`, `settings`, `step_settings`) stand at the top."""
+"""Section of a YAML file -> its keys. Keys of no section (`task`, `task_settings`, `settings`, `step_settings`) stand at the top."""
 
 Section = TypeVar("Section", bound=BaseModel)
 
@@ -312,26 +318,16 @@ def section(config: Config, kind: type[Section]) -> Section:
         raise ConfigError(explain(error, kind)) from None
 
 
-def with_prompt(config: Config) -> Config:
-    """Return the configuration with the system prompt that its prompt function returns, if it names one.
+def task_settings(config: Config, kind: type[Section]) -> Section:
+    """Return the settings of the task: its section, or `task_settings` if it is not one of ours.
 
-    Raises ConfigError if there is a system prompt already, or the function fails or returns no valid prompt; BadInput if there
-    is no such function.
+    Raises ConfigError if they are invalid, or a task with a section has `task_settings`.
     """
-    if config.prompt_function is None:
-        return config
-    if config.system_prompt is not None:
-        raise ConfigError("prompt_function and system_prompt both define the system prompt: set one of them")
-    function = load_function("prompt_function", config.prompt_function)
+    if ":" not in config.task:
+        if config.task_settings:
+            raise ConfigError(f"task_settings: no effect on task={config.task}, which has a section of its own")
+        return section(config, kind)
     try:
-        text = function()
-    except Exception as error:  # the user's function may raise anything
-        raise ConfigError(
-            f"prompt_function={config.prompt_function}: it failed ({type(error).__name__}: {error})"
-        ) from error
-    try:
-        return Config.model_validate({**config.model_dump(), "system_prompt": text or ""})
+        return kind.model_validate(config.task_settings)
     except ValidationError as error:
-        raise ConfigError(
-            f"prompt_function={config.prompt_function}: invalid return value: {error.errors()[0]['msg']}"
-        ) from None
+        raise ConfigError(f"task_settings.{explain(error, kind)}") from None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import subprocess
+import sys
 
 from environment.home import CODE, HOME
 from training.plugin import TaskPlugin
@@ -45,7 +47,10 @@ def training_code() -> str:
 
 def task_code(plugin: TaskPlugin) -> str:
     """Return the digest of the code that a training run of a task depends on, a part of its key."""
-    return code_digest(*sorted((*plugin.code, "steps/training", "training")))
+    own = inspect.getsource(sys.modules[type(plugin).__module__])
+    return hashlib.sha256(
+        (own + code_digest(*sorted((*plugin.code, "steps/training", "training")))).encode()
+    ).hexdigest()
 
 
 def learn_loop_code() -> str:

@@ -1,10 +1,11 @@
-"""The protocol of a task that `run.py` trains and evaluates: what it needs beyond `training.task.Task`.
+"""A task that `run.py` trains and evaluates: what it needs beyond `training.task.Task`.
 
-`tasks/NAME/plugin.py` holds one as `PLUGIN`; `task: NAME` in the settings chooses it.
+`task: NAME` chooses the `PLUGIN` in `tasks/NAME/plugin.py`, and `task: package.module:PLUGIN` one outside this project.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +17,8 @@ from training.task import Policy, Task
 
 Say = Callable[[str], None]
 """Prints one line for the user."""
+Check = tuple[str, Callable[[], str]]
+"""Name of a check, and a function that says what it found, or raises BadInput."""
 
 
 class Attempt(BaseModel):
@@ -50,7 +53,7 @@ class EvaluatedTask(Task, Protocol):
 
     def others(self) -> Mapping[str, Callable[[Any], Awaitable[Attempt | None]]]:
         """Return the rows of an evaluation that ask no policy: name -> attempt at a scenario, None where there is none."""
-        ...
+        return {}
 
     async def prepare(self, folder: Path) -> str | None:
         """Check the scenarios before a training, and say what was found. Results to keep go to `folder`.
@@ -58,71 +61,59 @@ class EvaluatedTask(Task, Protocol):
         Raises:
             BadInput: one cannot be trained on.
         """
-        ...
+        return None
 
 
-class Scenarios(Protocol):
-    """What a plug-in tells of a scenario without opening the task."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def split(self) -> str:
-        """`train` or `test`."""
-        ...
-
-
-class TaskPlugin(Protocol):
-    """A task as `run.py` sees it. Nothing here takes long, and nothing imports ART, except what `opened` yields."""
+class TaskPlugin(ABC):
+    """A task as `run.py` sees it. Checks of settings are quick if its module does not import ART; what `opened` yields may."""
 
     name: str
+    """Begins with a letter."""
     title: str
     """Of its reports."""
-    unit: str
+    unit = "scenarios"
     """What its scenarios are called, in the plural."""
     settings: type[BaseModel]
-    decisions: tuple[Sequence[str], Sequence[str]]
+    decisions: tuple[Sequence[str], Sequence[str]] = ((), ())
     """Decisions that replies can be compared at, and those that are by default."""
-    code: Sequence[str]
-    """Folders that a training depends on, besides those of the trainer."""
+    code: Sequence[str] = ()
+    """Folders of this project that a training depends on, besides those of the trainer and the plug-in's own module."""
 
     def model_name(self, settings: Any) -> str:
         """Return the name under which trained versions are registered."""
-        ...
+        return f"{self.name}-agent"
 
-    def scenarios(self, settings: Any) -> Sequence[Scenarios]:
-        """Return train and test scenarios. Raises BadInput if their source cannot be used."""
-        ...
+    @abstractmethod
+    def scenarios(self, settings: Any) -> Sequence[Any]:
+        """Return the scenarios, each a pydantic model with `id` and `split` (train or test).
+
+        Raises:
+            BadInput: their source cannot be used.
+        """
 
     def max_turns(self, settings: Any, training: Any) -> int:
         """Return the most replies of an episode."""
-        ...
+        return int(training.max_turns)
 
-    def require(self, settings: Any, training: Any) -> None:
+    def require(self, settings: Any, training: Any) -> None:  # noqa: B027 - most tasks have nothing to refuse
         """Raise BadInput if settings contradict each other. Reads no data."""
-        ...
 
-    def checks(
-        self, settings: Any, training: Any, elsewhere: Sequence[str]
-    ) -> Iterator[tuple[str, Callable[[], str | None]]]:
-        """Yield checks before a run: a name, and a function that says what it found, or raises BadInput.
-
-        `elsewhere` are the steps that run in pods.
-        """
-        ...
+    def checks(self, settings: Any, training: Any, elsewhere: Sequence[str]) -> Iterator[Check]:
+        """Yield checks before a run. `elsewhere` are the steps that run in pods."""
+        return iter(())
 
     def identity(self, settings: Any) -> Any:
         """Return what makes a run another one, apart from trainer, base model and code. It must be writable as JSON."""
-        ...
+        return [scenario.model_dump(mode="json") for scenario in self.scenarios(settings)]
 
     def described(self, settings: Any) -> dict[str, str]:
         """Return the data of a run: name -> description."""
-        ...
+        return {}
 
     def sources(self, settings: Any) -> dict[str, str]:
         """Return the settings that name a function: key -> digest of its content."""
-        ...
+        return {}
 
+    @abstractmethod
     def opened(self, settings: Any, trained_with: Mapping[str, Any], say: Say) -> AbstractContextManager[EvaluatedTask]:
         """Open the task with the settings that a policy is or was trained with."""
-        ...

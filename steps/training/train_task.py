@@ -15,7 +15,7 @@ from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS, task_code
 from steps.training.training_run import Begun
-from tasks import load_plugin
+from tasks import load_plugin, recorded_settings
 from training.checkpoint import Checkpoint
 
 
@@ -46,7 +46,7 @@ def train_task(
         code=task_code(plugin),
         data=plugin.described(chosen),
         seeds={name: value for name, value in settings.items() if name.endswith("seed")},
-        of_task={**settings, "task": task},
+        of_task=recorded_settings(task, settings),
         sources=plugin.sources(chosen),
     )
     with plugin.opened(chosen, config.model_dump(), say) as opened:

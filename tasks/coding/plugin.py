@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,20 +15,19 @@ from tasks.coding.settings import CodingSettings
 from tasks.coding.task import BUILT_IN, CodingTask, load_scenarios, require_demonstrable, require_room
 from training.errors import BadInput
 from training.loopback import is_here
-from training.plugin import Say
+from training.plugin import Check, Say, TaskPlugin
 
 _ELSEWHERE = {"model_name", "project", "sandbox_url", "sandbox_patience"}
 """Settings that do not make a run another one: it is the same on any sandbox."""
 
 
-class CodingPlugin:
-    """Implements `training.plugin.TaskPlugin`."""
+class CodingPlugin(TaskPlugin):
+    """Bugs, repaired in a sandbox."""
 
     name = "coding"
     title = "Coding agent"
     unit = "bugs"
     settings = CodingSettings
-    decisions: tuple[Sequence[str], Sequence[str]] = ((), ())
     code = ("sandbox", "tasks/coding")
 
     def model_name(self, settings: CodingSettings) -> str:
@@ -49,9 +48,7 @@ class CodingPlugin:
                 "longer rollouts are not trained on"
             )
 
-    def checks(
-        self, settings: CodingSettings, training: Any, elsewhere: Sequence[str]
-    ) -> Iterator[tuple[str, Callable[[], str | None]]]:
+    def checks(self, settings: CodingSettings, training: Any, elsewhere: Sequence[str]) -> Iterator[Check]:
         yield "prompts", lambda: self._prompts(settings, training)
         yield "sandbox", lambda: self._sandbox(settings, training, elsewhere)
 

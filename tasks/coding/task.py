@@ -26,7 +26,7 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
-from training.plugin import Attempt
+from training.plugin import Attempt, EvaluatedTask
 from training.policy_client import policy_client
 from training.task import CALL_SEQUENCE, Policy
 from training.user_functions import reward_by
@@ -42,8 +42,8 @@ reinforcement never sees that another repair pays.
 """
 
 
-class CodingTask:
-    """Bugs to repair in a sandbox; implements `training.plugin.EvaluatedTask`.
+class CodingTask(EvaluatedTask):
+    """Bugs to repair in a sandbox.
 
     The base URL is that of the sandbox service; `max_tokens` are sampled per cell. A policy's server that
     makes no progress for `rollout_timeout` seconds fails the episode.

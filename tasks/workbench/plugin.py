@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from tasks.workbench.episode import Limits
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.task import WorkbenchTask
-from training.plugin import Say
+from training.plugin import Say, TaskPlugin
 
 
-class WorkbenchPlugin:
-    """Implements `training.plugin.TaskPlugin`."""
+class WorkbenchPlugin(TaskPlugin):
+    """The benchmark's tasks; `workbench.folder` names them."""
 
     name = "workbench"
     title = "Office agent (WorkBench)"
@@ -29,17 +29,6 @@ class WorkbenchPlugin:
     def scenarios(self, settings: WorkbenchSettings) -> list[WorkbenchScenario]:
         return load_office(settings)[1]
 
-    def max_turns(self, settings: WorkbenchSettings, training: Any) -> int:
-        return int(training.max_turns)
-
-    def require(self, settings: WorkbenchSettings, training: Any) -> None:
-        """Its settings cannot contradict each other."""
-
-    def checks(
-        self, settings: WorkbenchSettings, training: Any, elsewhere: Sequence[str]
-    ) -> Iterator[tuple[str, Callable[[], str | None]]]:
-        yield from ()
-
     def identity(self, settings: WorkbenchSettings) -> str:
         tables, scenarios = load_office(settings)
         parts = [scenario.model_dump_json().encode() for scenario in scenarios]
@@ -48,9 +37,6 @@ class WorkbenchPlugin:
 
     def described(self, settings: WorkbenchSettings) -> dict[str, str]:
         return {"workbench": f"{settings.folder}, template_seed {settings.template_seed}"}
-
-    def sources(self, settings: WorkbenchSettings) -> dict[str, str]:
-        return {}
 
     @contextmanager
     def opened(self, settings: WorkbenchSettings, trained_with: Mapping[str, Any], say: Say) -> Iterator[WorkbenchTask]:

@@ -8,7 +8,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.workbench.demonstrations import demonstrate
@@ -16,7 +15,7 @@ from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call, Judge, Verdict
 from tasks.workbench.scenarios import WorkbenchScenario, published_calls
 from tasks.workbench.tables import Tables
-from training.plugin import Attempt
+from training.plugin import Attempt, EvaluatedTask
 from training.task import CALL_SEQUENCE, DECISION, Policy
 
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
@@ -27,8 +26,8 @@ _SIDE_EFFECTS = -0.5
 _MALFORMED = -0.2
 
 
-class WorkbenchTask:
-    """Office tasks; implements `training.plugin.EvaluatedTask` and `HasDecisions`. The outcome is the reward."""
+class WorkbenchTask(EvaluatedTask):
+    """Office tasks; implements `HasDecisions` too. The outcome is the reward."""
 
     name = "workbench"
     decisions = ("call",)
@@ -108,9 +107,6 @@ class WorkbenchTask:
             return Attempt(correct=verdict.correct, turns=len(calls), outcome=ended)
 
         return {name: partial(outcome, made) for name, made in {**runs, "do_nothing": None}.items()}
-
-    async def prepare(self, folder: Path) -> None:
-        """The references were executed when the folder was read."""
 
     async def rollout(self, policy: Policy, scenario: WorkbenchScenario) -> art.Trajectory:
         return self._trajectory(await self.run(policy, scenario))

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from configs.loading import explicit_values, load_config, require_source
+from configs.prompt import with_prompt
 from configs.schema import (
     SECTIONS,
     Config,
@@ -14,7 +15,6 @@ from configs.schema import (
     EvaluationConfig,
     TrainingConfig,
     section,
-    with_prompt,
 )
 from training.errors import BadInput
 

@@ -1,0 +1,33 @@
+"""The system prompt that a function of the user returns."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from configs.schema import Config, ConfigError
+from training.user_functions import load_function
+
+
+def with_prompt(config: Config) -> Config:
+    """Return the configuration with the system prompt that its prompt function returns, if it names one.
+
+    Raises ConfigError if there is a system prompt already, or the function fails or returns no valid prompt; BadInput if there
+    is no such function.
+    """
+    if config.prompt_function is None:
+        return config
+    if config.system_prompt is not None:
+        raise ConfigError("prompt_function and system_prompt both define the system prompt: set one of them")
+    function = load_function("prompt_function", config.prompt_function)
+    try:
+        text = function()
+    except Exception as error:  # the user's function may raise anything
+        raise ConfigError(
+            f"prompt_function={config.prompt_function}: it failed ({type(error).__name__}: {error})"
+        ) from error
+    try:
+        return Config.model_validate({**config.model_dump(), "system_prompt": text or ""})
+    except ValidationError as error:
+        raise ConfigError(
+            f"prompt_function={config.prompt_function}: invalid return value: {error.errors()[0]['msg']}"
+        ) from None
