@@ -129,6 +129,13 @@ def execute(arguments: argparse.Namespace) -> None:
         resumed = find_resumable(arguments.resume, arguments.config, arguments.set, new_code=arguments.new_code)
     # A resumed run keeps its original prompt, even if its function returns another one by now.
     config = resumed.config if resumed else with_prompt(load_config(arguments.config, arguments.set))
+    if arguments.pipeline == "export":
+        from commands.export import run_export
+
+        named = explicit_values(arguments.config, arguments.set).get("base_model")
+        options = {"form": arguments.format or "adapter", "checkpoint": arguments.checkpoint, "base_model": named}
+        run_export(arguments.to, config, **options)
+        return
     if config.task != "email-search":
         from commands.tasks import run_task
 
@@ -140,12 +147,6 @@ def execute(arguments: argparse.Namespace) -> None:
         from commands.stack import run_stack
 
         run_stack(config, dry_run=arguments.dry_run)
-        return
-    if arguments.pipeline == "export":
-        from commands.export import run_export
-
-        named = explicit_values(arguments.config, arguments.set).get("base_model")
-        run_export(arguments.to, form=arguments.format or "adapter", checkpoint=arguments.checkpoint, base_model=named)
         return
     if arguments.pipeline == "ask":
         from commands.ask import Asked, run_ask

@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from configs.schema import Config, task_settings
 from reports.console import say
+from steps.artifact_names import MODEL_NAME
 from steps.exported_model import CARD, Form, export_checkpoint, require_empty
 from steps.model_registry import describe_version, find_checkpoint
 from steps.project import MODELS
 from steps.published_model import base_model_files
+from tasks import load_plugin
 from training.backends.base_model import resolve_base_model
+from training.experiment import MAIL_TASK
 
 FORMS: dict[Form, str] = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF files, Modelfile"}
 
 
-def run_export(folder: Path, *, form: Form, checkpoint: str | None, base_model: str | None) -> None:
-    """Export the named checkpoint, or else the one in production, or else the newest.
+def run_export(folder: Path, config: Config, *, form: Form, checkpoint: str | None, base_model: str | None) -> None:
+    """Export the named checkpoint, or else the task's version in production, or else its newest.
 
     Raises:
         BadInput: `folder` is not empty, nothing is trained yet, the checkpoint is damaged or its base model is unavailable.
     """
     require_empty(folder)
-    stored = find_checkpoint(checkpoint)
+    stored = find_checkpoint(checkpoint, model=_model_name(config))
     manifest = stored.checkpoint.manifest
     if base_model is None:
         base = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
@@ -33,3 +37,10 @@ def run_export(folder: Path, *, form: Form, checkpoint: str | None, base_model: 
     say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
     export_checkpoint(stored.checkpoint, base, folder, form)
     say(f"{FORMS[form]} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")
+
+
+def _model_name(config: Config) -> str:
+    if config.task == MAIL_TASK:
+        return MODEL_NAME
+    plugin = load_plugin(config.task)
+    return plugin.model_name(task_settings(config, plugin.settings))

@@ -98,7 +98,7 @@ def _require_for_mail_only(config: Config, pipeline_name: str, schedule: str | N
     """Raise BadInput for what only the e-mail agent has."""
     if pipeline_name not in ("train", "eval", "all"):
         raise BadInput(
-            f"--pipeline {pipeline_name} has no variant for task={config.task}: it is for train, eval and all"
+            f"--pipeline {pipeline_name} has no variant for task={config.task}: it is for train, eval, all and export"
         )
     if schedule is not None:
         raise BadInput(f"--schedule: for task=email-search only; leave it out with task={config.task}")

@@ -24,24 +24,27 @@ def model_card(
     data: list[str],
     summary: dict[str, Any] | None,
     judge: str,
-    prompts: dict[str, str],
+    title: str,
+    prompts: dict[str, str] | None,
     tools: list[dict[str, Any]],
     compact_calls: bool,
 ) -> str:
     """Return Markdown with the front matter of a Hugging Face model card.
 
     `form` is adapter, merged or gguf, `manifest` the checkpoint's, `summary` the closing table of its evaluation (None: it
-    was not evaluated), `data` one sentence per data artifact, `prompts` has the texts `system` and `question`.
+    was not evaluated), `data` one sentence per data artifact, `prompts` has the texts `system` and `question` (None: the
+    task's own code asks the policy).
     `compact_calls`: the chat template writes calls that vLLM does not parse.
     """
     config = manifest["config"]
     shown = ("backend", "scoring", "max_steps", "demonstrations", "continue_from", "learning_rate", "lora_rank", "seed")
-    template = resources.files("reports").joinpath("assets", "model_card.md").read_text(encoding="utf-8")
+    file = "task_card.md" if prompts is None else "model_card.md"
+    template = resources.files("reports").joinpath("assets", file).read_text(encoding="utf-8")
     return template.format(
         **{
             key: manifest[key] for key in ("base_model", "base_model_source", "base_model_checksum", "adapter_checksum")
         },
-        title=f"E-mail search agent, run {manifest['name']}",
+        title=f"{title}, run {manifest['name']}",
         library={"adapter": "peft", "merged": "transformers", "gguf": "gguf"}[form],
         files={
             "adapter": "a LoRA adapter and its tokenizer",
@@ -58,8 +61,8 @@ def model_card(
         data="\n".join(f"* {sentence}" for sentence in data) or "Not recorded.",
         evaluation=_evaluation(summary, judge),
         **{key: config.get(key, "-") for key in ("max_turns", "max_tokens", "max_results", "read_chars")},
-        question=prompts["question"],
-        system_prompt=prompts["system"],
+        question=prompts["question"] if prompts else "",
+        system_prompt=prompts["system"] if prompts else "",
         tools=json.dumps(tools, indent=2),
         needs="In this folder:"
         if form != "adapter"

@@ -21,12 +21,14 @@ from reports.modelfile import modelfile
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
 from steps.data.sources import settings_of_step
 from steps.inference.service_lifecycle import episode_settings
+from tasks import load_plugin
 from training.backends.base_model import writes_compact_calls
 from training.backends.export import GGUF_FLOAT16, write_adapter, write_gguf_files, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.prompt_template import load_tokenizer, template_options
 from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
 from training.errors import BadInput
+from training.experiment import MAIL_TASK
 from training.files import is_disk_full
 from training.settings import TrainerSettings
 
@@ -51,7 +53,8 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     try:
         if form == "gguf":
             written = write_gguf_files(checkpoint, base, partial, progress=say)
-            (partial / MODELFILE).write_text(modelfile_of(checkpoint, base), encoding="utf-8")
+            if _of_mail(checkpoint.manifest):
+                (partial / MODELFILE).write_text(modelfile_of(checkpoint, base), encoding="utf-8")
         else:
             written = (write_merged if form == "merged" else write_adapter)(checkpoint, base, partial)
         (partial / CARD).write_text(card_of(checkpoint, written, form), encoding="utf-8")
@@ -105,7 +108,6 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form) -> 
     if metrics is not None and not _is_about(metrics, version):
         metrics = None
     judged_by = settings_of_step(metrics) if metrics else {}
-    settings = episode_settings(manifest.config)
     adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return model_card(
         written.model_dump(mode="json"),
@@ -115,16 +117,35 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form) -> 
         data=[_described(name, id) for name, id in manifest.data.items()],
         summary=metrics.load() if metrics else None,
         judge=judged_by.get("judge_model", "an LLM") if judged_by.get("judge") == "llm" else "exact comparison",
-        prompts={"system": settings.system_prompt or prompts.load("system"), "question": prompts.load("question")},
-        tools=tool_schemas(settings.optional_arguments),
+        **_usage(manifest),
         compact_calls=writes_compact_calls(manifest.base_model_source),
     )
+
+
+def _of_mail(manifest: CheckpointManifest) -> bool:
+    return manifest.config.get("task", MAIL_TASK) == MAIL_TASK
+
+
+def _usage(manifest: CheckpointManifest) -> dict[str, Any]:
+    """Return what the card says about asking the policy."""
+    if not _of_mail(manifest):
+        return {"title": load_plugin(manifest.config["task"]).title, "prompts": None, "tools": []}
+    settings = episode_settings(manifest.config)
+    shown = {"system": settings.system_prompt or prompts.load("system"), "question": prompts.load("question")}
+    return {"title": "E-mail search agent", "prompts": shown, "tools": tool_schemas(settings.optional_arguments)}
+
+
+def _model_name(manifest: CheckpointManifest) -> str:
+    if _of_mail(manifest):
+        return MODEL_NAME
+    plugin, config = load_plugin(manifest.config["task"]), manifest.config
+    return plugin.model_name(plugin.settings.model_validate(config.get("task_settings") or config))
 
 
 def _model_version(manifest: CheckpointManifest) -> ModelVersionResponse | None:
     """Return the registered version of exactly this adapter, if any; a folder may come from another store."""
     with contextlib.suppress(KeyError):
-        version = Client().get_model_version(MODEL_NAME, manifest.name)
+        version = Client().get_model_version(_model_name(manifest), manifest.name)
         stored = version.get_artifact(CHECKPOINT)
         if stored is not None and stored.run_metadata.get("checksum") == manifest.adapter_checksum:
             return version
@@ -146,7 +167,7 @@ def _is_about(metrics: ArtifactVersionResponse, version: ModelVersionResponse | 
 def _registered(version: ModelVersionResponse | None) -> str:
     if version is None:
         return "not registered in this ZenML store"
-    return f"{MODEL_NAME}, version {version.name}, stage {version.stage or 'none'}"
+    return f"{version.model.name}, version {version.name}, stage {version.stage or 'none'}"
 
 
 def _described(name: str, id: str) -> str:

@@ -24,17 +24,19 @@ class StoredCheckpoint:
     model_version: ModelVersionResponse | None
 
 
-def find_checkpoint(reference: str | None = None, *, unpromoted: bool = True) -> StoredCheckpoint:
+def find_checkpoint(
+    reference: str | None = None, *, unpromoted: bool = True, model: str = MODEL_NAME
+) -> StoredCheckpoint:
     """Find the checkpoint that `reference` names: a folder, or the id or name of an artifact version.
 
-    The default is that of the model version in stage production. If there is none and `unpromoted` is true, it is that
+    The default is that of the version of `model` in stage production. If there is none and `unpromoted` is true, it is that
     of the latest model version.
 
     Raises:
         BadInput: there is no such checkpoint, or it is damaged.
     """
     if reference is None:
-        version = current_model_version()
+        version = current_model_version(model)
         if not unpromoted and version.stage != ModelStages.PRODUCTION:
             raise BadInput(
                 f"no version is in production; the latest is {describe_version(version)}: serve it with --unpromoted, or name a "
@@ -77,15 +79,15 @@ def production_version(model: str = MODEL_NAME) -> ModelVersionResponse | None:
     return None
 
 
-def current_model_version() -> ModelVersionResponse:
+def current_model_version(model: str = MODEL_NAME) -> ModelVersionResponse:
     """Return the model version in stage production, else the latest with a checkpoint.
 
     Raises `BadInput` if there is none.
     """
-    if version := production_version():
+    if version := production_version(model):
         return version
     try:
-        for version in Client().list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50):
+        for version in Client().list_model_versions(model=model, sort_by="desc:created", size=50):
             if version.get_artifact(CHECKPOINT) is not None:
                 return version
     except KeyError:

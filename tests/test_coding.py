@@ -58,8 +58,8 @@ def test_bad_input_is_one_line_and_nothing_is_spent(door: FrontDoor, words: list
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["deploy"], "--pipeline deploy has no variant for task=coding: it is for train, eval and all"),
-        (["export", "--to", "folder"], "--pipeline export has no variant for task=coding"),
+        (["deploy"], "--pipeline deploy has no variant for task=coding: it is for train, eval, all and export"),
+        (["export", "--to", "folder"], "there is no trained checkpoint yet"),
         (["eval", "--checkpoint", "folder"], "checkpoint: folder is neither a folder nor an artifact version"),
     ],
 )

@@ -48,6 +48,13 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     assert {name: row["n"] for name, row in summary["policies"].items()} == {"base": 6, "warm_start": 6, "trained": 6}
     again = checkout.run("--pipeline", "train", "--resume", "first")
     assert again.returncode == 0 and "this run is finished, reused" in again.stdout, again.stdout + again.stderr
+    card = checkout.folder / "exported" / "README.md"
+    done = checkout.run("--pipeline", "export", *TASK, "--to", "exported")
+    assert done.returncode == 0 and card.exists(), done.stdout + done.stderr
+    assert (
+        "# Larger number, run l" in card.read_text()
+        and "registered as | larger-number-agent, version" in card.read_text()
+    )
     changed = checkout.run("--pipeline", "train", "--resume", "first", "--set", "task_settings={most: 30}")
     assert changed.returncode == 2 and "began with other settings: task_settings" in changed.stderr, changed.stderr
     longer = checkout.run("--pipeline", "train", *words, "--set", "experiment=second", "--from", "first")

@@ -15,6 +15,7 @@ from training.errors import BadInput
 from training.files import write_text
 
 EXPERIMENT_FILE = "experiment.json"
+MAIL_TASK = "email-search"
 Where = TypeVar("Where")
 """Location of a run: its folder, or None."""
 
@@ -63,7 +64,7 @@ class Experiment(BaseModel):
     @property
     def task(self) -> str:
         """The task that was trained; runs of the e-mail agent do not record it."""
-        return str(self.config.get("task", "email-search"))
+        return str(self.config.get("task", MAIL_TASK))
 
     @property
     def latest_code(self) -> str | None:

@@ -15,7 +15,7 @@ from zenml import Model, pipeline, step
 import run
 from agent.prompts import load
 from commands.export import run_export
-from configs.schema import EvaluationConfig
+from configs.schema import Config, EvaluationConfig
 from materializers.checkpoint import CheckpointMaterializer
 from steps import exported_model
 from steps.artifact_names import CHECKPOINT, METRICS
@@ -81,7 +81,7 @@ def with_adapter(base: Path, adapter: Path) -> torch.Tensor:
 
 def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint, tmp_path: Path) -> None:
     base, out = tmp_path / "base-1", tmp_path / "exported"
-    run_export(out, form="adapter", checkpoint=str(checkpoint.path), base_model=None)
+    run_export(out, Config(), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
     assert torch.allclose(with_adapter(base, out), with_adapter(base, checkpoint.path), atol=1e-2)
     exported = Checkpoint.load(out).manifest
     of_files = {"adapter_checksum", "adapter_config_checksum"}
@@ -104,13 +104,13 @@ def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint
 def test_whoever_may_read_the_folder_may_read_the_weights(checkpoint: Checkpoint, tmp_path: Path) -> None:
     for form, weights in (("adapter", "adapter_model.safetensors"), ("merged", "model.safetensors")):
         folder = tmp_path / weights
-        run_export(folder, form=form, checkpoint=str(checkpoint.path), base_model=None)
+        run_export(folder, Config(), form=form, checkpoint=str(checkpoint.path), base_model=None)
         assert (folder / weights).stat().st_mode == (folder / "manifest.json").stat().st_mode
 
 
 def test_a_merged_model_loads_with_transformers_alone(checkpoint: Checkpoint, tmp_path: Path) -> None:
     base, out = tmp_path / "base-1", tmp_path / "folder" / "merged"
-    run_export(out, form="merged", checkpoint=str(checkpoint.path), base_model=None)
+    run_export(out, Config(), form="merged", checkpoint=str(checkpoint.path), base_model=None)
     merged = logits(AutoModelForCausalLM.from_pretrained(out))
     assert torch.allclose(merged, with_adapter(base, checkpoint.path), atol=1e-4)
     assert not torch.allclose(merged, logits(AutoModelForCausalLM.from_pretrained(base)), atol=1e-2)
@@ -165,9 +165,9 @@ def test_a_folder_that_cannot_be_made_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="^--to .*/file/x cannot be made: Not a directory$"):
-        run_export(tmp_path / "file" / "x", form="adapter", checkpoint=str(checkpoint.path), base_model=None)
+        run_export(tmp_path / "file" / "x", Config(), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
     empty = tmp_path / "here"
     empty.mkdir()
     monkeypatch.chdir(empty)
     with pytest.raises(BadInput, match="is the current directory"):
-        run_export(Path("."), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
+        run_export(Path("."), Config(), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
