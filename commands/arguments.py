@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NoReturn
 
-from environment.home import as_called
+from environment.home import VERSION, as_called
 from training.user_paths import path_problem, unwritable
 
 PIPELINES = ["data", "train", "eval", "all", "deploy", "ask", "mcp", "export"]
@@ -67,6 +67,7 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     add("-h", "--help", action=_Help, nargs="?", metavar="KEY", help="this help, or a setting or section of settings")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pipeline", choices=PIPELINES, help="what to run; `all` is data, train and eval")
+    what.add_argument("--version", action="version", version=f"{SERVICE} {VERSION}", help="the version of this project")
     what.add_argument("--schedule-list", action="store_true", help="every schedule: name, expression, active or paused")
     what.add_argument("--schedule-pause", metavar="NAME", help="start no further runs; a run in progress continues")
     what.add_argument("--schedule-resume", metavar="NAME", help="start runs again, and at once if one is due")

@@ -1,10 +1,11 @@
-"""Where models, data and outputs are kept, and what the command is called."""
+"""The version of this project, what its command is called, and where models, data and outputs are kept."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+VERSION = "0.2.0"
 CODE = Path(__file__).resolve().parents[1]
 _OF_THE_USER = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
 _INSTALLED = CODE.name in ("site-packages", "dist-packages")

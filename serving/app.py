@@ -10,6 +10,7 @@ from fastapi.staticfiles import StaticFiles
 from fastapi_offline import FastAPIOffline
 from starlette.types import ASGIApp
 
+from environment.home import VERSION
 from serving.access import Keys, Origins
 from serving.answering import Answering
 from serving.errors import add_error_responses
@@ -57,7 +58,7 @@ class ServiceApp:
         self.fastapi = FastAPIOffline(
             title="E-mail search agent",
             description="Answers questions about a mailbox and cites the mails that prove the answer.",
-            version="1",
+            version=VERSION,
             lifespan=self._lifespan,
             redirect_slashes=False,  # the redirect would name whatever host the request names
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+from environment.home import VERSION
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,3 +38,9 @@ def test_an_installed_command_calls_itself_by_its_name(tmp_path: Path) -> None:
         assert ended.returncode == code
         assert "email-search-agent --" in ended.stdout + ended.stderr
         assert "run.py --" not in ended.stdout + ended.stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == VERSION
+    shown = subprocess.run([sys.executable, ROOT / "run.py", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"email-search-agent {VERSION}\n"
