@@ -37,7 +37,7 @@ LIBRARIES = {
     "zenml": {"cluster", "commands", "pipelines", "steps", "materializers", "serving", "run.py"},
     "torch": {"training/backends", "benchmarks/backend", "benchmarks/gpu_check"},
     "art": {
-        *("agent", "tasks", "training", "benchmarks/backend", "benchmarks/gathering_ahead.py"),
+        *("agent", "tasks", "training", "benchmarks/backend"),
         *("benchmarks/judge_agreement.py", "benchmarks/ruler.py"),
     },
     "langchain_core": {"agent"},
