@@ -104,11 +104,17 @@ def _require_allowed(field: str, value: str) -> None:
 
 
 def _shown(records: list[Record], none: str = "[]") -> str:
-    """Return records as lines under their column names, which take half the tokens of JSON."""
+    """Return records as lines under their column names, which take half the tokens of JSON.
+
+    What several records have in common stands once, in the first line.
+    """
     if not records:
         return none
-    lines = [list(records[0]), *([value or "" for value in record.values()] for record in records)]
-    return "\n".join(" | ".join(line).replace("\n", "\\n") for line in lines)
+    columns = [name for name in records[0] if len(records) == 1 or len({record[name] for record in records}) > 1]
+    common = ", ".join(f"{name}: {value or ''}" for name, value in records[0].items() if name not in columns)
+    lines = [columns, *([record[name] or "" for name in columns] for record in records)]
+    written = [f"all {common}"] * bool(common) + [" | ".join(line) for line in lines]
+    return "\n".join(line.replace("\n", "\\n") for line in written)
 
 
 class _Tools:
@@ -239,12 +245,15 @@ class _Tools:
         return path
 
     def _per_day(self, time_min: str, time_max: str, measure: Callable[[list[Record]], float]) -> str:
-        """Return a figure for each day that has visits."""
+        """Return a line for each month, with a figure for each day that has visits."""
         _require_dates(time_min=time_min, time_max=time_max)
         days: dict[str, list[Record]] = {}
         for visit in self._all.records("visits", "date_of_visit BETWEEN ? AND ?", [time_min, time_max or "9"]):
             days.setdefault(visit["date_of_visit"], []).append(visit)
-        return "\n".join(f"{day}: {measure(days[day]):.4g}" for day in sorted(days)) or "{}"
+        figures = [(day[:7], f"{day[8:]}: {measure(days[day]):.4g}") for day in sorted(days)]
+        months = dict.fromkeys(month for month, _ in figures)
+        lines = (f"{month}-" + ", ".join(text for of, text in figures if of == month) for month in months)
+        return "\n".join(lines) or "{}"
 
     def total_visits_count(self, time_min: str = "", time_max: str = "") -> str:
         return self._per_day(time_min, time_max, len)

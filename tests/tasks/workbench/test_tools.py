@@ -43,8 +43,8 @@ def test_the_tools_are_those_of_the_benchmark() -> None:
         ("email.send_email", {"recipient": "ann", "subject": "a", "body": "b"}, "Invalid recipient email address."),
         ("email.search_emails", {"query": "nobody"}, "No emails found."),
         ("analytics.total_visits_count", {"time_min": "2023-11-28"}, "2023-11-28: 2"),
-        ("analytics.engaged_users_count", {}, "2023-11-27: 1\n2023-11-28: 1"),
-        ("analytics.traffic_source_count", {"traffic_source": "direct"}, "2023-11-27: 1\n2023-11-28: 1"),
+        ("analytics.engaged_users_count", {}, "2023-11-27: 1, 28: 1"),
+        ("analytics.traffic_source_count", {"traffic_source": "direct"}, "2023-11-27: 1, 28: 1"),
         ("analytics.get_average_session_duration", {"time_min": "2023-11-28"}, "2023-11-28: 12.5"),
         ("analytics.get_visitor_information_by_id", {"visitor_id": "7"}, "Visitor not found."),
         ("analytics.create_plot", {"time_min": "2023-11-01"}, "End date not provided."),
@@ -75,7 +75,7 @@ def test_searches_match_any_case_and_keep_their_limits(workspace: Workspace) -> 
     found = call(workspace, "calendar.search_events", {"query": "BUDGET", "time_min": "2023-11-30 00:00:00"})
     assert found.splitlines()[1:] == ["00000002 | Budget Talk | bob.ray@atlas.com | 2023-12-01 09:00:00 | 60"]
     newest = call(workspace, "email.search_emails", {"query": "budget", "date_min": "2023-11-20"})
-    assert [line[:8] for line in newest.splitlines()[1:]] == ["00000003", "00000002"]
+    assert [line[:8] for line in newest.splitlines()[2:]] == ["00000003", "00000002"]
     customers = call(
         workspace,
         "customer_relationship_manager.search_customers",

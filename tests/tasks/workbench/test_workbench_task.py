@@ -127,7 +127,7 @@ class GreedyByRule(ScriptedPolicy):
             return super().respond(request)
         one = ScriptedPolicy()
         seen = asked["messages"][-1]["content"]
-        one.replies = [RIGHT if "00000003 | inbox" in seen else DONE]
+        one.replies = [RIGHT if "00000003 | " in seen else DONE]
         return one.respond(request)
 
 
