@@ -7,13 +7,13 @@ from pathlib import Path
 
 from configs.schema import Config, task_settings
 from reports.console import say
-from steps.artifact_names import MODEL_NAME
-from steps.exported_model import CARD, Form, export_checkpoint, require_empty
+from steps.exported_model import CARD, MAIL_AGENT, Agent, Form, export_checkpoint, require_empty
 from steps.model_registry import describe_version, find_checkpoint
 from steps.project import MODELS
 from steps.published_model import base_model_files
 from tasks import load_plugin
 from training.backends.base_model import resolve_base_model
+from training.errors import BadInput
 from training.experiment import MAIL_TASK
 
 FORMS: dict[Form, str] = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF files, Modelfile"}
@@ -23,11 +23,15 @@ def run_export(folder: Path, config: Config, *, form: Form, checkpoint: str | No
     """Export the named checkpoint, or else the task's version in production, or else its newest.
 
     Raises:
-        BadInput: `folder` is not empty, nothing is trained yet, the checkpoint is damaged or its base model is unavailable.
+        BadInput: `folder` is not empty, nothing is trained yet, the checkpoint is damaged or another task's, or its base model
+            is unavailable.
     """
     require_empty(folder)
-    stored = find_checkpoint(checkpoint, model=_model_name(config))
+    agent = _agent(config)
+    stored = find_checkpoint(checkpoint, model=agent.model)
     manifest = stored.checkpoint.manifest
+    if (task := manifest.config.get("task", MAIL_TASK)) != config.task:
+        raise BadInput(f"the checkpoint was trained with task={task}: add --task {task}")
     if base_model is None:
         base = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
     else:
@@ -35,12 +39,12 @@ def run_export(folder: Path, config: Config, *, form: Form, checkpoint: str | No
     stored.checkpoint.require_base(base)
     version = describe_version(stored.model_version) if stored.model_version else manifest.name
     say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
-    export_checkpoint(stored.checkpoint, base, folder, form)
+    export_checkpoint(stored.checkpoint, base, folder, form, agent)
     say(f"{FORMS[form]} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")
 
 
-def _model_name(config: Config) -> str:
+def _agent(config: Config) -> Agent:
     if config.task == MAIL_TASK:
-        return MODEL_NAME
+        return MAIL_AGENT
     plugin = load_plugin(config.task)
-    return plugin.model_name(task_settings(config, plugin.settings))
+    return Agent(plugin.title, plugin.model_name(task_settings(config, plugin.settings)))

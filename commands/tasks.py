@@ -136,6 +136,7 @@ class _Run:
     def __init__(self, config: Config, plugin: TaskPlugin) -> None:
         self.config, self.plugin = config, plugin
         self.training = section(config, TrainingConfig)
+        self.decisions = compared_decisions(self.training, *plugin.decisions, plugin.name)
         self.chosen: Any = task_settings(config, plugin.settings)
         self.model = plugin.model_name(self.chosen)
         elsewhere = [step for step in TASK_STEPS if runs_elsewhere(step, config.step_settings)]
@@ -148,10 +149,6 @@ class _Run:
         """Train and test scenarios."""
         scenarios = self.plugin.scenarios(self.chosen)
         return [s for s in scenarios if s.split == "train"], [s for s in scenarios if s.split == "test"]
-
-    @cached_property
-    def decisions(self) -> tuple[str, ...]:
-        return compared_decisions(self.training, *self.plugin.decisions, self.plugin.name)
 
     def require(self, *, train: bool, dry_run: bool) -> None:
         """Raise BadInput if a check fails. A dry run prints all of them."""
@@ -190,7 +187,6 @@ class _Run:
         return f"{len(train)} {self.plugin.unit} to train on, {len(test)} held out"
 
     def _data_to_train_on(self) -> str:
-        assert self.decisions is not None  # raises if the task lacks one
         if not self.split[0]:
             raise BadInput(f"all {self.plugin.unit} are held out: none is left to train on")
         if self.training.validates:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,14 +22,12 @@ from reports.modelfile import modelfile
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
 from steps.data.sources import settings_of_step
 from steps.inference.service_lifecycle import episode_settings
-from tasks import load_plugin
 from training.backends.base_model import writes_compact_calls
 from training.backends.export import GGUF_FLOAT16, write_adapter, write_gguf_files, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.prompt_template import load_tokenizer, template_options
 from training.checkpoint import ADAPTER_CONFIG, Checkpoint, CheckpointManifest
 from training.errors import BadInput
-from training.experiment import MAIL_TASK
 from training.files import is_disk_full
 from training.settings import TrainerSettings
 
@@ -37,7 +36,20 @@ MODELFILE = "Modelfile"
 Form = Literal["adapter", "merged", "gguf"]
 
 
-def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path, form: Form) -> None:
+@dataclass(frozen=True)
+class Agent:
+    """What its card calls an agent, and the name of its registered versions."""
+
+    title: str
+    model: str
+
+
+MAIL_AGENT = Agent("E-mail search agent", MODEL_NAME)
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint, base: BaseModelFiles, folder: Path, form: Form, agent: Agent = MAIL_AGENT
+) -> None:
     """Write the adapter, or the merged model, also as GGUF, and its card to `folder`, all or nothing.
 
     Raises:
@@ -53,11 +65,11 @@ def export_checkpoint(checkpoint: Checkpoint, base: BaseModelFiles, folder: Path
     try:
         if form == "gguf":
             written = write_gguf_files(checkpoint, base, partial, progress=say)
-            if _of_mail(checkpoint.manifest):
+            if agent == MAIL_AGENT:
                 (partial / MODELFILE).write_text(modelfile_of(checkpoint, base), encoding="utf-8")
         else:
             written = (write_merged if form == "merged" else write_adapter)(checkpoint, base, partial)
-        (partial / CARD).write_text(card_of(checkpoint, written, form), encoding="utf-8")
+        (partial / CARD).write_text(card_of(checkpoint, written, form, agent), encoding="utf-8")
         os.replace(partial, folder)
     except (OSError, RuntimeError) as error:
         if is_disk_full(error):
@@ -97,13 +109,13 @@ def modelfile_of(checkpoint: Checkpoint, base: BaseModelFiles) -> str:
         raise BadInput(f"export: Ollama's Modelfile cannot describe the chat template: {error}") from error
 
 
-def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form) -> str:
+def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form, agent: Agent = MAIL_AGENT) -> str:
     """Build the model card from what this ZenML store knows about the checkpoint.
 
     `written` is the manifest of the exported files, whose adapter has other bytes than that of `checkpoint`.
     """
     manifest = checkpoint.manifest
-    version = _model_version(manifest)
+    version = _model_version(manifest, agent.model)
     metrics = version.get_artifact(METRICS) if version else None
     if metrics is not None and not _is_about(metrics, version):
         metrics = None
@@ -117,35 +129,25 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form) -> 
         data=[_described(name, id) for name, id in manifest.data.items()],
         summary=metrics.load() if metrics else None,
         judge=judged_by.get("judge_model", "an LLM") if judged_by.get("judge") == "llm" else "exact comparison",
-        **_usage(manifest),
+        title=agent.title,
+        **_usage(manifest, agent),
         compact_calls=writes_compact_calls(manifest.base_model_source),
     )
 
 
-def _of_mail(manifest: CheckpointManifest) -> bool:
-    return manifest.config.get("task", MAIL_TASK) == MAIL_TASK
-
-
-def _usage(manifest: CheckpointManifest) -> dict[str, Any]:
+def _usage(manifest: CheckpointManifest, agent: Agent) -> dict[str, Any]:
     """Return what the card says about asking the policy."""
-    if not _of_mail(manifest):
-        return {"title": load_plugin(manifest.config["task"]).title, "prompts": None, "tools": []}
+    if agent != MAIL_AGENT:
+        return {"prompts": None, "tools": []}
     settings = episode_settings(manifest.config)
     shown = {"system": settings.system_prompt or prompts.load("system"), "question": prompts.load("question")}
-    return {"title": "E-mail search agent", "prompts": shown, "tools": tool_schemas(settings.optional_arguments)}
+    return {"prompts": shown, "tools": tool_schemas(settings.optional_arguments)}
 
 
-def _model_name(manifest: CheckpointManifest) -> str:
-    if _of_mail(manifest):
-        return MODEL_NAME
-    plugin, config = load_plugin(manifest.config["task"]), manifest.config
-    return plugin.model_name(plugin.settings.model_validate(config.get("task_settings") or config))
-
-
-def _model_version(manifest: CheckpointManifest) -> ModelVersionResponse | None:
+def _model_version(manifest: CheckpointManifest, model: str) -> ModelVersionResponse | None:
     """Return the registered version of exactly this adapter, if any; a folder may come from another store."""
     with contextlib.suppress(KeyError):
-        version = Client().get_model_version(_model_name(manifest), manifest.name)
+        version = Client().get_model_version(model, manifest.name)
         stored = version.get_artifact(CHECKPOINT)
         if stored is not None and stored.run_metadata.get("checksum") == manifest.adapter_checksum:
             return version
