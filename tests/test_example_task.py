@@ -55,6 +55,8 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
         "# Larger number, run l" in card.read_text()
         and "registered as | larger-number-agent, version" in card.read_text()
     )
+    other = checkout.run("--pipeline", "export", "--to", "other", "--checkpoint", "checkpoint")
+    assert other.returncode == 2 and f"was trained with task={TASK[1]}: add --task" in other.stderr, other.stderr
     changed = checkout.run("--pipeline", "train", "--resume", "first", "--set", "task_settings={most: 30}")
     assert changed.returncode == 2 and "began with other settings: task_settings" in changed.stderr, changed.stderr
     longer = checkout.run("--pipeline", "train", *words, "--set", "experiment=second", "--from", "first")
