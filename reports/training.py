@@ -23,12 +23,14 @@ def training_html(
     subtitle: str = "",
     rollouts: Sequence[Mapping[str, Any]] = (),
     best_step: int = 0,
+    ask_at: str | None = None,
 ) -> str:
     """Return the page. A history row holds `step` and numbers; every numeric column except bookkeeping becomes a chart.
 
     Rows of another `phase` than the last row's, such as the warm start, are listed but not drawn, because their figures
     mean other things. Only their validation is drawn: it is the first point of the curve, and a dashed line marks its
     level. `rollouts` are recorded ones to look at; `best_step` is the step whose policy is the result.
+    `ask_at` is the address at which a service of the trained agent would be.
     """
     phase = history[-1].get("phase") if history else None
     steps = [_with_derived(row) for row in history if row.get("phase") == phase]
@@ -47,6 +49,7 @@ def training_html(
         charts=[chart(column, [points], level=_imitation(column, before)) for column, points in curves.items()],
         questions=questions_section("Rollouts", "rollout", "every step") if rollouts else "",
         columns=history_columns,
+        ask_at=ask_at,
         rows=[[_cell(row.get(column)) for column in history_columns] for row in history],
     )
     data: dict[str, Any] = {"columns": curves, "geometry": [LEFT, WIDTH - RIGHT]}

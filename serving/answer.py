@@ -123,6 +123,8 @@ class ServedModel(BaseModel):
     """The model that answers. Every load of a model has a new `load_id`."""
 
     checkpoint: str
+    run: str
+    """Key of the training run, which is in the name of its report."""
     step: int
     base_model: str
     mails: int

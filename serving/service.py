@@ -241,10 +241,11 @@ def _in_tokens(message: str) -> str:
     )
 
 
-def describe_model(checkpoint: str, step: int, base_model: str, database: MailDatabase) -> ServedModel:
+def describe_model(checkpoint: str, run: str, step: int, base_model: str, database: MailDatabase) -> ServedModel:
     """Return the description of a model that this process has just loaded."""
     return ServedModel(
         checkpoint=checkpoint,
+        run=run,
         step=step,
         base_model=base_model,
         mails=database.email_count(),

@@ -370,7 +370,7 @@ async function begin() {
     mine.clear();
     showHistory().catch(() => {});
     const learnt = model.step ? `after ${model.step} GRPO ${model.step === 1 ? "step" : "steps"}` : "after imitation alone";
-    $("about").textContent = `Searches ${model.mails.toLocaleString("en")} mails and shows those that prove the answer. Model: ${model.base_model}, ${learnt}.`;
+    $("about").textContent = `Searches ${model.mails.toLocaleString("en")} mails and shows those that prove the answer. Model: ${model.base_model}, ${learnt} of training run ${model.run}.`;
     if (!inbox.value) inbox.value = examples[0]?.inbox_address ?? inboxes[0] ?? "";
     await showExamples();
   } catch (problem) {

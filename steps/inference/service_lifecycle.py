@@ -63,7 +63,7 @@ def load_service(
     def policy(base_url: str) -> Policy:
         return Policy(base_url=base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
 
-    model = describe_model(stored.reference, manifest.step, manifest.base_model, database)
+    model = describe_model(stored.reference, manifest.name, manifest.step, manifest.base_model, database)
     service = AnswerService(server, policy, database, settings, model, example_questions(manifest.data))
     service.warm_up()
     return service

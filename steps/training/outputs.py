@@ -14,9 +14,12 @@ from steps.published_model import manifest_fields
 from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
-from training.experiment import Experiment
+from training.experiment import MAIL_TASK, Experiment
 from training.rollout_samples import sample_rollouts
 from training.trainer import TrainingRun
+
+SERVICE_PAGE = "http://localhost:8080/"
+"""Where a service is by default."""
 
 
 def outputs_of(
@@ -63,6 +66,7 @@ def outputs_of(
         subtitle=f"{run.history[-1].step} steps: {run.stopped}; the checkpoint is that of step {run.checkpoint_of}",
         rollouts=[rollout.model_dump() for rollout in sample_rollouts(run.folder, run.history, run.checkpoint_of)],
         best_step=run.checkpoint_of,
+        ask_at=SERVICE_PAGE if experiment.task == MAIL_TASK else None,
     )
     return trained, warm_start, history, HTMLString(page)
 

@@ -93,6 +93,12 @@ def test_validation_has_its_own_charts_and_empty_columns_are_left_out() -> None:
     assert "accuracy on held-out questions" in text and "entropy" not in text
 
 
+def test_the_page_of_a_service_is_linked_where_there_can_be_one() -> None:
+    address = "http://localhost:8080/"
+    assert f'<a href="{address}">' in training_html(ROWS, ask_at=address)
+    assert "<a href" not in training_html(ROWS)
+
+
 def test_hostile_names_and_values_stay_text() -> None:
     hostile = '</script><script>alert(1)</script>"'
     text = training_html([{"step": 1, hostile: 2.0, "phase": hostile, "note": hostile}], hostile, subtitle=hostile)

@@ -58,7 +58,9 @@ def test_from_opening_the_page_to_a_proven_answer(
         tab.run("document.getElementById('access').hidden && document.querySelector('[name=inbox_address]').value")
         == "ann@kestrel.example"
     )
-    assert "scripted model, after 3 GRPO steps" in tab.run("document.getElementById('about').textContent")
+    assert "scripted model, after 3 GRPO steps of training run r123456789" in tab.run(
+        "document.getElementById('about').textContent"
+    )
     tab.run("document.querySelector('[name=question]').focus()")
     tab.run("document.querySelector('[name=query_date]').value = '2024-05-15'")
     tab.type("Where do we review the budget?")
