@@ -49,6 +49,8 @@ class Policy(BaseModel):
     probabilities are after the temperature, as in vLLM."""
     max_tokens: int = Field(default=96, ge=1)
     """Sampled tokens per turn."""
+    thinks: bool | None = None
+    """False: the request tells the server's chat template that the model must not think. None: its server sees to that."""
     must_call: bool = False
     """The server's grammar holds every reply to one tool call. Log-probabilities are then those of the restricted distribution,
     which an update cannot use: for evaluation only."""
@@ -60,6 +62,8 @@ class Policy(BaseModel):
         """
         if self.min_p:
             extra_body["min_p"] = self.min_p
+        if self.thinks is not None:
+            extra_body["chat_template_kwargs"] = {"enable_thinking": self.thinks}
         return {
             "model": self.model,
             "temperature": self.temperature,

@@ -319,13 +319,7 @@ class Trainer:
         return too_long
 
     def _policy(self) -> Policy:
-        return current_policy(
-            self.model,
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            min_p=self.settings.min_p,
-            max_tokens=self.max_tokens,
-        )
+        return current_policy(self.model, self.settings, max_tokens=self.max_tokens)
 
     def _checkpoint(self, checkpoint_step: int) -> Path | None:
         folder = checkpoint_folder(self._model_dir, checkpoint_step)

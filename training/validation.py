@@ -64,7 +64,7 @@ class Validator:
                 validation before the first step, which later ones are compared with, failed.
         """
         started = time.monotonic()
-        policy = current_policy(self._model, temperature=0.0, max_tokens=self._max_tokens)
+        policy = current_policy(self._model, self._settings, max_tokens=self._max_tokens, greedy=True)
         slots = asyncio.Semaphore(
             self._settings.max_concurrent
         )  # not the gatherer's: rollouts gathered ahead may hold all of those

@@ -25,6 +25,8 @@ class Alternating(ToyTask):
 
     async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
         self.asked.append((policy.model, policy.temperature, scenario))
+        # What is trained on must be what was sampled: ART's tokenizer lets no model think.
+        assert policy.request_arguments()["extra_body"]["chat_template_kwargs"] == {"enable_thinking": False}
         right = len(self.asked) % 2 == 0
         return art.Trajectory(
             messages_and_choices=[{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}],
