@@ -75,7 +75,7 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     add("words", nargs="*", metavar="WORD", help="compare: names of experiments or keys of runs; ask: the question")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
-    add("--task", metavar="NAME", help="short for --set task=NAME: email-search, coding or workbench")
+    add("--task", metavar="NAME", help="short for --set task=NAME: email-search, coding, workbench or module:PLUGIN")
     add("--no-cache", action="store_true", help="run every step again: new data, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: continue this run, by name or key; refuses other settings")
     add("--new-code", action="store_true", help="with --resume: continue although the training code has changed")

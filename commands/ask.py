@@ -172,8 +172,9 @@ def _step(event: str, data: dict[str, Any]) -> str | None:
         return f"   read: {data['date'][:10]}  {data['from_address']}  {data['subject']}"
     if event != "step":
         return None
-    found = f", {data['found']} found" if "found" in data else ""
-    return f"{data['number']:2d} {data['action']} {' '.join(data.get('keywords', []))}{found}".rstrip()
+    words = " ".join(data.get("keywords", []))
+    found = f" {words}, {data['found']} found" if words and "found" in data else f" {words}"
+    return f"{data['number']:2d} {data['action']}{found}".rstrip()
 
 
 def _print_source(source: Source) -> None:

@@ -38,7 +38,8 @@ def begin_clock(config: Config, *, evaluates: bool) -> None:
     seconds = _seconds(config, training, pace, evaluates=evaluates) if pace else None
     if seconds is None:
         return
-    clock.begin(seconds)
+    expected = pace.seconds_per_demonstration or 0.0 if pace else 0.0
+    clock.begin(seconds, warm_start=expected * training.warm_start_demonstrations)
     say(f"about {max(1, round(seconds / 60))} minutes on this machine ({machine}); what is finished already is reused")
 
 

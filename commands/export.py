@@ -40,7 +40,7 @@ def run_export(folder: Path, config: Config, *, form: Form, checkpoint: str | No
     version = describe_version(stored.model_version) if stored.model_version else manifest.name
     say(f"exporting {version}: step {manifest.step} of {manifest.base_model}")
     export_checkpoint(stored.checkpoint, base, folder, form, agent)
-    say(f"{FORMS[form]} and model card written to {os.path.relpath(folder)}; {CARD} says how to serve it")
+    say(f"{FORMS[form]} and model card written to {os.path.relpath(folder)}; the {CARD} there says how to serve it")
 
 
 def _agent(config: Config) -> Agent:

@@ -13,6 +13,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from commands.running_service import find_service
+from environment.home import VERSION
 
 _ANSWER_SECONDS = 330.0
 """More than a service allows any question."""
@@ -47,6 +48,9 @@ async def _pass_on(url: str, headers: dict[str, str]) -> None:
         async def call_tool(_: Any, called: Any) -> Any:
             return await service.call_tool(called.name, called.arguments or {})
 
+        async def list_resources(_: Any, __: Any) -> Any:
+            return await service.list_resources()
+
         async def list_templates(_: Any, __: Any) -> Any:
             return await service.list_resource_templates()
 
@@ -55,9 +59,11 @@ async def _pass_on(url: str, headers: dict[str, str]) -> None:
 
         server: Server[Any] = Server(
             "email-search-agent",
+            version=VERSION,
             instructions=service.instructions,
             on_list_tools=list_tools,
             on_call_tool=call_tool,
+            on_list_resources=list_resources,
             on_list_resource_templates=list_templates,
             on_read_resource=read_resource,
         )

@@ -25,6 +25,8 @@ from rich.text import Text
 
 console = Console(highlight=False)
 _LINE_SECONDS = 60.0
+_FIRST_SHARE = 0.1
+"""Share that is done before the rest is estimated: the first parts of a whole wait for all that run at the same time."""
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -43,10 +45,18 @@ class RunClock:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._total: float | None = None
+        self._warm_start = 0.0
 
-    def begin(self, total: float) -> None:
-        """Count from now towards `total` seconds."""
-        self._started, self._total = time.monotonic(), total
+    def begin(self, total: float, *, warm_start: float = 0.0) -> None:
+        """Count from now towards `total` seconds, of which the warm start is expected to take `warm_start`."""
+        self._started, self._total, self._warm_start = time.monotonic(), total, warm_start
+
+    def warm_start_took(self, seconds: float) -> None:
+        """Correct the estimate: what is left takes as much more or less time than expected as the warm start did."""
+        if self._total is not None and self._warm_start:
+            passed = time.monotonic() - self._started
+            left = max(0.0, self._total - self._warm_start - max(0.0, passed - seconds))
+            self._total, self._warm_start = passed + left * seconds / self._warm_start, 0.0
 
     def stop(self) -> None:
         """Show nothing from now on."""
@@ -81,8 +91,8 @@ class _Pace(ProgressColumn):
         if not task.completed or not task.elapsed:
             return Text("")
         rate = task.completed / task.elapsed
-        shown = f"{rate:,.{0 if rate >= 10 else 1}f}/s"
-        if task.total is not None:
+        shown = f"{rate:,.{0 if rate >= 10 else 1}f}/s" if rate >= 0.1 else f"{1 / rate:,.0f} s each"
+        if task.total is not None and task.completed >= _FIRST_SHARE * task.total:
             shown += f", {timedelta(seconds=round(max(0, task.total - task.completed) / rate))} left"
         return Text(shown)
 
@@ -208,6 +218,7 @@ class TrainingConsole:
 
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
+            clock.warm_start_took(row.seconds)
             say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s{_after(' ')}")
         elif row.phase == "grpo":
             say(

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from environment.email_db import Mailbox
 from environment.errors import QueryTimeout
+from environment.home import VERSION
 from environment.models import EmailView
 from environment.tool_arguments import SearchArguments, faulty_option
 from serving.access import Caller
@@ -98,6 +99,7 @@ class MailToolServer:
         self._answering = answering
         self._server = MCPServer(
             "email-search-agent",
+            version=VERSION,
             instructions="Searches and reads the mail of one inbox, and answers questions about it with citations. "
             + NOTE,
             log_level="WARNING",

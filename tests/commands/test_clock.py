@@ -73,5 +73,17 @@ def test_progress_lines_count_towards_the_whole(
     assert before.endswith("60 s") and after == f"{before}  3:05 of about 14 min"
 
 
+def test_the_estimate_follows_the_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that was busy while its speed was measured."""
+    now = [0.0]
+    monkeypatch.setattr(reports.console.time, "monotonic", lambda: now[0])
+    clock.begin(8000.0, warm_start=3400.0)
+    now[0] = 1000.0  # 50 seconds of preparation, and a warm start of 950
+    clock.warm_start_took(950.0)
+    assert clock.shown() == f"16:40 of about {round((1000 + 4550 * 950 / 3400) / 60)} min"
+    clock.warm_start_took(950.0)
+    assert clock.shown() == "16:40 of about 38 min", "once is enough"
+
+
 def test_the_speed_is_measured() -> None:
     assert 1e6 < cpu_flops(TorchSettings(threads=1), seconds=0.01) < 1e15

@@ -36,7 +36,7 @@ def test_a_log_gets_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
             count.one()
         now += 20
         count(2_000, None)
-    assert lines == ["  mails read: 3 of 4,000, 0.1/s, 22:12:20 left", "  mails read: 6 of 4,000, 0.1/s, 22:11:20 left",
+    assert lines == ["  mails read: 3 of 4,000, 20 s each", "  mails read: 6 of 4,000, 20 s each",
                      "  mails read: 2,000 of 4,000, 11/s, 0:03:00 left"]  # fmt: skip
 
 
