@@ -114,7 +114,7 @@ def _settings(config: Config, plugin: TaskPlugin | None) -> dict[str, Any]:
     """Return the settings of the training, and of the data or the task."""
     training = section(config, TrainingConfig).model_dump(mode="json")
     if plugin is None:
-        return training | section(config, DataConfig).model_dump(mode="json")
+        return section(config, DataConfig).model_dump(mode="json") | training
     chosen = task_settings(config, plugin.settings).model_dump(mode="json")
     return training | recorded_settings(config.task, chosen)
 

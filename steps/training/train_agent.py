@@ -51,16 +51,7 @@ def train_agent(
     config = begun.config
     require_labels(begun.settings, scenarios)
     config.require_judge()
-    agent_settings = AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields)))
-    task = EmailSearchTask(
-        database,
-        scenarios,
-        open_judge(config),
-        agent_settings,
-        weights=config.verifiable_weights,
-        show=DemonstrationSettings.model_validate(config.model_dump(include=set(DemonstrationSettings.model_fields))),
-        seed=config.seed,
-    )
+    task = mail_task(config, database, scenarios)
     inputs = get_step_context().step_run.inputs
     data = {name: inputs[key][0] for name, key in ((MAIL_DATABASE, "database"), (SCENARIOS, "scenarios"))}
     data_seed = data[SCENARIOS].run_metadata.get("data_seed")
@@ -71,3 +62,16 @@ def train_agent(
     )
     trained, warm_start, history, page = begun.train(task, experiment)
     return trained, warm_start, history, page  # ZenML wants to see a tuple
+
+
+def mail_task(config: TrainingConfig, database: MailDatabase, scenarios: list[Scenario]) -> EmailSearchTask:
+    """Return the task that the configuration describes."""
+    return EmailSearchTask(
+        database,
+        scenarios,
+        open_judge(config),
+        AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields))),
+        weights=config.verifiable_weights,
+        show=DemonstrationSettings.model_validate(config.model_dump(include=set(DemonstrationSettings.model_fields))),
+        seed=config.seed,
+    )

@@ -106,7 +106,7 @@ def test_an_answer_that_no_mail_proves_and_none_at_all(door: FrontDoor, policy: 
 )
 def test_bad_input(door: FrontDoor, words: list[str], said: str) -> None:
     if "--name" not in words:  # nothing is trained in the store of the tests
-        door.monkeypatch.setattr("steps.model_registry.production_version", lambda: None)
+        door.monkeypatch.setattr("steps.model_registry.production_version", lambda *_: None)
         door.monkeypatch.setattr("steps.model_registry.Client.list_model_versions", lambda *_, **__: [])
     assert said in door.refuses(*words)
 

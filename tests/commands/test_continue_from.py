@@ -9,11 +9,11 @@ import pytest
 from zenml import save_artifact
 
 from commands import continue_from
+from commands.arguments import parse_arguments
 from commands.continue_from import with_start
 from configs.loading import load_config
 from configs.schema import Config
 from materializers.checkpoint import CheckpointMaterializer
-from run import parse_arguments
 from steps.artifact_names import CHECKPOINT
 from tests.tiny_checkpoint import tiny_checkpoint
 from training.errors import BadInput
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.service
 def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """No runs, and nothing in production."""
     monkeypatch.setattr(continue_from, "all_runs", list)
-    monkeypatch.setattr(continue_from, "production_version", lambda: None)
+    monkeypatch.setattr(continue_from, "production_version", lambda *_: None)
 
 
 def start_of(name: str, rank: int = 2) -> str | None:
@@ -43,7 +43,7 @@ def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["first", "runs/\U0001f600", "a: [b]", 'say "hello"', "C:\\runs"])
 def test_from_is_the_text_as_it_was_typed(name: str) -> None:
-    arguments = parse_arguments(["--pipeline", "train", "--from", name])
+    arguments = parse_arguments(["--pipeline", "train", "--from", name], "")
     assert load_config(None, arguments.set).continue_from == name
 
 
@@ -82,7 +82,7 @@ def test_a_schedule_that_does_not_fit_production_is_refused(tmp_path: Path, monk
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     stored = save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
     version = SimpleNamespace(get_artifact=lambda name: stored)
-    monkeypatch.setattr(continue_from, "production_version", lambda: version)
+    monkeypatch.setattr(continue_from, "production_version", lambda *_: version)
     with pytest.raises(BadInput, match="^lora_rank=16 does not fit .*, which has 2"):
         with_start(Config(continue_from="production", lora_rank=16), scheduled=True)
     assert with_start(Config(continue_from="production", lora_rank=2), scheduled=True).continue_from == "production"

@@ -23,7 +23,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.name)
 def test_every_file_of_the_project_is_valid(file: Path) -> None:
-    assert yaml.safe_load(file.read_text()).keys() <= {*SECTIONS, "task", "settings", "step_settings"}
+    assert yaml.safe_load(file.read_text()).keys() <= {*SECTIONS, "task", "task_settings", "settings", "step_settings"}
     values = explicit_values(file, [])
     config = load_config(file, [])
     assert values, "an empty file says nothing"
@@ -203,7 +203,7 @@ def test_sections_and_flat_keys_are_the_same_settings(tmp_path: Path) -> None:
 
 
 def test_every_key_has_a_section_and_no_section_is_named_like_a_key() -> None:
-    assert Config.model_fields.keys() - set().union(*SECTIONS.values()) == {"task", "settings", "step_settings"}
+    assert Config.model_fields.keys() - set().union(*SECTIONS.values()) == {"task", "task_settings", "settings", "step_settings"}
     assert not SECTIONS.keys() & Config.model_fields.keys()
 
 
