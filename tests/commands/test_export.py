@@ -122,15 +122,16 @@ def test_the_card_has_the_evaluation_of_this_adapter_only(
     checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evaluated.with_options(model=Model(name="exported", version="tiny-1"))(folder=str(checkpoint.path))
-    monkeypatch.setattr(exported_model, "MODEL_NAME", "exported")
-    card = exported_model.card_of(checkpoint, checkpoint.manifest, "adapter")
+    agent = exported_model.Agent("E-mail search agent", "exported")
+    monkeypatch.setattr(exported_model, "MAIL_AGENT", agent)
+    card = exported_model.card_of(checkpoint, checkpoint.manifest, "adapter", agent)
     assert "41 held-out questions, answers judged by openai/one" in card
     assert "| trained | 40 | 1 | 50.0% (35.0-65.0%) | 90.0% | 75.0% | 3.2 |" in card
     assert "exported, version tiny-1" in card and "scoring ruler" in card and load("system") in card
     assert checkpoint.manifest.base_model_checksum in card and "## Intended use" in card
     other = tiny_checkpoint(tmp_path, seed=2)
     other.manifest = other.manifest.model_copy(update={"name": "tiny-1"})
-    assert "not evaluated" in exported_model.card_of(other, other.manifest, "adapter")
+    assert "not evaluated" in exported_model.card_of(other, other.manifest, "adapter", agent)
 
 
 def test_nothing_is_overwritten_or_half_written(

@@ -13,7 +13,8 @@ from commands import learn_loop
 from commands.learn_loop import learn_loop_config, run_key
 from steps import project
 from steps.learn_loop.world import model_name, open_task, sources_of, world_of
-from steps.project import coding_code, learn_loop_code, training_code
+from steps.project import learn_loop_code, task_code, training_code
+from tasks.coding.plugin import PLUGIN
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
@@ -82,7 +83,7 @@ def test_a_changed_file_changes_the_code_of_the_runs_that_depend_on_it(
     file: str, changed: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project, "ROOT", tmp_path)
-    codes = {"training": training_code, "coding": coding_code, "learn loop": learn_loop_code}
+    codes = {"training": training_code, "coding": lambda: task_code(PLUGIN), "learn loop": learn_loop_code}
     before = {name: code() for name, code in codes.items()}
     (tmp_path / file).parent.mkdir(parents=True)
     (tmp_path / file).write_text("changed = True\n")

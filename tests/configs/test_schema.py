@@ -203,7 +203,12 @@ def test_sections_and_flat_keys_are_the_same_settings(tmp_path: Path) -> None:
 
 
 def test_every_key_has_a_section_and_no_section_is_named_like_a_key() -> None:
-    assert Config.model_fields.keys() - set().union(*SECTIONS.values()) == {"task", "task_settings", "settings", "step_settings"}
+    assert Config.model_fields.keys() - set().union(*SECTIONS.values()) == {
+        "task",
+        "task_settings",
+        "settings",
+        "step_settings",
+    }
     assert not SECTIONS.keys() & Config.model_fields.keys()
 
 

@@ -13,7 +13,7 @@ from configs.schema import DataConfig, EvaluationConfig, TrainingConfig
 from pipelines.retraining import retraining_pipeline
 from steps.artifact_names import MODEL_NAME
 from steps.data import create_database
-from steps.training import train_agent
+from steps.training import training_run
 from tests.training.backends.torch.tiny_models import save_tiny_model
 
 pytestmark = pytest.mark.service
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.service
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tiny random model, and folders of the test's own for what steps write."""
     monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
-    monkeypatch.setattr(train_agent, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(training_run, "RUNS", tmp_path / "runs")
     return save_tiny_model(tmp_path / "base", "llama", context=8192)
 
 

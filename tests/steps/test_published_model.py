@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from configs.schema import TrainingConfig
 from steps import published_model
 from steps.evaluation.load_trained_model import load_trained_model
 from steps.published_model import BASE_MODELS_FOLDER, PUBLISHED_FILE, base_model_files
+from steps.training import training_run
 from steps.training.setup_art_model import setup_art_model
 from training.backends.model_sources.folder import BaseModelFiles, model_checksum
 from training.errors import BadInput
@@ -226,18 +228,21 @@ def test_every_step_that_needs_the_files_takes_the_published_ones(name: str, mon
         raise Asked(source, checksum)
 
     module = importlib.import_module(f"steps.{name}")
-    monkeypatch.setattr(module, "base_model_files", ask)
+    asking = training_run if name == "training.train_agent" else module
+    monkeypatch.setattr(asking, "base_model_files", ask)
     manifest = SimpleNamespace(config={}, base_model_source="owner/model", base_model_checksum="c")
     checkpoint = SimpleNamespace(manifest=manifest)
     base = {"id": "model", "source": "owner/model", "checksum": "c"}
-    config = SimpleNamespace(eval_limit=1, baseline_model=None, require_judge=lambda: None)
+    config: Any = SimpleNamespace(eval_limit=1, baseline_model=None, require_judge=lambda: None)
     inputs: dict[str, Any] = {"config": config, "database": None, "scenarios": []}
-    if name != "training.train_agent":
+    if name == "training.train_agent":
+        inputs["config"] = TrainingConfig()
+    else:
         monkeypatch.setattr(module, "select_questions", lambda *_: ["question"])
     if name == "evaluation.ask_production":
         monkeypatch.setattr(module, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
         inputs |= {"production": "id"}
     else:
-        inputs |= {"base": base} | ({"run_key": None} if name == "training.train_agent" else {"checkpoint": checkpoint})
+        inputs |= {"base": base} | ({"run_key": "r1"} if name == "training.train_agent" else {"checkpoint": checkpoint})
     with pytest.raises(Asked, match="owner/model.*c"):
         getattr(module, module.__name__.rpartition(".")[2]).entrypoint(**inputs)
