@@ -35,7 +35,7 @@ def with_start(config: Config, *, model: str = MODEL_NAME, scheduled: bool = Fal
     if config.continue_from != FROM_PRODUCTION and folder.is_dir():
         checkpoint = Checkpoint.load(folder)
         checkpoint.require_shape(config.lora_rank, config.lora_layers)
-        return config if dry_run else config.model_copy(update={"continue_from": _stored(checkpoint)})
+        return config if dry_run else config.model_copy(update={"continue_from": artifact_of(checkpoint)})
     start = _find_start(config.continue_from, config.task, model)
     if start is not None:
         find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
@@ -69,7 +69,7 @@ def _find_start(name: str, task: str, model: str) -> str | None:
     return str(checkpoint.id)
 
 
-def _stored(checkpoint: Checkpoint) -> str:
+def artifact_of(checkpoint: Checkpoint) -> str:
     """Return the id of the artifact version of this adapter, stored on first use, because pods cannot open the folder."""
     known = Client().list_artifact_versions(
         artifact=CHECKPOINT, run_metadata=f"checksum:{checkpoint.manifest.adapter_checksum}", size=1

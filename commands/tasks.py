@@ -6,27 +6,27 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from zenml import Model, save_artifact
+from zenml import Model
 
 from cluster.placement import TASK_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
 from commands.closing_table import print_closing_table
-from commands.continue_from import with_start
+from commands.continue_from import artifact_of, with_start
 from commands.dry_run import plan_lines
 from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
 from commands.train import base_model_content
 from configs.schema import Config, EvaluationConfig, TrainingConfig, section, task_settings
-from materializers.checkpoint import CheckpointMaterializer
 from pipelines.task import task_evaluation_pipeline, task_training_pipeline
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
@@ -109,18 +109,26 @@ def _require_for_mail_only(config: Config, pipeline_name: str, schedule: str | N
 
 def _stored(checkpoint: str) -> Trained:
     stored = find_checkpoint(checkpoint)
-    artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer)
-    return Trained(stored.checkpoint.manifest.name, artifact.id, None)
+    here = Path(checkpoint).expanduser().is_dir()
+    artifact = artifact_of(stored.checkpoint) if here else stored.reference
+    return Trained(stored.checkpoint.manifest.name, UUID(artifact), None)
 
 
-def run_key(plugin: TaskPlugin, training: TrainingConfig, chosen: Any, base: str | None, nonce: str = "") -> str:
-    """Return the key of a training run, equal for the same settings, data, code and `base_model_content`.
+def identity_of(plugin: TaskPlugin, chosen: Any, scenarios: Sequence[Any]) -> str:
+    """Return the digest of what the plug-in says makes a run another one."""
+    return hashlib.sha256(json.dumps(plugin.identity(chosen, scenarios), sort_keys=True).encode()).hexdigest()
+
+
+def run_key(
+    plugin: TaskPlugin, training: TrainingConfig, chosen: Any, identity: str, base: str | None, nonce: str = ""
+) -> str:
+    """Return the key of a training run, equal for the same settings, `identity_of` data, code and `base_model_content`.
 
     It names the model version. It begins with a letter, because ZenML reads a name of digits as a version number.
     """
     parts = [
         training.model_dump(mode="json"),
-        plugin.identity(chosen),
+        identity,
         scoring_sources(training),
         plugin.sources(chosen),
         task_code(plugin),
@@ -145,10 +153,17 @@ class _Run:
         ]
 
     @cached_property
-    def split(self) -> tuple[list[Any], list[Any]]:
-        """Train and test scenarios."""
-        scenarios = self.plugin.scenarios(self.chosen)
-        return [s for s in scenarios if s.split == "train"], [s for s in scenarios if s.split == "test"]
+    def scenarios(self) -> Sequence[Any]:
+        """All scenarios, read once."""
+        return self.plugin.scenarios(self.chosen)
+
+    @cached_property
+    def identity(self) -> str:
+        return identity_of(self.plugin, self.chosen, self.scenarios)
+
+    @property
+    def to_train_on(self) -> list[Any]:
+        return [scenario for scenario in self.scenarios if scenario.split == "train"]
 
     def require(self, *, train: bool, dry_run: bool) -> None:
         """Raise BadInput if a check fails. A dry run prints all of them."""
@@ -158,9 +173,8 @@ class _Run:
             require_stop_rules(self.training)
             self.plugin.require(self.chosen, self.training)
             checks = [("data", self._data_to_train_on)]
-            checks += self.plugin.checks(self.chosen, self.training, self.elsewhere)
-        failed = []
-        for name, look in checks:
+        failed: list[RunCheck] = []
+        for name, look in chain(checks, self._checks_of_task() if train else ()):
             try:
                 check = RunCheck(name, True, look())
             except BadInput as error:
@@ -182,15 +196,23 @@ class _Run:
             more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
             raise BadInput(f"{failed[0].found}{more}")
 
+    def _checks_of_task(self) -> Iterator[Check]:
+        """Yield the plug-in's checks, once the scenarios could be read."""
+        try:
+            scenarios = self.scenarios
+        except BadInput:  # the check of the data has said so
+            return
+        yield from self.plugin.checks(self.chosen, self.training, scenarios, self.elsewhere)
+
     def _data(self) -> str:
-        train, test = self.split
-        return f"{len(train)} {self.plugin.unit} to train on, {len(test)} held out"
+        train = len(self.to_train_on)
+        return f"{train} {self.plugin.unit} to train on, {len(self.scenarios) - train} held out"
 
     def _data_to_train_on(self) -> str:
-        if not self.split[0]:
+        if not self.to_train_on:
             raise BadInput(f"all {self.plugin.unit} are held out: none is left to train on")
         if self.training.validates:
-            hold_out(self.split[0], self.training.validation_questions)
+            hold_out(self.to_train_on, self.training.validation_questions)
         return self._data()
 
     def say_plan(self) -> None:
@@ -207,7 +229,7 @@ class _Run:
         training = self.training
         if training.epochs is None:
             return training
-        asked = len(self.split[0]) - (training.validation_questions if training.validates else 0)
+        asked = len(self.to_train_on) - (training.validation_questions if training.validates else 0)
         steps = training.epochs * math.ceil(asked / training.groups_per_step)
         return training.model_copy(update={"max_steps": min(steps, training.max_steps), "epochs": None})
 
@@ -217,7 +239,7 @@ class _Run:
         if key is None:
             base = base_model_content(training.base_model, here="train_agent" not in self.elsewhere)
             nonce = "" if cache else datetime.now(UTC).isoformat()
-            key = run_key(self.plugin, training, self.chosen, base, nonce)
+            key = run_key(self.plugin, training, self.chosen, self.identity, base, nonce)
         say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
         run = run_pipeline(
             task_training_pipeline,
@@ -242,7 +264,7 @@ class _Run:
             {
                 "config": section(self.config, EvaluationConfig),
                 **self._of_task(),
-                "identity": self.plugin.identity(self.chosen),
+                "identity": self.identity,
                 "title": self.plugin.title,
                 "checkpoint": trained.checkpoint,
                 "warm_start": trained.warm_start,

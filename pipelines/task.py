@@ -30,7 +30,7 @@ def task_evaluation_pipeline(
     config: EvaluationConfig,
     task: str,
     settings: dict[str, Any],
-    identity: Any,
+    identity: str,
     title: str,
     checkpoint: UUID,
     warm_start: UUID | None = None,

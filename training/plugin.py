@@ -98,13 +98,15 @@ class TaskPlugin(ABC):
     def require(self, settings: Any, training: Any) -> None:  # noqa: B027 - most tasks have nothing to refuse
         """Raise BadInput if settings contradict each other. Reads no data."""
 
-    def checks(self, settings: Any, training: Any, elsewhere: Sequence[str]) -> Iterator[Check]:
-        """Yield checks before a run. `elsewhere` are the steps that run in pods."""
+    def checks(
+        self, settings: Any, training: Any, scenarios: Sequence[Any], elsewhere: Sequence[str]
+    ) -> Iterator[Check]:
+        """Yield checks before a run on these scenarios. `elsewhere` are the steps that run in pods."""
         return iter(())
 
-    def identity(self, settings: Any) -> Any:
+    def identity(self, settings: Any, scenarios: Sequence[Any]) -> Any:
         """Return what makes a run another one, apart from trainer, base model and code. It must be writable as JSON."""
-        return [scenario.model_dump(mode="json") for scenario in self.scenarios(settings)]
+        return [scenario.model_dump(mode="json") for scenario in scenarios]
 
     def described(self, settings: Any) -> dict[str, str]:
         """Return the data of a run: name -> description."""

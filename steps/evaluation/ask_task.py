@@ -40,13 +40,13 @@ def ask_task(
     config: EvaluationConfig,
     task: str,
     settings: dict[str, Any],
-    identity: Any,
+    identity: str,
     base: dict[str, str],
     checkpoint: Checkpoint,
     warm_start: Checkpoint | None = None,
 ) -> Annotated[list[Prediction], PREDICTIONS]:
     """Return greedy episodes of the untouched base, the warm start, the trained policy and a `baseline_model`, and the
-    rows that ask no policy. `identity` is that of the data, a part of the cache key.
+    rows that ask no policy. `identity` is a digest of the data, a part of the cache key.
     """
     adapters = adapters_to_ask(checkpoint, warm_start)
 
@@ -68,7 +68,7 @@ def ask_task(
 # A separate step, so that its episodes stay cached until production or the scenarios change.
 @step(name="ask_production", output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer}, cache_policy=_CODE)
 def ask_task_production(
-    config: EvaluationConfig, task: str, settings: dict[str, Any], identity: Any, production: Checkpoint
+    config: EvaluationConfig, task: str, settings: dict[str, Any], identity: str, production: Checkpoint
 ) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
     """Return greedy episodes of the version in production, with its own base model and limits."""
     manifest = production.manifest

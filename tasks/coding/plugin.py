@@ -48,14 +48,16 @@ class CodingPlugin(TaskPlugin):
                 "longer rollouts are not trained on"
             )
 
-    def checks(self, settings: CodingSettings, training: Any, elsewhere: Sequence[str]) -> Iterator[Check]:
-        yield "prompts", lambda: self._prompts(settings, training)
+    def checks(
+        self, settings: CodingSettings, training: Any, scenarios: Sequence[CodingScenario], elsewhere: Sequence[str]
+    ) -> Iterator[Check]:
+        yield "prompts", lambda: self._prompts(settings, training, scenarios)
         yield "sandbox", lambda: self._sandbox(settings, training, elsewhere)
 
-    def _prompts(self, settings: CodingSettings, training: Any) -> str:
+    def _prompts(self, settings: CodingSettings, training: Any, scenarios: Sequence[CodingScenario]) -> str:
         """Check that every prompt leaves room for a reply."""
         prompt = training.system_prompt
-        require_room(load_scenarios(settings), settings, max_tokens=training.max_tokens, system_prompt=prompt)
+        require_room(scenarios, settings, max_tokens=training.max_tokens, system_prompt=prompt)
         return f"fit into {settings.max_context_tokens} tokens"
 
     def _sandbox(self, settings: CodingSettings, training: Any, elsewhere: Sequence[str]) -> str:
@@ -76,10 +78,10 @@ class CodingPlugin(TaskPlugin):
         with sandbox_service(settings.sandbox_url, capacity=2 * training.max_concurrent, images=images) as url:
             return require_sandbox(url, images=images, workspaces=training.max_concurrent)
 
-    def identity(self, settings: CodingSettings) -> list[Any]:
+    def identity(self, settings: CodingSettings, scenarios: Sequence[CodingScenario]) -> list[Any]:
         # The number of held-out built-in bugs does not change those to train on.
         irrelevant = _ELSEWHERE | ({"coding_test_size"} if settings.bugs == BUILT_IN else set())
-        trained_on = [bug.id for bug in load_scenarios(settings) if bug.split == "train"]
+        trained_on = [bug.id for bug in scenarios if bug.split == "train"]
         return [settings.model_dump(mode="json", exclude=irrelevant), trained_on]
 
     def described(self, settings: CodingSettings) -> dict[str, str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tasks.workbench.episode import Limits
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
+from tasks.workbench.tables import Tables
 from tasks.workbench.task import WorkbenchTask
 from training.plugin import Say, TaskPlugin
 
@@ -29,11 +31,10 @@ class WorkbenchPlugin(TaskPlugin):
     def scenarios(self, settings: WorkbenchSettings) -> list[WorkbenchScenario]:
         return load_office(settings)[1]
 
-    def identity(self, settings: WorkbenchSettings) -> str:
-        tables, scenarios = load_office(settings)
-        parts = [scenario.model_dump_json().encode() for scenario in scenarios]
-        parts += [file.read_bytes() for file in sorted(tables.folder.glob("published/*.csv"))]
-        return hashlib.sha256(b"".join([tables.image, *parts])).hexdigest()
+    def identity(self, settings: WorkbenchSettings, scenarios: Sequence[WorkbenchScenario]) -> list[Any]:
+        tables = Tables(Path(str(settings.folder)))
+        files = [tables.image, *(file.read_bytes() for file in sorted(tables.folder.glob("published/*.csv")))]
+        return [super().identity(settings, scenarios), [hashlib.sha256(content).hexdigest() for content in files]]
 
     def described(self, settings: WorkbenchSettings) -> dict[str, str]:
         return {"workbench": f"{settings.folder}, template_seed {settings.template_seed}"}

@@ -75,7 +75,9 @@ def test_changed_files_of_the_base_model_are_another_run(base: Path, changed: st
 
 def test_another_base_model_is_another_run_of_the_other_tasks() -> None:
     training, chosen = TrainingConfig(), CodingSettings()
-    assert tasks.run_key(PLUGIN, training, chosen, "one") != tasks.run_key(PLUGIN, training, chosen, "other")
+    assert tasks.run_key(PLUGIN, training, chosen, "data", "one") != tasks.run_key(
+        PLUGIN, training, chosen, "data", "other"
+    )
     loop = learn_loop_config(None, [])
     assert learn_loop.run_key(loop, "one") != learn_loop.run_key(loop, "other")
 

@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from commands.tasks import run_key
+from commands.tasks import identity_of, run_key
 from configs.schema import TrainingConfig
 from tasks.coding.plugin import PLUGIN
 from tasks.coding.rewards import reward_sources
 from tasks.coding.settings import CodingSettings
 
 pytestmark = pytest.mark.service
+
+
+def key(training: TrainingConfig, coding: CodingSettings, base: str | None, nonce: str = "") -> str:
+    return run_key(PLUGIN, training, coding, identity_of(PLUGIN, coding, PLUGIN.scenarios(coding)), base, nonce)
 
 
 def test_another_rubric_or_reward_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,11 +26,11 @@ def test_another_rubric_or_reward_is_another_run(tmp_path: Path, monkeypatch: py
     rewards.write_text("def own(result):\n    return 1.0\n")
     training = TrainingConfig(ruler_rubric=str(rubric))
     coding = CodingSettings(coding_reward="own_coding_rewards:own")
-    keys = [run_key(PLUGIN, training, coding, None)]
-    assert run_key(PLUGIN, training, coding, None) == keys[0]
+    keys = [key(training, coding, None)]
+    assert key(training, coding, None) == keys[0]
     for file in (rubric, rewards):
         file.write_text(file.read_text() + "\n# another content\n")
-        keys.append(run_key(PLUGIN, training, coding, None))
+        keys.append(key(training, coding, None))
     assert len(set(keys)) == 3
     assert list(reward_sources("own_coding_rewards:own")) == ["coding_reward"] and reward_sources("all_tests") == {}
 
@@ -34,8 +38,4 @@ def test_another_rubric_or_reward_is_another_run(tmp_path: Path, monkeypatch: py
 def test_where_a_run_is_and_how_it_is_called_is_no_part_of_it() -> None:
     training, coding = TrainingConfig(), CodingSettings()
     elsewhere = coding.model_copy(update={"sandbox_url": "http://sandbox", "model_name": "m", "coding_test_size": 5})
-    assert (
-        run_key(PLUGIN, training, coding, None)
-        == run_key(PLUGIN, training, elsewhere, None)
-        != run_key(PLUGIN, training, coding, None, "again")
-    )
+    assert key(training, coding, None) == key(training, elsewhere, None) != key(training, coding, None, "again")
