@@ -6,8 +6,10 @@ import asyncio
 import json
 import random
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from tasks.workbench.demonstrations import demonstrate
@@ -52,14 +54,18 @@ class WorkbenchTask(EvaluatedTask):
         return {scenario.id: Judge(self.tables, scenario.reference) for scenario in self.scenarios}
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
-        """Return randomly selected tasks as an honest agent does them, those with few calls first.
+        """Return tasks as an honest agent does them: of each template as many as of the others, the shortest, with and without a change.
 
         A task that an agent could do without looking at anything teaches nothing that is right.
         """
-        chosen = random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios))
-        shown = [(scenario, demonstrate(self.tables, scenario, self.limits)) for scenario in chosen]
-        usable = [episode for _, episode in shown if episode.calls and self.verdict(episode).correct][:limit]
-        return [self._trajectory(episode) for episode in sorted(usable, key=lambda episode: len(episode.calls))]
+        usable: dict[tuple[str, bool], list[Episode]] = defaultdict(list)
+        for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
+            shown = demonstrate(self.tables, scenario, self.limits)
+            if shown.calls and self.verdict(shown).correct:
+                usable[scenario.template, bool(scenario.reference)].append(shown)
+        ordered = (sorted(episodes, key=lambda episode: episode.context_tokens) for episodes in usable.values())
+        chosen = [episode for row in zip_longest(*ordered) for episode in row if episode is not None][:limit]
+        return [self._trajectory(episode) for episode in sorted(chosen, key=lambda episode: len(episode.calls))]
 
     def verdict(self, episode: Episode) -> Verdict:
         """Return the verdict on an ended episode. One that hits a limit has failed, as in the original."""

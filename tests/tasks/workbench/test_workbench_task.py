@@ -75,6 +75,15 @@ def test_demonstrations_look_up_what_the_question_does_not_say(task: WorkbenchTa
     assert "Cancel the meetings on Sunday" not in shown  # it would show that nothing need be looked up
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_few_demonstrations_show_every_template_once(office: Path, seed: int) -> None:
+    task = WorkbenchTask(*load_office(WorkbenchSettings(folder=str(office))), LIMITS, seed)
+    template = {scenario.question: scenario.template for scenario in task.scenarios}
+    templates = {template[trajectory.metadata["question"]] for trajectory in task.demonstrations(task.scenarios, 100)}
+    few = [trajectory.metadata["question"] for trajectory in task.demonstrations(task.scenarios, len(templates))]
+    assert sorted(template[question] for question in few) == sorted(templates)
+
+
 def test_a_demonstration_that_cannot_know_an_id_is_left_out(task: WorkbenchTask) -> None:
     secret = first(task).model_copy(update={"question": "Delete that email"})
     assert task.demonstrations([secret], 5) == []
