@@ -16,7 +16,6 @@ from zenml.step_operators import BaseStepOperator
 
 from cluster.flavors import FLAVOR
 from configs.loading import load_config
-from configs.schema import TrainingConfig, section
 from pipelines.training import training_pipeline
 from tests.fakes.kubernetes import ApiServer, require_valid
 
@@ -43,7 +42,7 @@ def test_the_job_that_starts_a_run(
     settings[f"orchestrator.{FLAVOR}"] = {**settings[f"orchestrator.{FLAVOR}"], "synchronous": False}
     saved = [save_artifact([name], name=name).id for name in ("mail_database", "scenarios")]
     training_pipeline.with_options(settings=settings)(
-        config=section(config, TrainingConfig), run_key="r0", database=saved[0], scenarios=saved[1]
+        config=config.for_training(), run_key="r0", database=saved[0], scenarios=saved[1]
     )
     spec = the_job(cluster)["spec"]
     assert spec["backoffLimit"] == 3, "an orchestrator whose pod is lost is started again, and goes on with its run"
