@@ -81,10 +81,10 @@ lock: .venv/installed
 	@$(LOCK) --extra cpu --extra dev --constraint requirements.txt --output-file requirements-dev.txt $(ARGS)
 	@$(LOCK) --extra gpu --output-file requirements-gpu.txt $(ARGS)
 
-# With a read-only root the command works as in images/compose.yaml. A registry or a laptop has little use for more than 1.5 GB.
-settings-page:
+settings-page: .venv/installed
 	@$(BIN)/python -m configs.settings_page
 
+# With a read-only root the command works as in images/compose.yaml. A registry or a laptop has little use for more than 1.5 GB.
 image:
 	@docker build -q -f images/service.Dockerfile -t email-search-agent . $(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX))
 	@docker run --rm --read-only --tmpfs /tmp email-search-agent --pipeline data --set synthetic_train_inboxes=1 --set synthetic_test_inboxes=1
