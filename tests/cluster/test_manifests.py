@@ -16,6 +16,7 @@ from zenml.step_operators import BaseStepOperator
 
 from cluster.flavors import FLAVOR
 from configs.loading import load_config
+from configs.profiles import read_profile
 from pipelines.training import training_pipeline
 from tests.fakes.kubernetes import ApiServer, require_valid
 
@@ -83,7 +84,7 @@ def step_operator(kubernetes_stack: Client) -> Any:
 def test_the_jobs_on_a_gpu(
     cluster: ApiServer, step_operator: Any, file: str, step: str, hours: int, shared: str
 ) -> None:
-    settings = yaml.safe_load((CONFIGS / file).read_text())["step_settings"][step]["settings"]
+    settings = read_profile(CONFIGS / file)["step_settings"][step]["settings"]
     info = SimpleNamespace(
         config=SimpleNamespace(command=None),
         pipeline_configuration=SimpleNamespace(settings=settings),
