@@ -64,8 +64,5 @@ def test_the_compose_file_is_valid_and_confines_the_service() -> None:
     service = config.deployment
     assert service.access_keys and Path(service.access_keys).name in targets
     [port] = SERVICE["ports"]
-    assert (
-        port == f"127.0.0.1:{service.port}:{service.port}"
-        and f"127.0.0.1:{service.port}/health" in DOCKERFILE
-    )
+    assert port == f"127.0.0.1:{service.port}:{service.port}" and f"127.0.0.1:{service.port}/health" in DOCKERFILE
     assert config.settings["deployer"]["blocking"] is True

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import yaml
 from zenml import save_artifact
 from zenml.client import Client
 from zenml.enums import StackComponentType
