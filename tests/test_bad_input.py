@@ -33,7 +33,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", "--schedule", "0 2 * * *"], "leave out --schedule"),
         (["--pipeline", "all", "--summary", "configs"], "is a folder; name a file"),
         (["--pipeline", "all", "--summary", "run.py/x/y.json"], "run.py is not a folder that can be written to"),
-        (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
+        (["--set", "learning_rat=1"], "did you mean 'trainer.learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
         (["--set", "clip_high=0.3"], "clip_high=0.3 has no effect"),
