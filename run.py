@@ -59,6 +59,7 @@ def main(words: list[str] | None = None) -> int:
     quiet_third_parties()
     arguments = parse_arguments(sys.argv[1:] if words is None else words, __doc__ or "")
     from cluster.errors import RunFailed
+    from configs.config import with_section
     from configs.schema import ConfigError
     from environment.errors import BadMail
     from environment.home import as_called
@@ -67,7 +68,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         execute(arguments)
     except (ConfigError, BadMail, BadInput) as error:
-        print(as_called(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
+        print(as_called(f"error: {with_section(' '.join(str(error).split()))}"), file=sys.stderr)
         return 2
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)

@@ -119,6 +119,6 @@ def is_setting(key: str) -> bool:
 
 def with_section(line: str) -> str:
     """Return an error that begins with a key of one section with the section before the key."""
-    key = re.match(r"\w*", line)
+    key = re.match(r"\w+(?=[=:.])", line)
     owners = sections_of(key[0]) if key else []
     return f"{owners[0]}.{line}" if len(owners) == 1 else line

@@ -36,7 +36,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--set", "learning_rat=1"], "did you mean 'trainer.learning_rate'"),
         (["--set", "max_steps=-1"], ">= 0"),
         (["--set", "max_steps_off_policy=-1"], "max_steps_off_policy=-1"),
-        (["--set", "clip_high=0.3"], "clip_high=0.3 has no effect"),
+        (["--set", "clip_high=0.3"], "error: trainer.clip_high=0.3 has no effect"),
         (["--set", "probe_rollouts=9"], "probe_rollouts=9 is more than rollouts_per_group=8"),
         (["--config", "configs/absent.yaml"], "does not exist"),
         (["--dry-run", "--config", "unknown_section.yaml"], "unknown section or key 'trainr'; did you mean 'trainer'"),
