@@ -67,7 +67,7 @@ def _require_usable(key: str, value: Any) -> None:
 
 
 def _recorded(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded settings in their sections. The record of a training has no key of a section after the first."""
+    """Return recorded settings in their sections. Only trainings are recorded, so a key of several sections is the trainer's."""
     values: dict[str, Any] = {}
     for key, value in flat.items():
         if owners := sections_of(key):

@@ -75,7 +75,7 @@ def test_production_is_looked_up_when_a_run_begins(capsys: pytest.CaptureFixture
     assert start_of("production") is None
     assert "nothing is in production yet, so this run starts from the base model" in capsys.readouterr().out
     scheduled = with_start(config_of(continue_from="production"), scheduled=True)
-    assert scheduled.continue_from == "production"
+    assert scheduled.trainer.continue_from == "production"
 
 
 def test_a_schedule_that_does_not_fit_production_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def train_pod(config: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_key_is_known(config: dict[str, Any]) -> None:
     check_all(config)
-    loaded = load_config(FILE, [])
+    loaded = load_config(FILE, []).trainer
     assert (loaded.base_model, loaded.backend, loaded.ruler_model) == (
         "Qwen/Qwen2.5-7B-Instruct",
         "local",
