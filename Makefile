@@ -8,6 +8,7 @@
 # make mailserver  Dovecot for the tests of mail accounts, where there is none yet (Debian)
 # make lint     ruff's rules, ruff's format and mypy;  make format applies the first two
 # make lock     export the pinned requirements of pyproject.toml to requirements*.txt
+# make settings-page  docs/settings.md, from the models of configs/
 # make image    the answering service as a container image (docs/container.md); needs Docker
 # make bench    comparisons with simpler designs (ARGS="--mails 20000")
 # make stack-k8s  the ZenML stack of configs/stack_k8s.yaml (ARGS="--dry-run")
@@ -32,7 +33,7 @@ UV := UV_HTTP_TIMEOUT=10 UV_HTTP_RETRIES=1 $(BIN)/python -m uv pip install -q --
 LOCK := $(BIN)/python -m uv pip compile pyproject.toml --universal --python-version 3.11 --quiet --no-annotate \
 	--custom-compile-command "make lock"
 
-.PHONY: run demo-enron install test test-fast nightly browser mailserver lint format lock image bench stack-k8s
+.PHONY: run demo-enron install test test-fast nightly browser mailserver lint format lock settings-page image bench stack-k8s
 
 run: install
 	@$(BIN)/python run.py --pipeline all $(ARGS)
@@ -79,6 +80,9 @@ lock: .venv/installed
 	@$(LOCK) --extra cpu --output-file requirements.txt $(ARGS)
 	@$(LOCK) --extra cpu --extra dev --constraint requirements.txt --output-file requirements-dev.txt $(ARGS)
 	@$(LOCK) --extra gpu --output-file requirements-gpu.txt $(ARGS)
+
+settings-page: .venv/installed
+	@$(BIN)/python -m configs.settings_page
 
 # With a read-only root the command works as in images/compose.yaml. A registry or a laptop has little use for more than 1.5 GB.
 image:

@@ -59,6 +59,7 @@ def main(words: list[str] | None = None) -> int:
     quiet_third_parties()
     arguments = parse_arguments(sys.argv[1:] if words is None else words, __doc__ or "")
     from cluster.errors import RunFailed
+    from configs.config import with_section
     from configs.schema import ConfigError
     from environment.errors import BadMail
     from environment.home import as_called
@@ -67,7 +68,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         execute(arguments)
     except (ConfigError, BadMail, BadInput) as error:
-        print(as_called(f"error: {' '.join(str(error).split())}"), file=sys.stderr)
+        print(as_called(f"error: {with_section(' '.join(str(error).split()))}"), file=sys.stderr)
         return 2
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
@@ -132,7 +133,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "export":
         from commands.export import run_export
 
-        named = explicit_values(arguments.config, arguments.set).get("base_model")
+        named = explicit_values(arguments.config, arguments.set).get("trainer", {}).get("base_model")
         options = {"form": arguments.format or "adapter", "checkpoint": arguments.checkpoint, "base_model": named}
         run_export(arguments.to, config, **options)
         return
@@ -152,7 +153,7 @@ def execute(arguments: argparse.Namespace) -> None:
         from commands.ask import Asked, run_ask
 
         chosen = {name: getattr(arguments, name) for name in ("inbox", "date", "checkpoint", "unpromoted")}
-        named = explicit_values(arguments.config, arguments.set).get("base_model")
+        named = explicit_values(arguments.config, arguments.set).get("trainer", {}).get("base_model")
         asked = Asked(" ".join(arguments.words), service=arguments.name, base_model=named, **chosen)
         run_ask(asked, steps=arguments.steps, as_json=arguments.json)
         return
@@ -167,6 +168,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
         require_cluster(config, arguments.schedule)
     explicit = explicit_values(arguments.config, arguments.set)
+    named = explicit.get("trainer", {}).get("base_model")
     cache = not arguments.no_cache
     if arguments.pipeline == "scenarios":
         from commands.scenarios import run_scenarios
@@ -177,7 +179,7 @@ def execute(arguments: argparse.Namespace) -> None:
         from commands.deploy import run_deploy
 
         chosen = {"checkpoint": arguments.checkpoint, "unpromoted": arguments.unpromoted}
-        run_deploy(config, arguments.name, **chosen, base_model=explicit.get("base_model"))
+        run_deploy(config, arguments.name, **chosen, base_model=named)
         return
 
     from commands.clock import begin_clock
@@ -193,9 +195,9 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline in ("eval", "all"):
         require_evaluation(config)
     if arguments.pipeline == "eval" and (trained := find_trained(explicit, arguments.checkpoint)):
-        run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=explicit.get("base_model"))
+        run_eval(config, trained, cache=cache, summary=arguments.summary, base_model=named)
         return
-    if config.continue_from is not None and arguments.pipeline != "data":
+    if config.trainer.continue_from is not None and arguments.pipeline != "data":
         from commands.continue_from import with_start
 
         config = with_start(config, scheduled=arguments.schedule is not None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from cluster.placement import runs_elsewhere
 from commands.dry_run import MEASURED
+from configs.config import Config
 from configs.decisions import mail_decisions
-from configs.schema import Config, EvaluationConfig, TrainingConfig, section
+from configs.schema import TrainingConfig
 from reports.console import clock, say
 from steps.project import RUNS
 from training.backends.torch.joint_linear import multiplies_bfloat16
@@ -22,7 +23,7 @@ def begin_clock(config: Config, *, evaluates: bool) -> None:
     measured one scaled by the speed of this machine, which takes three seconds to measure.
     """
     clock.stop()
-    training = section(config, TrainingConfig)
+    training = config.for_training()
     if training.backend != "torch" or runs_elsewhere("train_agent", config.step_settings):
         return
     kind = training.base_model, training.backend
@@ -67,7 +68,7 @@ def _seconds(config: Config, training: TrainingConfig, pace: Pace, *, evaluates:
 
 def _questions(config: Config, training: TrainingConfig) -> int:
     """Return the number of answers of an evaluation. The limit of all is as many as the data have, at most 200 here."""
-    evaluation = section(config, EvaluationConfig)
+    evaluation = config.evaluation
     of_trained = evaluation.eval_limit or 200
     compared = [evaluation.base_limit]
     if training.max_steps and (training.warm_start_demonstrations or training.continue_from):

@@ -9,7 +9,7 @@ from zenml import save_artifact
 from zenml.client import Client
 
 from commands.resume import all_runs
-from configs.schema import Config
+from configs.config import Config
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME
@@ -29,21 +29,27 @@ def with_start(config: Config, *, model: str = MODEL_NAME, scheduled: bool = Fal
     Raises:
         BadInput: there is no such run or checkpoint, or the rank or layers of its adapter differ from the settings.
     """
-    if config.continue_from is None:
+    trainer = config.trainer
+    if trainer.continue_from is None:
         return config
-    folder = Path(config.continue_from).expanduser()
-    if config.continue_from != FROM_PRODUCTION and folder.is_dir():
+    folder = Path(trainer.continue_from).expanduser()
+    if trainer.continue_from != FROM_PRODUCTION and folder.is_dir():
         checkpoint = Checkpoint.load(folder)
-        checkpoint.require_shape(config.lora_rank, config.lora_layers)
-        return config if dry_run else config.model_copy(update={"continue_from": artifact_of(checkpoint)})
-    start = _find_start(config.continue_from, config.task, model)
+        checkpoint.require_shape(trainer.lora_rank, trainer.lora_layers)
+        return config if dry_run else _starting_from(artifact_of(checkpoint), config)
+    start = _find_start(trainer.continue_from, config.task, model)
     if start is not None:
-        find_checkpoint(start).checkpoint.require_shape(config.lora_rank, config.lora_layers)
-    if scheduled and config.continue_from == FROM_PRODUCTION:
+        find_checkpoint(start).checkpoint.require_shape(trainer.lora_rank, trainer.lora_layers)
+    if scheduled and trainer.continue_from == FROM_PRODUCTION:
         return config  # the run looks up production again
     if start is None:
         say("continue_from=production: nothing is in production yet, so this run starts from the base model")
-    return config.model_copy(update={"continue_from": start})
+    return _starting_from(start, config)
+
+
+def _starting_from(start: str | None, config: Config) -> Config:
+    trainer = config.trainer.model_copy(update={"continue_from": start})
+    return config.model_copy(update={"trainer": trainer})
 
 
 def _find_start(name: str, task: str, model: str) -> str | None:

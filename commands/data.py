@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from zenml.client import Client
 
 from commands.pipeline_run import output, run_pipeline, say_if_cached
-from configs.schema import Config, DataConfig, section
+from configs.config import Config
+from configs.schema import DataConfig
 from environment.errors import Unreachable
 from reports.console import say
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT, SCENARIOS
@@ -33,7 +34,7 @@ def run_data(config: Config, *, cache: bool) -> DataRun:
     """Prepare mails and questions. Reuses earlier results while source, settings and code are unchanged."""
     from pipelines.data_preparation import data_preparation_pipeline
 
-    data = section(config, DataConfig)
+    data = config.data
     run = run_pipeline(
         data_preparation_pipeline,
         {"config": data, "source_version": version_of_source(data)},

@@ -15,7 +15,7 @@ from zenml.enums import StackComponentType
 
 from cluster.errors import RunFailed
 from cluster.zenml_settings import component_settings, parsed, require_zenml_settings
-from configs.schema import Config
+from configs.config import Config
 from environment.home import HOME
 from pipelines.inference import DEPLOYMENT, HIGHEST_PORT, PORT, deployer_settings, inference_pipeline
 from pipelines.service_pipeline import ServiceNotStarted
@@ -39,14 +39,15 @@ def run_deploy(
 ) -> None:
     """Deploy the trained agent and print its URL."""
     # A pod has its own checkout, where only a relative path means something.
+    service = config.deployment
     here = HOME if BaseDeployer.get_active_deployer().flavor == "local" else Path()
     try:
         serving = ServingSettings(
-            keys=read_keys(Path(config.access_keys).expanduser()) if config.access_keys else (),
-            allowed_hosts=config.allowed_hosts,
-            timeout=config.question_timeout,
-            max_waiting=config.max_waiting,
-            feedback_folder=here / Path(config.feedback_folder).expanduser(),
+            keys=read_keys(Path(service.access_keys).expanduser()) if service.access_keys else (),
+            allowed_hosts=service.allowed_hosts,
+            timeout=service.question_timeout,
+            max_waiting=service.max_waiting,
+            feedback_folder=here / Path(service.feedback_folder).expanduser(),
         )
     except ValidationError as error:
         first = error.errors()[0]
@@ -56,8 +57,8 @@ def run_deploy(
         checkpoint=checkpoint,
         unpromoted=unpromoted,
         base_model=base_model,
-        port=config.port,
-        address=config.address,
+        port=service.port,
+        address=service.address,
         serving=serving,
         settings=config.settings,
     )

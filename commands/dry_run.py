@@ -11,8 +11,9 @@ from itertools import chain
 
 from cluster.placement import DATA_STEPS, EVALUATION_STEPS, TRAINING_STEPS, require_steps, runs_elsewhere
 from cluster.zenml_settings import require_zenml_settings
+from configs.config import Config
 from configs.decisions import mail_decisions
-from configs.schema import SYNTHETIC, Config, DataConfig, TrainingConfig, section
+from configs.schema import SYNTHETIC, DataConfig, TrainingConfig
 from environment.errors import BadMail
 from reports.console import say
 from steps.data.sources import current_source_version, open_mails
@@ -63,7 +64,7 @@ def run_plan(config: Config) -> None:
     require_zenml_settings(config.settings, config.step_settings)
     require_steps(config.step_settings, (*DATA_STEPS, *TRAINING_STEPS, *EVALUATION_STEPS))
     config, start = _start(config)
-    training, data = section(config, TrainingConfig), section(config, DataConfig)
+    training, data = config.for_training(), config.data
     decisions = mail_decisions(training)
     failed = []
     if runs_elsewhere("train_agent", config.step_settings):
@@ -126,13 +127,14 @@ def _questions(data: DataConfig, training: TrainingConfig) -> Iterator[RunCheck]
 
 def _start(config: Config) -> tuple[Config, list[RunCheck]]:
     """Check that the adapter to continue from exists and fits. Return the configuration that a run would have."""
-    if config.continue_from is None:
+    if config.trainer.continue_from is None:
         return config, []
     from commands.continue_from import with_start
 
     try:
         config = with_start(config, dry_run=True)
-        found = f"checkpoint {config.continue_from}" if config.continue_from else "the base model"
+        start = config.trainer.continue_from
+        found = f"checkpoint {start}" if start else "the base model"
         return config, [RunCheck("start", True, found)]
     except BadInput as error:
         return config, [RunCheck("start", False, str(error))]

@@ -15,7 +15,7 @@ from commands.closing_table import print_closing_table
 from commands.data import DataRun, data_in_store
 from commands.pipeline_run import run_pipeline
 from commands.train import TrainedRun
-from configs.schema import Config, DataConfig, EvaluationConfig, TrainingConfig, section
+from configs.config import Config
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, WARM_START
@@ -28,9 +28,8 @@ def require_evaluation(config: Config) -> None:
 
     if runs_elsewhere("run_inference", config.step_settings):
         return
-    evaluation = section(config, EvaluationConfig)
-    evaluation.require_judge()
-    if prompted := prompted_model(evaluation, section(config, TrainingConfig)):
+    config.evaluation.require_judge()
+    if prompted := prompted_model(config.evaluation, config.for_training()):
         prompted.require_ready("baseline_model")
 
 
@@ -44,8 +43,7 @@ def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun
     """
     if checkpoint is not None:
         return _named_checkpoint(checkpoint)
-    of_training = {*DataConfig.model_fields, *TrainingConfig.model_fields} - EvaluationConfig.model_fields.keys()
-    if set(explicit) & of_training:
+    if explicit.keys() & {"data", "agent", "trainer"}:
         return None
     try:
         versions = Client().list_model_versions(model=MODEL_NAME, sort_by="desc:created", size=50, hydrate=True)
@@ -91,7 +89,7 @@ def run_eval(
     run = run_pipeline(
         evaluation_pipeline,
         {
-            "config": section(config, EvaluationConfig),
+            "config": config.evaluation,
             "database": trained.data.database,
             "scenarios": trained.data.scenarios,
             "checkpoint": trained.checkpoint,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from configs.schema import Config, task_settings
+from configs.config import Config
 from reports.console import say
 from steps.exported_model import CARD, MAIL_AGENT, Agent, Form, export_checkpoint, require_empty
 from steps.model_registry import describe_version, find_checkpoint
@@ -47,4 +47,4 @@ def _agent(config: Config) -> Agent:
     if config.task == MAIL_TASK:
         return MAIL_AGENT
     plugin = load_plugin(config.task)
-    return Agent(plugin.title, plugin.model_name(task_settings(config, plugin.settings)))
+    return Agent(plugin.title, plugin.model_name(config.for_task(plugin.settings)))

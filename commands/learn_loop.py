@@ -21,8 +21,9 @@ from cluster.zenml_settings import require_zenml_settings
 from commands.dry_run import plan_lines
 from commands.pipeline_run import run_pipeline
 from commands.train import base_model_content
+from configs.config import Config
 from configs.loading import load_config
-from configs.schema import Config, LearnLoopConfig, section
+from configs.schema import LearnLoopConfig
 from reports.console import console, say
 from reports.learn_loop import notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
@@ -101,11 +102,11 @@ def require_placement(placed: Config, config: LearnLoopConfig) -> None:
 def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfig:
     """Load the settings of a loop. ART_BASE_MODEL replaces the default of base_model."""
     chosen = os.environ.get("ART_BASE_MODEL")
-    if chosen and not any(word.startswith("base_model=") for word in overrides):
+    if chosen and not any(word.startswith(("base_model=", "trainer.base_model=")) for word in overrides):
         overrides = [*overrides, f"base_model={json.dumps(chosen, ensure_ascii=False)}"]
     if project := os.environ.get("ART_PROJECT"):
         os.environ.setdefault("WANDB_PROJECT", project)
-    return section(load_config(file or DEFAULT_CONFIG, overrides), LearnLoopConfig)
+    return load_config(file or DEFAULT_CONFIG, overrides).for_learn_loop()
 
 
 def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, keys: bool = True) -> None:

@@ -13,7 +13,6 @@ import uvicorn
 
 from commands.learn_loop import DEFAULT_CONFIG, graph_key, is_at_work, learn_loop_config, require_settings
 from configs.loading import load_config
-from configs.schema import DeploymentConfig, section
 from reports.console import say
 from serving.access import Keys, Origins
 from serving.http_protocol import server_config
@@ -55,7 +54,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
         return [sys.executable, str(ROOT / "run.py"), "--pipeline", "learn-loop", "--wait", *config, *options]
 
     check({})
-    deployment = section(load_config(file, overrides), DeploymentConfig)
+    deployment = load_config(file, overrides).deployment
     key = os.environ.get(API_KEY)
     access_keys = read_keys(Path(deployment.access_keys).expanduser()) if deployment.access_keys else ()
     if found := open_door(deployment.address, key, ServingSettings(keys=access_keys)):

@@ -10,8 +10,8 @@ from typing import Any
 from zenml.client import Client
 
 from commands.data import DataRun, data_in_store
+from configs.config import Config, is_setting
 from configs.loading import explicit_values, load_config
-from configs.schema import Config, DataConfig, TrainingConfig, section, task_settings
 from reports.console import say
 from steps.data.sources import settings_of_step
 from steps.project import MODELS, RUNS, task_code, training_code
@@ -67,7 +67,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
     plugin = None if experiment.task == "email-search" else load_plugin(experiment.task)
     data = data_in_store(experiment.data, f"--resume {name}") if plugin is None else None
     recorded = _data_settings(data) | experiment.config if data else experiment.config
-    known = {key: value for key, value in recorded.items() if key in Config.model_fields}
+    known = {key: value for key, value in recorded.items() if is_setting(key)}
     config = load_config(file, overrides, base=known)
     # Settings, and parts of settings, that are newer than the run had their defaults.
     began_with, now_with = _settings(load_config(None, [], base=known), plugin), _settings(config, plugin)
@@ -78,7 +78,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
         if now_with[key] != value
     ]
     if not changes:
-        sources = scoring_sources(section(config, TrainingConfig))
+        sources = scoring_sources(config.for_training())
         for key in sorted({*sources, *experiment.sources}):
             if sources.get(key) != experiment.sources.get(key):
                 changes.append(f"what {key}={now_with[key]} names has another content")
@@ -112,17 +112,17 @@ def _data_settings(data: DataRun) -> dict[str, Any]:
 
 def _settings(config: Config, plugin: TaskPlugin | None) -> dict[str, Any]:
     """Return the settings of the training, and of the data or the task."""
-    training = section(config, TrainingConfig).model_dump(mode="json")
+    training = config.for_training().model_dump(mode="json")
     if plugin is None:
-        return section(config, DataConfig).model_dump(mode="json") | training
-    chosen = task_settings(config, plugin.settings).model_dump(mode="json")
+        return config.data.model_dump(mode="json") | training
+    chosen = config.for_task(plugin.settings).model_dump(mode="json")
     return training | recorded_settings(config.task, chosen)
 
 
 def _new_run(experiment: Experiment, explicit: dict[str, Any]) -> str:
     """Suggest options that start a new run: the user's name for it if it is free, else a new one."""
     taken = {known.name for known, _ in all_runs()}
-    chosen = explicit.get("experiment")
+    chosen = explicit.get("trainer", {}).get("experiment")
     free = (f"{experiment.name}-{number}" for number in range(2, len(taken) + 3))
     fresh = chosen if chosen and chosen not in taken else next(name for name in free if name not in taken)
     return f"--set experiment={fresh} instead of --resume"

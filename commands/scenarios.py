@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from commands.data import version_of_source
 from commands.pipeline_run import output, run_pipeline, say_if_cached
-from configs.schema import Config, DataConfig, QuestionConfig, section
+from configs.config import Config
 from environment.home import as_called
 from environment.question_table import write_question_table
 from reports.console import say
@@ -22,7 +22,7 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
     from pipelines.question_writing import question_writing_pipeline
     from steps.data.write_questions import require_model
 
-    questions, data = section(config, QuestionConfig), section(config, DataConfig)
+    questions, data = config.questions, config.data
     require_model(questions)
     run = run_pipeline(
         question_writing_pipeline,
@@ -30,7 +30,7 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
             "config": questions,
             "data": data,
             "source_version": version_of_source(data),
-            "read_chars": config.read_chars,
+            "read_chars": config.agent.read_chars,
             "fresh": "" if cache else datetime.now(UTC).isoformat(),
         },
         enable_cache=cache,

@@ -11,7 +11,7 @@ from zenml.orchestrators.exceptions import PipelineSubmissionError
 
 from cluster import schedules
 from commands.train import require_training
-from configs.schema import Config, DataConfig, EvaluationConfig, section
+from configs.config import Config
 from reports.console import say
 from steps.artifact_names import MODEL_NAME
 from training.errors import BadInput
@@ -28,9 +28,9 @@ def schedule_retraining(config: Config, cron: str) -> None:
     from pipelines.retraining import retraining_pipeline
 
     parts = {
-        "data": section(config, DataConfig),
+        "data": config.data,
         "training": require_training(config),
-        "evaluation": section(config, EvaluationConfig),
+        "evaluation": config.evaluation,
     }
     identity = json.dumps({name: part.model_dump(mode="json") for name, part in parts.items()}, sort_keys=True)
     name = f"retrain-{hashlib.sha256(identity.encode()).hexdigest()[:9]}"

@@ -9,7 +9,7 @@ from cluster.placement import DATA_STEPS, EVALUATION_STEPS, TRAINING_STEPS, requ
 from cluster.preflight import StackCheck, check_stack
 from cluster.stack import components_of, planned_changes, register, require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
-from configs.schema import Config, DataConfig, StackConfig, section
+from configs.config import Config
 from reports.console import say
 from steps.data.sources import local_sources
 from training.errors import BadInput
@@ -21,7 +21,7 @@ def run_stack(config: Config, *, dry_run: bool) -> None:
     Raises:
         BadInput: a requirement is missing. Nothing is registered then.
     """
-    settings = section(config, StackConfig)
+    settings = config.stack
     missing = []
     for check in check_stack(settings):
         say(str(check))
@@ -55,7 +55,7 @@ def require_cluster(config: Config, schedule: str | None) -> None:
     require_steps(config.step_settings, (*scheduled, *TRAINING_STEPS, *EVALUATION_STEPS))
     require_remote_stack(config.step_settings)
     stack = Client().active_stack
-    if stack.orchestrator.config.is_remote and (local := local_sources(section(config, DataConfig))):
+    if stack.orchestrator.config.is_remote and (local := local_sources(config.data)):
         raise BadInput(
             f"{local[0]} can only be read on this machine, and stack {stack.name} runs on others: use a dataset id of the Hugging Face Hub"
         )

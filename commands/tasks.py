@@ -26,7 +26,8 @@ from commands.dry_run import plan_lines
 from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
 from commands.train import base_model_content
-from configs.schema import Config, EvaluationConfig, TrainingConfig, section, task_settings
+from configs.config import Config
+from configs.schema import EvaluationConfig, TrainingConfig
 from pipelines.task import task_evaluation_pipeline, task_training_pipeline
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
@@ -79,7 +80,7 @@ def run_task(
     require_steps(config.step_settings, TASK_STEPS)
     require_remote_stack(config.step_settings)
     if checkpoint is None:
-        model = plugin.model_name(task_settings(config, plugin.settings))
+        model = plugin.model_name(config.for_task(plugin.settings))
         config = config if resumed else with_start(config, model=model, dry_run=dry_run)
     run = _Run(config, plugin)
     run.require(train=checkpoint is None, dry_run=dry_run)
@@ -102,8 +103,8 @@ def _require_for_mail_only(config: Config, pipeline_name: str, schedule: str | N
         )
     if schedule is not None:
         raise BadInput(f"--schedule: for task=email-search only; leave it out with task={config.task}")
-    defaults = {name: Config.model_fields[name].get_default(call_default_factory=True) for name in _OF_MAIL}
-    if unused := [name for name in _OF_MAIL if getattr(config, name) != defaults[name]]:
+    defaults = EvaluationConfig()
+    if unused := [name for name in _OF_MAIL if getattr(config.evaluation, name) != getattr(defaults, name)]:
         raise BadInput(f"{' and '.join(unused)}: no effect on task={config.task}; leave it out")
 
 
@@ -143,9 +144,9 @@ class _Run:
 
     def __init__(self, config: Config, plugin: TaskPlugin) -> None:
         self.config, self.plugin = config, plugin
-        self.training = section(config, TrainingConfig)
+        self.training = config.for_training()
         self.decisions = compared_decisions(self.training, *plugin.decisions, plugin.name)
-        self.chosen: Any = task_settings(config, plugin.settings)
+        self.chosen: Any = config.for_task(plugin.settings)
         self.model = plugin.model_name(self.chosen)
         elsewhere = [step for step in TASK_STEPS if runs_elsewhere(step, config.step_settings)]
         self.elsewhere: Sequence[str] = [
@@ -262,7 +263,7 @@ class _Run:
         run = run_pipeline(
             task_evaluation_pipeline,
             {
-                "config": section(self.config, EvaluationConfig),
+                "config": self.config.evaluation,
                 **self._of_task(),
                 "identity": self.identity,
                 "title": self.plugin.title,

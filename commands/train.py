@@ -15,9 +15,10 @@ from zenml import Model
 from cluster.placement import TRAINING_STEPS, runs_elsewhere
 from commands.data import DataRun
 from commands.pipeline_run import output, run_pipeline
+from configs.config import Config
 from configs.decisions import mail_decisions
 from configs.loading import load_config
-from configs.schema import Config, ConfigError, TrainingConfig, section
+from configs.schema import ConfigError, TrainingConfig
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
 from steps.project import MODELS, OUTPUTS, RUNS, training_code
@@ -44,7 +45,7 @@ def require_training(config: Config) -> TrainingConfig:
 
     Raises `BadInput` if they contradict each other or a key, file or function is missing.
     """
-    training = section(config, TrainingConfig)
+    training = config.for_training()
     here = not runs_elsewhere("train_agent", config.step_settings)
     require_scoring(training, keys=here)
     if here:  # on a cluster the key is a secret of the cluster
@@ -69,7 +70,7 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
     """
     from pipelines.training import training_pipeline
 
-    training = section(config, TrainingConfig)
+    training = config.for_training()
     if key is None:
         base = base_model_content(training.base_model, here=not runs_elsewhere("train_agent", config.step_settings))
         key = run_key(training, data, base, "" if cache else datetime.now(UTC).isoformat())
@@ -156,6 +157,6 @@ def _say_if_begun_otherwise(training: TrainingConfig, data: DataRun, base: str |
 def _began_with(experiment: Experiment, training: TrainingConfig) -> bool:
     """Return whether the run began with these settings. Those that are newer than the run had their defaults."""
     try:
-        return section(load_config(None, [], base=experiment.config), TrainingConfig) == training
+        return load_config(None, [], base=experiment.config).for_training() == training
     except ConfigError:  # a setting that is no longer there, or a value that is no longer allowed
         return False

@@ -3,74 +3,74 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from configs.explanation import bounds
-from configs.loading import require_known
-from configs.schema import SECTIONS, Config, ConfigError
+from configs.config import SECTIONS, Config
+from configs.explanation import bounds, model_of
+from configs.loading import place_of
+from configs.schema import ConfigError
 
 _WIDTH = 100
 _LABEL = 12
 
 
 def describe(key: str) -> str:
-    """Describe the setting `key`, a part of a setting (`torch.threads`), or all settings of a section (`trainer`).
+    """Describe a setting (`max_steps`), a part of one (`torch.threads`), or all settings of a section (`trainer`).
 
-    Raises ConfigError for an unknown name, with the nearest one.
+    Raises ConfigError for an unknown or ambiguous name.
     """
-    name, _, part = key.partition(".")
-    if name in SECTIONS and not part:
-        return _section(name)
-    if name in SECTIONS:
-        name, _, part = part.partition(".")
-        require_known(name, f"--help {key}", section=key.partition(".")[0])
+    names = place_of(key, f"--help {key}")
+    if names[0] in SECTIONS and len(names) == 1:
+        return _section(names[0])
+    path, field = ".".join(names), Config.model_fields[names[0]]
+    for above, name in pairwise(names):
+        model = model_of(field)
+        if model is None or name not in model.model_fields:
+            parts = f"its parts are {', '.join(model.model_fields)}" if model else "it has no parts"
+            raise ConfigError(f"--help {key}: unknown part of {above}; {parts}")
+        field = model.model_fields[name]
+    lines = [path, *_wrapped("", field.description or "")]
+    if model := model_of(field):
+        lines += _wrapped("parts", f"{', '.join(model.model_fields)} (`--help {path}.PART` describes one)")
     else:
-        require_known(name, f"--help {key}")
-    field = Config.model_fields[name]
-    if not part:
-        return _setting(name, name, field)
-    model = _model_of(field)
-    if model is None or part not in model.model_fields:
-        parts = f"its parts are {', '.join(model.model_fields)}" if model else "it has no parts"
-        raise ConfigError(f"--help {key}: unknown part of {name}; {parts}")
-    return _setting(f"{name}.{part}", name, model.model_fields[part])
-
-
-def _setting(key: str, name: str, field: FieldInfo) -> str:
-    lines = [key, *_wrapped("", field.description or "")]
-    if model := _model_of(field):
-        lines += _wrapped("parts", f"{', '.join(model.model_fields)} (`--help {key}.PART` describes one)")
-    else:
-        limits = bounds(field)
-        lines += _wrapped("type", f"{_type_name(field.annotation)}{limits and ', '}{limits}")
-        default = field.get_default(call_default_factory=True)
-        lines += _wrapped("default", _yaml(default))
-    sections = [section for section, keys in SECTIONS.items() if name in keys]
-    place = f"in section {' or '.join(sections)}" if sections else "at the top"
-    lines += _wrapped("set it", f"--set {key}{'.PART' if model else ''}=VALUE, or {place} of a YAML file")
+        lines += _wrapped("type", allowed(field))
+        lines += _wrapped("default", default_of(field))
+    place = f"in section {names[0]}" if names[0] in SECTIONS else "at the top"
+    lines += _wrapped("set it", f"--set {path}{'.PART' if model else ''}=VALUE, or {place} of a YAML file")
     return "\n".join(lines)
 
 
+def settings_of(section: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the settings of a section, and the parts of those that have some, in the order of their definition."""
+    for key, field in SECTIONS[section].model_fields.items():
+        if model := model_of(field):
+            yield from ((f"{section}.{key}.{part}", inner) for part, inner in model.model_fields.items())
+        else:
+            yield f"{section}.{key}", field
+
+
 def _section(name: str) -> str:
-    """Return one line for each setting of a section, in the order of their definition."""
-    fields = {key: field for key, field in Config.model_fields.items() if key in SECTIONS[name]}
-    rows = [f"Settings of section {name}, with their defaults; `--help KEY` describes one:"]
-    for key, field in fields.items():
-        model = _model_of(field)
-        rows.append(f"  {key}: {'...' if model else _yaml(field.get_default(call_default_factory=True))}")
+    rows = [f"Section {name}: {Config.model_fields[name].description}"]
+    for key, field in settings_of(name):
+        rows += [f"{key} = {default_of(field)}", *_wrapped("", f"{field.description} ({allowed(field)})")]
     return "\n".join(rows)
 
 
-def _model_of(field: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of a setting with parts."""
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+def allowed(field: FieldInfo) -> str:
+    """Return type and bounds of a setting."""
+    limits = bounds(field)
+    return f"{_type_name(field.annotation)}{limits and ', '}{limits}"
+
+
+def default_of(field: FieldInfo) -> str:
+    """Return the default of a setting as it stands in a YAML file."""
+    return _yaml(field.get_default(call_default_factory=True))
 
 
 def _wrapped(label: str, text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -18,15 +20,35 @@ def bounds(field: FieldInfo) -> str:
     return " and ".join(limits)
 
 
+def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
+    """Return the model of a field with parts."""
+    kind = field.annotation if field else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
 def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     """Name the first key of `kind` that is wrong, the reason and the allowed values."""
     first = error.errors()[0]
-    key = str(first["loc"][0]) if first["loc"] else ""
-    if not key:
-        return str(first["msg"]).removeprefix("Value error, ")
+    place = first["loc"]
+    field = _field(kind, place)
+    path = ".".join(map(str, place))
+    model = model_of(field) if place else kind
+    if first["type"] == "value_error" and model:  # a rule about several keys
+        line = str(first["msg"]).removeprefix("Value error, ")
+        begins_with_key = re.split(r"\W", line, maxsplit=1)[0] in model.model_fields
+        return line if not path else f"{path}.{line}" if begins_with_key else f"{path}: {line}"
     reason = first["msg"][0].lower() + first["msg"][1:]
-    limits = bounds(kind.model_fields[key]) if len(first["loc"]) == 1 and key in kind.model_fields else ""
-    path = ".".join(map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        return f"{path}: unknown key; `python run.py --help {key}` lists the parts of {key}"
+        above = path.rpartition(".")[0]
+        return f"{path}: unknown key; `python run.py --help {above}` lists the parts of {above}"
+    limits = bounds(field) if field else ""
     return f"{path}={first['input']!r}: {reason}" + (f" (allowed: {limits})" if limits else "")
+
+
+def _field(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> FieldInfo | None:
+    """Return the field at this place; None inside a list or a mapping."""
+    field = None
+    for name in place:
+        field = kind.model_fields.get(str(name)) if kind else None
+        kind = model_of(field)
+    return field

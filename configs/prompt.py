@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from configs.schema import Config, ConfigError
+from configs.config import Config
+from configs.schema import AgentConfig, ConfigError
 from training.user_functions import load_function
 
 
@@ -14,20 +15,22 @@ def with_prompt(config: Config) -> Config:
     Raises ConfigError if there is a system prompt already, or the function fails or returns no valid prompt; BadInput if there
     is no such function.
     """
-    if config.prompt_function is None:
+    agent = config.agent
+    if agent.prompt_function is None:
         return config
-    if config.system_prompt is not None:
+    if agent.system_prompt is not None:
         raise ConfigError("prompt_function and system_prompt both define the system prompt: set one of them")
-    function = load_function("prompt_function", config.prompt_function)
+    function = load_function("prompt_function", agent.prompt_function)
     try:
         text = function()
     except Exception as error:  # the user's function may raise anything
         raise ConfigError(
-            f"prompt_function={config.prompt_function}: it failed ({type(error).__name__}: {error})"
+            f"prompt_function={agent.prompt_function}: it failed ({type(error).__name__}: {error})"
         ) from error
     try:
-        return Config.model_validate({**config.model_dump(), "system_prompt": text or ""})
+        agent = AgentConfig.model_validate({**dict(agent), "system_prompt": text or ""})
     except ValidationError as error:
         raise ConfigError(
-            f"prompt_function={config.prompt_function}: invalid return value: {error.errors()[0]['msg']}"
+            f"prompt_function={agent.prompt_function}: invalid return value: {error.errors()[0]['msg']}"
         ) from None
+    return config.model_copy(update={"agent": agent})

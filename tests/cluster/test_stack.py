@@ -129,7 +129,7 @@ def test_settings_without_a_default_are_required(missing: str) -> None:
         ("container_registry=me:secret@registry.example.com", "ZenML secret"),
         ("min_gpus=-1", ">= 0"),
         ("service_type=Ingress", "LoadBalancer"),
-        ("kubernetes_contex=x", "did you mean 'kubernetes_context'"),
+        ("kubernetes_contex=x", "did you mean 'stack.kubernetes_context'"),
     ],
 )
 def test_mistakes_in_the_configuration_are_named(override: str, words: str) -> None:

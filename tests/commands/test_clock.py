@@ -12,8 +12,8 @@ import pytest
 import commands.clock
 import reports.console
 from commands.clock import begin_clock
-from configs.schema import Config
 from reports.console import TrainingConsole, clock
+from tests.settings import config_of
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.speed import cpu_flops
 from training.history import StepRecord
@@ -31,7 +31,7 @@ def on_a_machine_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def minutes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, gflops: float, **changes: Any) -> int:
     monkeypatch.setattr("training.backends.torch.speed.cpu_flops", lambda settings: gflops * 1e9)
-    begin_clock(Config(**changes), evaluates=True)
+    begin_clock(config_of(**changes), evaluates=True)
     found = re.fullmatch(SAID, " ".join(capsys.readouterr().out.split()))
     assert found and int(found[2]) == gflops
     return int(found[1])
@@ -53,8 +53,8 @@ def test_fewer_questions_and_demonstrations_take_less(
 
 
 def test_runs_of_unknown_pace_get_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    begin_clock(Config(base_model="owner/model"), evaluates=True)
-    begin_clock(Config(backend="local", base_model="owner/model"), evaluates=True)
+    begin_clock(config_of(base_model="owner/model"), evaluates=True)
+    begin_clock(config_of(backend="local", base_model="owner/model"), evaluates=True)
     assert capsys.readouterr().out == "" and clock.shown() == ""
 
 

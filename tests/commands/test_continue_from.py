@@ -12,9 +12,9 @@ from commands import continue_from
 from commands.arguments import parse_arguments
 from commands.continue_from import with_start
 from configs.loading import load_config
-from configs.schema import Config
 from materializers.checkpoint import CheckpointMaterializer
 from steps.artifact_names import CHECKPOINT
+from tests.settings import config_of
 from tests.tiny_checkpoint import tiny_checkpoint
 from training.errors import BadInput
 
@@ -29,7 +29,7 @@ def nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start_of(name: str, rank: int = 2) -> str | None:
-    return with_start(Config(continue_from=name, lora_rank=rank)).continue_from
+    return with_start(config_of(continue_from=name, lora_rank=rank)).trainer.continue_from
 
 
 def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["first", "runs/\U0001f600", "a: [b]", 'say "hello"', "C:\\runs"])
 def test_from_is_the_text_as_it_was_typed(name: str) -> None:
     arguments = parse_arguments(["--pipeline", "train", "--from", name], "")
-    assert load_config(None, arguments.set).continue_from == name
+    assert load_config(None, arguments.set).trainer.continue_from == name
 
 
 def test_an_invalid_start_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -65,17 +65,17 @@ def test_an_invalid_start_is_refused_before_anything_runs(tmp_path: Path) -> Non
 def test_a_dry_run_checks_a_folder_and_stores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(tiny_checkpoint(tmp_path, seed=7).path)
     monkeypatch.delattr(continue_from, "save_artifact")
-    config = Config(continue_from=folder, lora_rank=2)
+    config = config_of(continue_from=folder, lora_rank=2)
     assert with_start(config, dry_run=True) == config
     with pytest.raises(BadInput, match="lora_rank=16 does not fit"):
-        with_start(Config(continue_from=folder, lora_rank=16), dry_run=True)
+        with_start(config_of(continue_from=folder, lora_rank=16), dry_run=True)
 
 
 def test_production_is_looked_up_when_a_run_begins(capsys: pytest.CaptureFixture[str]) -> None:
     assert start_of("production") is None
     assert "nothing is in production yet, so this run starts from the base model" in capsys.readouterr().out
-    scheduled = with_start(Config(continue_from="production"), scheduled=True)
-    assert scheduled.continue_from == "production"
+    scheduled = with_start(config_of(continue_from="production"), scheduled=True)
+    assert scheduled.trainer.continue_from == "production"
 
 
 def test_a_schedule_that_does_not_fit_production_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +84,8 @@ def test_a_schedule_that_does_not_fit_production_is_refused(tmp_path: Path, monk
     version = SimpleNamespace(get_artifact=lambda name: stored)
     monkeypatch.setattr(continue_from, "production_version", lambda *_: version)
     with pytest.raises(BadInput, match="^lora_rank=16 does not fit .*, which has 2"):
-        with_start(Config(continue_from="production", lora_rank=16), scheduled=True)
-    assert with_start(Config(continue_from="production", lora_rank=2), scheduled=True).continue_from == "production"
+        with_start(config_of(continue_from="production", lora_rank=16), scheduled=True)
+    assert (
+        with_start(config_of(continue_from="production", lora_rank=2), scheduled=True).trainer.continue_from
+        == "production"
+    )

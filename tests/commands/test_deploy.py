@@ -93,13 +93,14 @@ def test_keys_are_known_by_their_digest_only(tmp_path: Path) -> None:
 
 
 BY_RUN = """
-address: 0.0.0.0
-port: 9000
-access_keys: {keys}
-allowed_hosts: [agent.example]
-question_timeout: 60
-max_waiting: 8
-feedback_folder: {feedback}
+deployment:
+  address: 0.0.0.0
+  port: 9000
+  access_keys: {keys}
+  allowed_hosts: [agent.example]
+  question_timeout: 60
+  max_waiting: 8
+  feedback_folder: {feedback}
 settings: {{deployer: {{auth_key: sixteen characters}}}}
 """
 BY_ZENML = """

@@ -13,8 +13,8 @@ from commands.data import DataRun
 from commands.dry_run import run_plan
 from commands.evaluate import require_evaluation
 from commands.train import require_training
+from configs.config import Config
 from configs.loading import load_config
-from configs.schema import Config
 from tests.checkout import settings
 from training.errors import BadInput
 
@@ -42,7 +42,7 @@ def test_a_key_that_the_pods_have_is_not_needed_here() -> None:
     with pytest.raises(BadInput, match="OPENAI_API_KEY"):
         require_training(here(config))
     with pytest.raises(BadInput, match="baseline_model=openai/gpt-4.1 needs OPENAI_API_KEY"):
-        require_evaluation(here(config.model_copy(update={"judge": "exact"})))
+        require_evaluation(here(load_config(FILE, ["baseline_model=openai/gpt-4.1", "judge=exact"])))
     with pytest.raises(BadInput, match="names no provider"):
         require_training(load_config(FILE, ["ruler_model=nobody"]))
 

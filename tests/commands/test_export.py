@@ -15,7 +15,8 @@ from zenml import Model, pipeline, step
 import run
 from agent.prompts import load
 from commands.export import run_export
-from configs.schema import Config, EvaluationConfig
+from configs.config import Config
+from configs.schema import EvaluationConfig
 from materializers.checkpoint import CheckpointMaterializer
 from steps import exported_model
 from steps.artifact_names import CHECKPOINT, METRICS

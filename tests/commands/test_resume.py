@@ -60,12 +60,12 @@ def refusal(name: str, *overrides: str) -> str:
 def test_the_name_is_enough_and_repeated_settings_are_no_change(runs: Path, tmp_path: Path) -> None:
     begun(runs, "long", max_steps=50, learning_rate=1e-5, blend_weights={"ruler": 1.0})
     file = tmp_path / "settings.yaml"
-    file.write_text("max_steps: 50\nlearning_rate: 1e-5\neval_limit: 7\nexperiment: long\n")
+    file.write_text("trainer: {max_steps: 50, learning_rate: 1.0e-5, experiment: long}\nevaluation: {eval_limit: 7}\n")
     for words in ((None, []), (file, []), (None, ["synthetic_train_inboxes=2"])):
         found = find_resumable("long", *words)
         assert found.experiment.run == "r-long" and found.data == DATA
-        assert (found.config.max_steps, found.config.synthetic_train_inboxes) == (50, 2)
-    assert find_resumable("r-lo", file, []).config.eval_limit == 7
+        assert (found.config.trainer.max_steps, found.config.data.synthetic_train_inboxes) == (50, 2)
+    assert find_resumable("r-lo", file, []).config.evaluation.eval_limit == 7
 
 
 def test_each_changed_setting_is_named_with_both_values(runs: Path) -> None:
@@ -88,7 +88,7 @@ def test_settings_added_or_removed_since_the_run(runs: Path) -> None:
     experiment = begun(runs, "older")
     del experiment.config["stall_seconds"]
     experiment.save(runs / experiment.run)
-    assert find_resumable("older", None, []).config.stall_seconds == TrainingConfig().stall_seconds
+    assert find_resumable("older", None, []).config.trainer.stall_seconds == TrainingConfig().stall_seconds
     assert "stall_seconds 300.0 -> 7.0" in refusal("older", "stall_seconds=7")
 
 
@@ -97,7 +97,7 @@ def test_new_parts_of_a_setting_had_their_defaults(runs: Path) -> None:
     for setting, part in (("torch", "draft_tokens"), ("health", "disk_bytes"), ("verifiable_weights", "few_turns")):
         del experiment.config[setting][part]
     experiment.save(runs / experiment.run)
-    assert find_resumable("old", None, []).config.torch.draft_tokens == TrainingConfig().torch.draft_tokens
+    assert find_resumable("old", None, []).config.trainer.torch.draft_tokens == TrainingConfig().torch.draft_tokens
     assert "torch {" in refusal("old", "torch.draft_tokens=3")
 
 
@@ -184,7 +184,7 @@ def test_a_run_that_is_in_the_artifact_store_only(runs: Path, tmp_path: Path, mo
     elsewhere = begun(tmp_path / "elsewhere", "there", max_steps=50)
     monkeypatch.setattr(resume, "experiments_elsewhere", lambda: [elsewhere, Experiment.load(runs / "r-here")])
     found = find_resumable("there", None, [])
-    assert (found.folder, found.config.max_steps) == (None, 50)
+    assert (found.folder, found.config.trainer.max_steps) == (None, 50)
     found.require_same_base()
     assert find_resumable("here", None, []).folder == runs / "r-here"
     assert refusal("there", "seed=1", "experiment=here").endswith("--set experiment=there-2 instead of --resume")

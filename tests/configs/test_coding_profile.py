@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from configs.loading import load_config
+from configs.loading import load_config, place_of
 
 ROOT = Path(__file__).parents[2]
 # flag -> our setting, and the default of the flag
@@ -34,10 +35,15 @@ OTHERS = {
 }
 
 
+def value_of(profile: str, setting: str) -> Any:
+    section, key = place_of(setting, "")
+    return getattr(getattr(load_config(ROOT / "configs" / profile, []), section), key)
+
+
 @pytest.mark.parametrize("flag", FLAGS)
 def test_the_gpu_profile_has_the_default_of_the_flag(flag: str) -> None:
     setting, default = FLAGS[flag]
-    assert getattr(load_config(ROOT / "configs" / "coding_local.yaml", []), setting) == default
+    assert value_of("coding_local.yaml", setting) == default
 
 
 @pytest.mark.parametrize("flag", [*FLAGS, *OTHERS])
@@ -50,7 +56,7 @@ def test_every_flag_is_documented_with_the_values_of_both_profiles(flag: str) ->
     shown = [cell.strip() for cell in row.strip("|").split("|")]
     assert shown[1].startswith(f"`{setting}`")
     for cell, file in ((shown[2], "coding.yaml"), (shown[3], "coding_local.yaml")):
-        value = getattr(load_config(ROOT / "configs" / file, []), setting)
+        value = value_of(file, setting)
         if value is None:
             assert cell in ("null", "null: all", "null: started for the run", "the run's key") or "environment" in cell
         elif isinstance(value, str):

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pytest
 import yaml
 
 import run
-from configs.description import describe
-from configs.schema import SECTIONS, Config, ConfigError
+from configs.config import SECTIONS, Config
+from configs.description import default_of, describe, settings_of
+from configs.schema import ConfigError
+from configs.settings_page import PAGE, settings_page
 from training.backends.torch.settings import TorchEngineSettings
 
-PARTS = [
-    f"{name}.{part}"
-    for name in ("torch", "health", "verifiable_weights")
-    for part in type(getattr(Config(), name)).model_fields
-]
+TOP = [key for key in Config.model_fields if key not in SECTIONS]
+KEYS = [*TOP, *(key for section in SECTIONS for key, _ in settings_of(section))]
 
 
 def lines_of(key: str) -> list[str]:
     return describe(key).splitlines()
 
 
-@pytest.mark.parametrize("key", [*Config.model_fields, *PARTS])
+@pytest.mark.parametrize("key", KEYS)
 def test_every_setting_has_a_description_and_its_real_default(key: str) -> None:
     lines = lines_of(key)
     assert lines[0] == key and len(lines[1]) > 12, "the second line says what the setting does"
     assert all(len(line) <= 100 or " " not in line.strip() for line in lines)
     assert f"--set {key}" in describe(key)
-    name, _, part = key.partition(".")
-    value = getattr(getattr(Config(), name), part) if part else getattr(Config(), name)
-    if default := [line.split(maxsplit=1)[1] for line in lines if line.startswith("  default ")]:
-        shown = yaml.safe_load(" ".join([*default, *_after(lines, "  default ")]))
-        assert shown == (list(value) if isinstance(value, tuple) else value)
-    else:
-        assert any(line.startswith("  parts ") for line in lines)
+    value = attrgetter(key)(Config())
+    [default] = [line.split(maxsplit=1)[1] for line in lines if line.startswith("  default ")]
+    shown = yaml.safe_load(" ".join([default, *_after(lines, "  default ")]))
+    assert shown == (list(value) if isinstance(value, tuple) else value)
 
 
 def _after(lines: list[str], label: str) -> list[str]:
@@ -45,29 +43,39 @@ def _after(lines: list[str], label: str) -> list[str]:
 
 def test_a_setting_in_full() -> None:
     assert lines_of("groups_per_step") == [
-        "groups_per_step",
+        "trainer.groups_per_step",
         "  scenarios (questions) per step",
         "  type        integer, >= 1 and <= 1024",
         "  default     24",
-        "  set it      --set groups_per_step=VALUE, or in section trainer of a YAML file",
+        "  set it      --set trainer.groups_per_step=VALUE, or in section trainer of a YAML file",
     ]
     assert lines_of("trainer.groups_per_step") == lines_of("groups_per_step")
+    assert lines_of("trainer.torch.threads") == lines_of("torch.threads")
     assert lines_of("trainer.torch.threads")[2] == "  type        integer or null, >= 1"
     assert "one of torch, local, serverless" in describe("backend")
-    assert "section trainer or questions" in describe("extra_litellm_params")
+    assert lines_of("torch")[2].startswith("  parts       device, lora_alpha, threads")
 
 
-def test_a_section_lists_its_settings() -> None:
-    for section, keys in SECTIONS.items():
-        listed = {line.strip().partition(":")[0] for line in lines_of(section)[1:]}
-        assert listed == keys
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_describes_its_settings(section: str) -> None:
+    shown = describe(section)
+    for key, field in settings_of(section):
+        assert f"\n{key} = {default_of(field)}\n  " in shown
+        assert " ".join((field.description or "").split()) in " ".join(shown.split())
+    assert section != "trainer" or "(integer, >= 1 and <= 1024)" in shown
+
+
+def test_the_page_of_all_settings_is_up_to_date() -> None:
+    assert PAGE.read_text() == settings_page(), "run `make settings-page`"
+    assert all(f"| `{key}` |" in settings_page() for key in KEYS)
 
 
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("group_per_step", "did you mean 'groups_per_step'"),
+        ("group_per_step", "did you mean 'trainer.groups_per_step'"),
         ("agent.max_steps", "it belongs in section 'trainer'"),
+        ("question_timeout", "write deployment.question_timeout or questions.question_timeout"),
         ("torch.thread", f"its parts are {', '.join(TorchEngineSettings.model_fields)}"),
         ("seed.start", "it has no parts"),
         ("zzz", "lists the keys of a section (data, agent, "),

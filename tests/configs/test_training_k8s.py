@@ -21,7 +21,7 @@ from zenml.utils.settings_utils import is_valid_setting_key
 
 from cluster.flavors import FLAVOR
 from configs.loading import load_config
-from configs.schema import TrainingConfig, section
+from configs.profiles import read_profile
 from training.backends.memory import gpu_parts
 
 ROOT = Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def check_all(config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def config() -> dict[str, Any]:
-    return copy.deepcopy(yaml.safe_load(FILE.read_text()))
+    return copy.deepcopy(read_profile(FILE))
 
 
 def train_pod(config: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def train_pod(config: dict[str, Any]) -> dict[str, Any]:
 
 def test_every_key_is_known(config: dict[str, Any]) -> None:
     check_all(config)
-    loaded = load_config(FILE, [])
+    loaded = load_config(FILE, []).trainer
     assert (loaded.base_model, loaded.backend, loaded.ruler_model) == (
         "Qwen/Qwen2.5-7B-Instruct",
         "local",
@@ -142,9 +142,9 @@ def test_pod_of_the_training_step(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["training_k8s.yaml", "evaluation_k8s.yaml"])
 def test_a_node_that_the_affinity_admits_passes_the_preflight_check(name: str) -> None:
-    settings = section(load_config(FILE, []), TrainingConfig)
+    settings = load_config(FILE, []).for_training()
     needed = max(sum(parts.values()) for parts in gpu_parts(QWEN_7B_BYTES / 2, settings))
-    steps = yaml.safe_load((ROOT / "configs" / name).read_text())["step_settings"]
+    steps = read_profile(ROOT / "configs" / name)["step_settings"]
     assert set(steps) >= {"run_inference", "ask_production"}, "every step that runs the model has a GPU"
     for step in steps.values():
         pod = step["settings"][f"step_operator.{FLAVOR}"]["pod_settings"]
@@ -187,5 +187,5 @@ def test_files_that_an_image_copies_exist(image: str) -> None:
 
 
 def test_same_training_as_on_one_machine(config: dict[str, Any]) -> None:
-    local = yaml.safe_load((ROOT / "configs" / "training_local.yaml").read_text())
+    local = read_profile(ROOT / "configs" / "training_local.yaml")
     assert {key: value for key, value in config.items() if key not in ("settings", "step_settings")} == local

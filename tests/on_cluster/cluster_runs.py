@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 import yaml
 
 from cluster.flavors import FLAVOR
+from configs.profiles import read_profile
 from tests.checkout import ROOT, Checkout
 from tests.on_cluster.host_pods import IMAGE, pod_settings
+from tests.settings import in_sections
 
 Found = TypeVar("Found")
 
@@ -41,8 +43,8 @@ def cluster_config(
     `folders` are mounted in the orchestrator's pods and in no others. Without `gpu`, every step runs on the orchestrator.
     `orchestrator` has further settings of the orchestrator.
     """
-    of_product = yaml.safe_load((ROOT / "configs" / product).read_text())
-    config = values | {key: of_product[key] for key in ("settings", *(["step_settings"] if gpu else []))}
+    of_product = read_profile(ROOT / "configs" / product)
+    config = in_sections(**values) | {key: of_product[key] for key in ("settings", *(["step_settings"] if gpu else []))}
     docker = {"skip_build": True, "parent_image": IMAGE, "allow_download_from_artifact_store": False}
     pods, gpus = pod_settings(checkout.folder, *folders), {"nvidia.com/gpu": "1"}
     config["settings"]["docker"] = docker

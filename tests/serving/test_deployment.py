@@ -49,7 +49,7 @@ def by_code(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     serving = served_with(folder, place)
     same = {"access_keys": serving["keys_file"], "question_timeout": serving["timeout"]}
     same |= {key: serving[key] for key in ("allowed_hosts", "feedback_folder")}
-    file.write_text(json.dumps(same | {"settings": {"deployer": {"auth_key": OWNER_KEY, "port": port}}}))
+    file.write_text(json.dumps({"deployment": same, "settings": {"deployer": {"auth_key": OWNER_KEY, "port": port}}}))
     tiny = str(place.base.with_name("tiny"))
     deployed = place.run("--pipeline", "deploy", "--name", "by-code", "--config", str(file), "--checkpoint", tiny)
     assert deployed.returncode == 0, deployed.stdout + deployed.stderr
