@@ -16,7 +16,7 @@ from cluster.errors import RunFailed
 from commands.running_service import find_service
 from environment.email_db import MailDatabase, parse_query_date
 from reports.console import console, say
-from serving.answer import Mark, Question, Source, first_problem, today
+from serving.bodies import Mark, Question, Source, first_problem, today
 from serving.events import EventQueue
 from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
 from steps.inference.service_lifecycle import load_service
@@ -96,12 +96,12 @@ async def _answered(service: AnswerService, question: Question, show: Show) -> d
         while event := events.get_nowait():
             show(event.event or "", event.data)
     try:
-        done = answer.result()
+        given = answer.result()
     except PromptTooLong as error:
         raise BadInput(f"question: {error}; ask in fewer words") from None
     except (ModelUnavailable, TimeoutError) as error:
         raise RunFailed("the model's server failed on this question") from error
-    return done.answer.model_dump(mode="json") | {"sources": [s.model_dump(mode="json") for s in done.sources]}
+    return given.model_dump(mode="json") | {"sources": [source.model_dump(mode="json") for source in given.sources]}
 
 
 def _of_service(asked: Asked, name: str, show: Show) -> dict[str, Any]:

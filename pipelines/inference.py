@@ -14,7 +14,7 @@ from zenml.config import DeploymentSettings
 from zenml.config.deployment_settings import CORSConfig
 
 from pipelines.service_pipeline import service_pipeline
-from serving.answer import Answer
+from serving.bodies import Answer
 from steps.inference.run_single_inference import run_single_inference
 from steps.inference.service_lifecycle import load_service, unload_service
 

@@ -12,15 +12,15 @@ from environment.email_db import Mailbox, parse_query_date
 from environment.errors import BadMail
 from serving.access import Caller
 from serving.admission import Admission, Ticket, TurnedAway
-from serving.answer import Episode, Question, Reply, ReplyMetadata
+from serving.bodies import Answer, Episode, Question, Reply, ReplyMetadata
 from serving.errors import Rejected
 from serving.events import EventQueue
 from serving.feedback import FeedbackQueue
 from serving.log import cause
 from serving.metrics import Metrics
-from serving.recording import Record, RunRecorder
+from serving.recording import RunRecorder
 from serving.results import Result, Results
-from serving.service import Answered, AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
+from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
 from serving.settings import ServingSettings
 
 RECORDING_SECONDS_AT_EXIT = 1.0
@@ -40,7 +40,7 @@ class Answering:
         self,
         load: Callable[[], AnswerService],
         unload: Callable[[], None],
-        record: Callable[[Record], None],
+        record: Callable[[Reply], None],
         *,
         name: str,
         settings: ServingSettings,
@@ -129,7 +129,7 @@ class Answering:
                 if entered:
                     entered()
                 self._metrics.queue_seconds.observe(ticket.queued_seconds)
-                done = await asyncio.wrap_future(self.service.start(asked, timeout=seconds, watcher=watcher))
+                answer = await asyncio.wrap_future(self.service.start(asked, timeout=seconds, watcher=watcher))
         except TurnedAway as refusal:
             raise self._turned_away(refusal) from None
         except asyncio.CancelledError:
@@ -137,14 +137,13 @@ class Answering:
             raise
         except Exception as error:
             raise self._failure(error, seconds, request_id) from error
-        answer = done.answer
         self._metrics.outcomes.labels(answer.outcome).inc()
         self._metrics.episode_seconds.observe(answer.seconds)
-        self._metrics.tokens.inc(done.sampled_tokens)
-        run_name = f"answer-{request_id}"
+        self._metrics.tokens.inc(answer.sampled_tokens)
+        reply = self._reply(answer, asked.question, caller, request_id, ticket, time.monotonic() - started)
         self.service.keep_to_record(request_id, answer)
-        self.recorder.add(Record(request_id, run_name, asked.question, answer))
-        return self._reply(done, asked.question, caller, request_id, run_name, ticket, time.monotonic() - started)
+        self.recorder.add(reply)
+        return reply
 
     def submit(self, caller: Caller, questions: Sequence[AskedQuestion], timeout: float | None) -> list[Result]:
         """Answer the questions in the background. Raises `Rejected`."""
@@ -202,15 +201,13 @@ class Answering:
 
     def _reply(
         self,
-        done: Answered,
+        answer: Answer,
         question: Question,
         caller: Caller,
         request_id: str,
-        run_name: str,
         ticket: Ticket,
         seconds: float,
     ) -> Reply:
-        answer = done.answer
         episode = Episode(
             outcome=answer.outcome,
             turns=answer.turns,
@@ -219,12 +216,12 @@ class Answering:
         )
         return Reply(
             **answer.model_dump(include={"question", "answer", "source_ids", "success", "proven"}),
-            sources=done.sources,
+            sources=answer.sources,
             feedback_token=self._feedback.token(request_id, caller.name, question, answer),
             execution_time=round(seconds, 3),
             metadata=ReplyMetadata(
                 request_id=request_id,
-                run_name=run_name,
+                run_name=f"answer-{request_id}",
                 deployment_name=self._name,
                 parameters_used=question,
                 episode=episode,

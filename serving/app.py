@@ -13,13 +13,13 @@ from starlette.types import ASGIApp
 from environment.home import VERSION
 from serving.access import Keys, Origins
 from serving.answering import Answering
+from serving.bodies import Reply
 from serving.errors import add_error_responses
 from serving.feedback import FeedbackQueue
 from serving.mail_tools import MailToolServer
 from serving.metrics import Metrics
 from serving.middleware import Doors, Envelope
-from serving.recording import Record
-from serving.routes import answers, chat, feedback, inboxes, mcp, monitoring
+from serving.routes import chat, feedback, inboxes, mcp, monitoring, questions
 from serving.security import authentication
 from serving.service import AnswerService
 from serving.settings import ServingSettings
@@ -34,7 +34,7 @@ class ServiceApp:
         self,
         load: Callable[[], AnswerService],
         unload: Callable[[], None],
-        record: Callable[[Record], None],
+        record: Callable[[Reply], None],
         *,
         name: str,
         settings: ServingSettings,
@@ -63,7 +63,7 @@ class ServiceApp:
             redirect_slashes=False,  # the redirect would name whatever host the request names
         )
         authenticated = authentication(keys)
-        answers.add_routes(self.fastapi, self.answering, authenticated)
+        questions.add_routes(self.fastapi, self.answering, authenticated)
         chat.add_routes(self.fastapi, self.answering, authenticated)
         feedback.add_routes(self.fastapi, self.feedback, self.metrics, authenticated)
         inboxes.add_routes(self.fastapi, self.answering, authenticated)

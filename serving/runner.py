@@ -27,7 +27,7 @@ from training.errors import BadInput
 from training.loopback import is_loopback
 
 if TYPE_CHECKING:
-    from serving.recording import Record
+    from serving.bodies import Reply
     from serving.service import AnswerService
 
 logger = logging.getLogger(__name__)
@@ -103,12 +103,13 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
         self.startup()
         return loaded_service()
 
-    def _record(self, record: Record) -> None:
+    def _record(self, reply: Reply) -> None:
         """Run the pipeline once for an answer that was given."""
         request_model, _ = self.service.get_pipeline_invoke_models()
-        parameters = record.question.model_dump() | {"request_id": record.request_id}
+        given = reply.metadata
+        parameters = given.parameters_used.model_dump() | {"request_id": given.request_id}
         done = self.service.execute_pipeline(
-            request_model.model_validate({"parameters": parameters, "run_name": record.run_name})
+            request_model.model_validate({"parameters": parameters, "run_name": given.run_name})
         )
         if not done.success:
             raise RuntimeError("the pipeline run failed")

@@ -21,7 +21,7 @@ from agent.rollout import AgentRun, Watcher, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox, MailDatabase, parse_query_date
 from environment.mail_text import normalise_address
-from serving.answer import Answer, Question, ServedModel, Source
+from serving.bodies import Answer, Question, ServedModel, Source
 from serving.proof import find_proof
 from training.task import Policy
 
@@ -62,15 +62,6 @@ class AskedQuestion:
 
     question: Question
     mailbox: Mailbox
-
-
-@dataclass(frozen=True)
-class Answered:
-    """An answer and the mails that it cites."""
-
-    answer: Answer
-    sources: list[Source]
-    sampled_tokens: int
 
 
 class AnswerService:
@@ -116,7 +107,7 @@ class AnswerService:
 
     def start(
         self, asked: AskedQuestion, *, timeout: float | None = None, watcher: Watcher | None = None
-    ) -> Future[Answered]:
+    ) -> Future[Answer]:
         """Run the agent in the background. Cancelling the future stops the agent and the sampling of its reply.
 
         The future raises:
@@ -133,9 +124,9 @@ class AnswerService:
         Raises what the future of `start` raises, and `BadInput` for an unknown inbox or a malformed date.
         """
         mailbox = self.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
-        return self.start(AskedQuestion(question, mailbox)).result().answer
+        return self.start(AskedQuestion(question, mailbox)).result()
 
-    async def _answer(self, asked: AskedQuestion, timeout: float | None, watcher: Watcher | None) -> Answered:
+    async def _answer(self, asked: AskedQuestion, timeout: float | None, watcher: Watcher | None) -> Answer:
         question = asked.question.question
         try:
             policy = self._policy(self.server.base_url)
@@ -190,7 +181,7 @@ class AnswerService:
         self.database.close()
 
 
-def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
+def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answer:
     """Return the answer of an episode with its cited mails and their proof."""
     final = run.answer
     read = {email_id for call in run.calls for email_id in call.read_ids}
@@ -216,7 +207,7 @@ def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
             )
         )
     success = any(source.read for source in sources)
-    answer = Answer(
+    return Answer(
         question=question,
         answer=final.answer if final else None,
         source_ids=list(final.source_ids) if final else [],
@@ -225,8 +216,9 @@ def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
         turns=run.turns,
         seconds=round(run.seconds, 3),
         proven=any(source.found for source in sources),
+        sources=sources,
+        sampled_tokens=run.sampled_tokens,
     )
-    return Answered(answer, sources, run.sampled_tokens)
 
 
 def _in_tokens(message: str) -> str:

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from serving.access import Caller
 from serving.admission import Ticket
-from serving.answer import MAX_INBOXES, Question, Reply, first_problem, today
 from serving.answering import Answering
+from serving.bodies import MAX_INBOXES, Question, Reply, first_problem, today
 from serving.chat import GAVE_UP, MODEL, ChatProblem, ChatRequest, citations, cited, inbox_of, unlinked
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, error_line
-from serving.routes.answers import answer_at_once, events_of
+from serving.routes.questions import answer_at_once, events_of
 from serving.service import AskedQuestion
 
 

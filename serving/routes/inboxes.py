@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Query
 
 from serving.access import Caller
-from serving.answer import ExampleQuery, Examples, Inboxes, InboxQuery
 from serving.answering import Answering
+from serving.bodies import ExampleQuery, Examples, Inboxes, InboxQuery
 from serving.errors import Rejected, documented
 
 

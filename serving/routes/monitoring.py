@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Response
 
 from serving.access import Caller
-from serving.answer import Health, ServedModel
 from serving.answering import Answering
+from serving.bodies import Health, ServedModel
 from serving.errors import documented
 from serving.metrics import Metrics
 

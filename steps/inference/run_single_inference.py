@@ -6,7 +6,7 @@ from typing import Annotated
 
 from zenml import get_step_context, step
 
-from serving.answer import Answer, Question
+from serving.bodies import Answer, Question
 
 
 @step(enable_cache=False, enable_artifact_visualization=False)

@@ -19,7 +19,7 @@ from steps.project import MODELS
 from training.errors import BadInput
 
 if TYPE_CHECKING:
-    from serving.answer import Question
+    from serving.bodies import Question
 
 SERVED_MODEL = "trained"
 
@@ -73,7 +73,7 @@ def example_questions(trained_on: dict[str, str]) -> dict[str, list[Question]]:
     """Return held-out questions by inbox from the data of the checkpoint, if this store has them."""
     from zenml.client import Client
 
-    from serving.answer import Question
+    from serving.bodies import Question
 
     try:
         scenarios = Client().get_artifact_version(trained_on[SCENARIOS]).load()

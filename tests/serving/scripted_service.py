@@ -17,11 +17,10 @@ from agent.settings import AgentSettings
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email
 from serving.access import Keys, Origins
-from serving.answer import Question
 from serving.app import ServiceApp
+from serving.bodies import Question, Reply
 from serving.http_protocol import server_config
 from serving.log import configure
-from serving.recording import Record
 from serving.service import AnswerService, describe_model
 from serving.settings import ServingSettings
 from tests.fakes.policy import MailPolicy
@@ -56,7 +55,7 @@ def scripted_app(
     folder: Path,
     *,
     key: str | None = None,
-    records: list[Record] | None = None,
+    records: list[Reply] | None = None,
     mails: Sequence[Email] = (),
     **settings: Any,
 ) -> ServiceApp:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving import errors, middleware
-from serving.answer import Invocation
+from serving.bodies import Invocation
 from serving.log import JsonLines
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import ANN, GOOD

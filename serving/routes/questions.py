@@ -10,8 +10,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving.access import Caller
 from serving.admission import Ticket
-from serving.answer import Invocation, Reply, StoredAnswer, Submission, Submitted
 from serving.answering import Answering
+from serving.bodies import Invocation, Reply, StoredAnswer, Submission, Submitted
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, error_line
 from serving.events import EventQueue
 from serving.service import AskedQuestion

@@ -176,6 +176,9 @@ class Answer(BaseModel):
     seconds: float
     proven: bool = False
     """The value of the answer stands in one of the cited mails."""
+    sources: list[Source] = Field(default_factory=list, exclude=True)
+    """The cited mails. The run does not record them: they are in the mail database."""
+    sampled_tokens: int = Field(default=0, exclude=True)
 
 
 class Episode(BaseModel):
