@@ -26,7 +26,7 @@ from environment.home import VERSION
 from environment.models import EmailView
 from environment.tool_arguments import SearchArguments, faulty_option
 from serving.access import Caller
-from serving.answering import Answering
+from serving.answering import MailAnswering
 from serving.bodies import Question, Reply, first_problem, today
 from serving.errors import Rejected
 from serving.routes.questions import answer_at_once
@@ -95,7 +95,7 @@ class MailAnswer(BaseModel):
 class MailToolServer:
     """The tools over an open service. Requests are independent of each other: there are no sessions."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: MailAnswering) -> None:
         self._answering = answering
         self._server = MCPServer(
             "email-search-agent",

@@ -11,8 +11,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from serving.bodies import Reply
+from serving.bodies import Reply, TaskReply
 from serving.log import cause
 
 MAX_BEHIND = 500
@@ -23,17 +24,17 @@ logger = logging.getLogger(__name__)
 class RunRecorder:
     """Run the pipeline for one answer after the other, in a separate thread."""
 
-    def __init__(self, run: Callable[[Reply], None], dropped: Callable[[], None]) -> None:
+    def __init__(self, run: Callable[[Any], None], dropped: Callable[[], None]) -> None:
         """`run` runs the pipeline once. `dropped` is called for an answer that arrives while `MAX_BEHIND` others wait."""
         self._run = run
         self._dropped = dropped
-        self._waiting: queue.Queue[Reply | None] = queue.Queue(MAX_BEHIND)
+        self._waiting: queue.Queue[Reply | TaskReply | None] = queue.Queue(MAX_BEHIND)
         # ZenML finds the loaded service through the context in which the init hook ran.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="run-recorder", daemon=True)
         self._thread.start()
 
-    def add(self, reply: Reply) -> None:
+    def add(self, reply: Reply | TaskReply) -> None:
         try:
             self._waiting.put_nowait(reply)
         except queue.Full:

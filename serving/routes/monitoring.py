@@ -1,7 +1,7 @@
 """Routes about the service itself: model, health and metrics."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
 
@@ -13,7 +13,7 @@ from serving.metrics import Metrics
 
 
 def add_routes(
-    fastapi: FastAPI, answering: Answering, metrics: Metrics, authenticated: Callable[..., Awaitable[Caller]]
+    fastapi: FastAPI, answering: Answering[Any], metrics: Metrics, authenticated: Callable[..., Awaitable[Caller]]
 ) -> None:
     """Add `/model`, `/health` and `/metrics`."""
     asking = Annotated[Caller, Depends(authenticated)]
