@@ -15,6 +15,8 @@ from pydantic import ValidationError
 from cluster.errors import RunFailed
 from commands.running_service import find_service
 from environment.email_db import MailDatabase, parse_query_date
+from environment.errors import BadMail
+from environment.mail_text import near_address
 from reports.console import console, say
 from serving.bodies import Mark, Question, Source, first_problem, today
 from serving.events import EventQueue
@@ -76,7 +78,12 @@ def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
     database: MailDatabase = find_mail_database(stored).load()
     with closing(database):
         question = _question(asked, lambda: database.inboxes_by_size())
-        database.mailbox(question.inbox_address, parse_query_date(question.query_date))  # before the model is loaded
+        date = parse_query_date(question.query_date)
+        try:
+            database.mailbox(question.inbox_address, date)  # before the model is loaded
+        except BadMail as error:
+            near = near_address(question.inbox_address, database.inboxes_by_size())
+            raise BadInput(f"--inbox: {error}{near}") from None
     source = asked.base_model or stored.checkpoint.manifest.base_model_source
     resolve_base_model(source, MODELS, progress=None if quiet else say)
     with console.status("loading the model") as status:

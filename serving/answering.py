@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from environment.email_db import Mailbox, parse_query_date
 from environment.errors import BadMail
+from environment.mail_text import near_address
 from serving.access import Caller
 from serving.admission import Admission, Ticket, TurnedAway
 from serving.bodies import Answer, Question, Reply, ReplyMetadata, TaskReply
@@ -187,13 +188,12 @@ class MailAnswering(Answering[Reply]):
             query_date = parse_query_date(date)
         except BadMail as error:
             raise Rejected(422, f"{where}query_date: {error}") from None
-        unknown = Rejected(404, f"{where}inbox_address: unknown inbox: no mail is from or to this address")
-        if not caller.may_ask(address):
-            raise unknown  # the same words: this key must not learn whether the address exists
-        try:
-            return self.service.database.mailbox(address, query_date)
-        except BadMail:
-            raise unknown from None
+        with contextlib.suppress(BadMail):
+            if caller.may_ask(address):
+                return self.service.database.mailbox(address, query_date)
+        # The same words for both: this key must not learn whether the address exists.
+        near = near_address(address, caller.allowed(self.service.inboxes()))
+        raise Rejected(404, f"{where}inbox_address: unknown inbox: no mail is from or to this address{near}")
 
     def submit(self, caller: Caller, questions: Sequence[AskedQuestion], timeout: float | None) -> list[Result]:
         """Answer the questions in the background. Raises `Rejected`."""
