@@ -54,7 +54,7 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     checkout = Checkout.create(tmp_path / "project")
     words = [
         *TASK,
-        *settings(base_model=tiny_base, demonstrations=4, max_steps=12, groups_per_step=1, rollouts_per_group=2),
+        *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
         *settings(validate_every=0, max_tokens=8, lora_layers=2, task_settings="{most: 20, pairs: 12}"),
     ]
     first = [*words, "--set", "experiment=first"]
@@ -70,7 +70,7 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     before = checkout.history()
     resumed = checkout.run("--pipeline", "train", "--resume", "first")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert len(checkout.history()) == 12 and checkout.history()[: len(before)] == before
+    assert len(checkout.history()) == 7 and checkout.history()[: len(before)] == before
     done = checkout.run("--pipeline", "eval", *first, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 pairs to train on, 6 held out" in done.stdout and "this run is finished, reused" in done.stdout

@@ -73,7 +73,7 @@ def scripted_app(
         def played(base_url: str) -> Policy:
             return Policy(base_url=base_url, model="m", temperature=0, max_tokens=64)
 
-        model = describe_model("here", "r123456789", 3, "scripted model", database)
+        model = describe_model("here", "r123456789", 3, "scripted model", database.email_count())
         services.append(AnswerService(policy, played, database, limits, model, examples))
         return services[-1]
 
