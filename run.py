@@ -137,7 +137,7 @@ def execute(arguments: argparse.Namespace) -> None:
         options = {"form": arguments.format or "adapter", "checkpoint": arguments.checkpoint, "base_model": named}
         run_export(arguments.to, config, **options)
         return
-    if config.task != "email-search":
+    if config.task != "email-search" and arguments.pipeline != "deploy":
         from commands.tasks import run_task
 
         options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}

@@ -15,8 +15,10 @@ from pydantic import ValidationError
 from cluster.errors import RunFailed
 from commands.running_service import find_service
 from environment.email_db import MailDatabase, parse_query_date
+from environment.errors import BadMail
+from environment.mail_text import near_address
 from reports.console import console, say
-from serving.answer import Mark, Question, Source, first_problem, today
+from serving.bodies import Mark, Question, Source, first_problem, today
 from serving.events import EventQueue
 from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
 from steps.inference.service_lifecycle import load_service
@@ -76,7 +78,12 @@ def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
     database: MailDatabase = find_mail_database(stored).load()
     with closing(database):
         question = _question(asked, lambda: database.inboxes_by_size())
-        database.mailbox(question.inbox_address, parse_query_date(question.query_date))  # before the model is loaded
+        date = parse_query_date(question.query_date)
+        try:
+            database.mailbox(question.inbox_address, date)  # before the model is loaded
+        except BadMail as error:
+            near = near_address(question.inbox_address, database.inboxes_by_size())
+            raise BadInput(f"--inbox: {error}{near}") from None
     source = asked.base_model or stored.checkpoint.manifest.base_model_source
     resolve_base_model(source, MODELS, progress=None if quiet else say)
     with console.status("loading the model") as status:
@@ -96,12 +103,12 @@ async def _answered(service: AnswerService, question: Question, show: Show) -> d
         while event := events.get_nowait():
             show(event.event or "", event.data)
     try:
-        done = answer.result()
+        given = answer.result()
     except PromptTooLong as error:
         raise BadInput(f"question: {error}; ask in fewer words") from None
     except (ModelUnavailable, TimeoutError) as error:
         raise RunFailed("the model's server failed on this question") from error
-    return done.answer.model_dump(mode="json") | {"sources": [s.model_dump(mode="json") for s in done.sources]}
+    return given.model_dump(mode="json") | {"sources": [source.model_dump(mode="json") for source in given.sources]}
 
 
 def _of_service(asked: Asked, name: str, show: Show) -> dict[str, Any]:

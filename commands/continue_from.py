@@ -13,8 +13,7 @@ from configs.config import Config
 from materializers.checkpoint import CheckpointMaterializer
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME
-from steps.model_registry import find_checkpoint, production_version
-from training.checkpoint import Checkpoint
+from steps.model_registry import StoredCheckpoint, find_checkpoint, production_version
 from training.errors import BadInput
 from training.experiment import find_runs
 from training.settings import FROM_PRODUCTION
@@ -34,12 +33,15 @@ def with_start(config: Config, *, model: str = MODEL_NAME, scheduled: bool = Fal
         return config
     folder = Path(trainer.continue_from).expanduser()
     if trainer.continue_from != FROM_PRODUCTION and folder.is_dir():
-        checkpoint = Checkpoint.load(folder)
-        checkpoint.require_shape(trainer.lora_rank, trainer.lora_layers)
-        return config if dry_run else _starting_from(artifact_of(checkpoint), config)
+        stored = find_checkpoint(str(folder))
+        stored.checkpoint.require_task(config.task)
+        stored.checkpoint.require_shape(trainer.lora_rank, trainer.lora_layers)
+        return config if dry_run else _starting_from(artifact_of(stored), config)
     start = _find_start(trainer.continue_from, config.task, model)
     if start is not None:
-        find_checkpoint(start).checkpoint.require_shape(trainer.lora_rank, trainer.lora_layers)
+        checkpoint = find_checkpoint(start).checkpoint
+        checkpoint.require_task(config.task)
+        checkpoint.require_shape(trainer.lora_rank, trainer.lora_layers)
     if scheduled and trainer.continue_from == FROM_PRODUCTION:
         return config  # the run looks up production again
     if start is None:
@@ -75,8 +77,11 @@ def _find_start(name: str, task: str, model: str) -> str | None:
     return str(checkpoint.id)
 
 
-def artifact_of(checkpoint: Checkpoint) -> str:
-    """Return the id of the artifact version of this adapter, stored on first use, because pods cannot open the folder."""
+def artifact_of(stored: StoredCheckpoint) -> str:
+    """Return the id of the artifact version of this adapter. A folder's is stored on first use: pods cannot open the folder."""
+    if _is_id(stored.reference):
+        return stored.reference
+    checkpoint = stored.checkpoint
     known = Client().list_artifact_versions(
         artifact=CHECKPOINT, run_metadata=f"checksum:{checkpoint.manifest.adapter_checksum}", size=1
     )

@@ -23,21 +23,29 @@ from reports.console import say
 from serving.key_file import read_keys
 from serving.runner import open_door
 from serving.settings import ServingSettings
+from steps.artifact_names import MODEL_NAME
 from steps.inference.service_lifecycle import episode_settings, example_questions, load_service
 from steps.model_registry import describe_version, find_checkpoint, find_mail_database
 from steps.project import MODELS
 from steps.published_model import publish_base_model, published_base_model
+from tasks import answering_plugin, trained_settings
 from training.backends.base_model import base_model_here, resolve_base_model
 from training.backends.prompt_template import require_tokenizer
 from training.backends.serving import serving_settings
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
+from training.experiment import MAIL_TASK
 
 
 def run_deploy(
     config: Config, name: str, *, checkpoint: str | None, unpromoted: bool = False, base_model: str | None
 ) -> None:
-    """Deploy the trained agent and print its URL."""
+    """Deploy the trained agent and print its URL.
+
+    Raises:
+        BadInput: nothing is there to serve, the service would be open to everybody, or users cannot ask the task.
+    """
+    plugin = None if config.task == MAIL_TASK else answering_plugin(config.task)
     # A pod has its own checkout, where only a relative path means something.
     service = config.deployment
     here = HOME if BaseDeployer.get_active_deployer().flavor == "local" else Path()
@@ -52,8 +60,13 @@ def run_deploy(
     except ValidationError as error:
         first = error.errors()[0]
         raise BadInput(f"{first['loc'][0]}: {first['msg'].removeprefix('Value error, ')}") from None
+    of_task: dict[str, Any] = {}
+    if plugin is not None:
+        model = plugin.model_name(config.for_task(plugin.settings))
+        of_task = {"task": config.task, "title": plugin.title, "model": model}
     url = deploy_inference(
         name,
+        **of_task,
         checkpoint=checkpoint,
         unpromoted=unpromoted,
         base_model=base_model,
@@ -62,13 +75,16 @@ def run_deploy(
         serving=serving,
         settings=config.settings,
     )
-    say(f"{name} answers at {url}/invoke (page: {url}/)")
+    say(f"{name} answers at {url}/invoke ({'how' if plugin else 'page'}: {url}/{'docs' if plugin else ''})")
     say(f"zenml deployment describe|logs|deprovision {name}")
 
 
 def deploy_inference(
     name: str,
     *,
+    task: str = MAIL_TASK,
+    title: str | None = None,
+    model: str = MODEL_NAME,
     checkpoint: str | None = None,
     unpromoted: bool = False,
     base_model: str | None = None,
@@ -85,6 +101,8 @@ def deploy_inference(
     service that did not start. The service is pinned to what was found. Arguments are those of `load_service`; ZenML's
     `settings` take precedence over `port` and `address`, which apply to the local deployer only.
 
+    Another `task` than mail has a `title`, and its versions are registered as `model`.
+
     The default `checkpoint` is that of the version in production. With `unpromoted`, the latest version stands in if
     nothing is in production.
 
@@ -93,26 +111,31 @@ def deploy_inference(
             service would be open to everybody.
         RunFailed: the service did not start.
     """
-    zenml_settings = _zenml_settings(port, address, serving or ServingSettings(), settings or {})
-    stored = find_checkpoint(checkpoint, unpromoted=unpromoted)
+    zenml_settings = _zenml_settings(port, address, serving or ServingSettings(), settings or {}, title)
+    stored = find_checkpoint(checkpoint, unpromoted=unpromoted, model=model)
+    stored.checkpoint.require_task(task)
     manifest = stored.checkpoint.manifest
     named = f"step {manifest.step} of run {manifest.name}"
-    database = find_mail_database(stored)
+    database = find_mail_database(stored) if task == MAIL_TASK else None
     source = base_model or stored.checkpoint.manifest.base_model_source
     if BaseDeployer.get_active_deployer().flavor == "local":
         base = resolve_base_model(source, models_dir, progress=say)
         stored.checkpoint.require_base(base)
         require_tokenizer(base.path)
         serving_settings(manifest.config)
-        database.load().close()
-        example_questions(manifest.data)
+        if database is not None:
+            database.load().close()
+            example_questions(manifest.data)
     else:
         _require_base_elsewhere(source, stored.checkpoint, models_dir)
-    episode_settings(stored.checkpoint.manifest.config, episode)
+    if database is None:
+        trained_settings(task, manifest.config)
+    else:
+        episode_settings(manifest.config, episode)
     say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
     pinned = {
         "checkpoint": stored.reference,
-        "mail_database": str(database.id),
+        **({"mail_database": str(database.id)} if database is not None else {}),
         "base_model": str(Path(source).resolve()) if Path(source).exists() else source,
         # Another machine keeps models in its own checkout.
         **({"models_dir": str(models_dir.resolve())} if models_dir != MODELS else {}),
@@ -141,7 +164,9 @@ def _require_base_elsewhere(source: str, checkpoint: Checkpoint, models_dir: Pat
     say(f"{source} is not in the artifact store: every replica of the service fetches it from its source")
 
 
-def _zenml_settings(port: int, address: str, serving: ServingSettings, settings: dict[str, Any]) -> dict[str, Any]:
+def _zenml_settings(
+    port: int, address: str, serving: ServingSettings, settings: dict[str, Any], title: str | None = None
+) -> dict[str, Any]:
     """Return ZenML's settings of the pipeline. Raises `BadInput` if everybody could ask the service."""
     require_zenml_settings(settings, {})
     given, keys = component_settings(settings, StackComponentType.DEPLOYER)
@@ -162,7 +187,8 @@ def _zenml_settings(port: int, address: str, serving: ServingSettings, settings:
     key = read.auth_key or ("generated by ZenML" if read.generate_auth_key else None)
     if problem := open_door(address, key, serving):
         raise BadInput(problem)
-    runner = {"deployment_app_runner_kwargs": {"serving": serving.model_dump(mode="json")}}
+    told = {"serving": serving.model_dump(mode="json"), **({"task": title} if title else {})}
+    runner = {"deployment_app_runner_kwargs": told}
     chosen = parsed(DeploymentSettings, settings.get("deployment") or {}, "settings.deployment")
     deployment = DEPLOYMENT.model_copy(update={**chosen.model_dump(exclude_unset=True), **runner})
     others = {name: values for name, values in settings.items() if name not in keys}

@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from zenml import Model, save_artifact
+from zenml import Model
 from zenml.client import Client
 from zenml.models import ModelVersionResponse
 
 from cluster.placement import EVALUATION_STEPS, runs_elsewhere
 from commands.closing_table import print_closing_table
+from commands.continue_from import artifact_of
 from commands.data import DataRun, data_in_store
 from commands.pipeline_run import run_pipeline
 from commands.train import TrainedRun
 from configs.config import Config
-from materializers.checkpoint import CheckpointMaterializer
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, WARM_START
-from steps.model_registry import find_checkpoint, production_version
+from steps.model_registry import find_checkpoint, other_in_production
+from training.experiment import MAIL_TASK
 
 
 def require_evaluation(config: Config) -> None:
@@ -54,13 +55,10 @@ def find_trained(explicit: dict[str, Any], checkpoint: str | None) -> TrainedRun
 
 def _named_checkpoint(reference: str) -> TrainedRun:
     stored = find_checkpoint(reference)
+    stored.checkpoint.require_task(MAIL_TASK)
     manifest = stored.checkpoint.manifest
     data = data_in_store(manifest.data, f"--checkpoint {reference}")
-    if Path(reference).expanduser().is_dir():
-        artifact = save_artifact(stored.checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id
-    else:
-        artifact = UUID(stored.reference)
-    return TrainedRun(version=manifest.name, data=data, checkpoint=artifact, warm_start=None)
+    return TrainedRun(version=manifest.name, data=data, checkpoint=UUID(artifact_of(stored)), warm_start=None)
 
 
 def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:
@@ -95,7 +93,7 @@ def run_eval(
             "checkpoint": trained.checkpoint,
             "warm_start": trained.warm_start,
             "base_model": base_model,
-            "production": _other_in_production(trained),
+            "production": other_in_production(trained.version),
         },
         enable_cache=cache,
         model=Model(name=MODEL_NAME, version=trained.version),
@@ -112,13 +110,3 @@ def run_eval(
         )
     say(f"report: {report}")
     say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
-
-
-def _other_in_production(trained: TrainedRun) -> str | None:
-    """Return the id of the checkpoint in production; `None` if it is the evaluated one or there is none."""
-    version = production_version()
-    if version is None or version.name == trained.version:
-        return None
-    checkpoint = version.get_artifact(CHECKPOINT)
-    assert checkpoint is not None, "the version in production has a checkpoint"
-    return str(checkpoint.id)

@@ -13,7 +13,6 @@ from steps.project import MODELS
 from steps.published_model import base_model_files
 from tasks import load_plugin
 from training.backends.base_model import resolve_base_model
-from training.errors import BadInput
 from training.experiment import MAIL_TASK
 
 FORMS: dict[Form, str] = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF files, Modelfile"}
@@ -30,8 +29,7 @@ def run_export(folder: Path, config: Config, *, form: Form, checkpoint: str | No
     agent = _agent(config)
     stored = find_checkpoint(checkpoint, model=agent.model)
     manifest = stored.checkpoint.manifest
-    if (task := manifest.config.get("task", MAIL_TASK)) != config.task:
-        raise BadInput(f"the checkpoint was trained with task={task}: add --task {task}")
+    stored.checkpoint.require_task(config.task)
     if base_model is None:
         base = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
     else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from zenml import Model
 from zenml.config.schedule import Schedule
 from zenml.orchestrators.exceptions import PipelineSubmissionError
+from zenml.pipelines.pipeline_definition import Pipeline
 
 from cluster import schedules
 from commands.train import require_training
@@ -32,11 +34,16 @@ def schedule_retraining(config: Config, cron: str) -> None:
         "training": require_training(config),
         "evaluation": config.evaluation,
     }
-    identity = json.dumps({name: part.model_dump(mode="json") for name, part in parts.items()}, sort_keys=True)
+    schedule_pipeline(retraining_pipeline, parts, config, cron, model=MODEL_NAME)
+
+
+def schedule_pipeline(pipeline: Pipeline, parts: dict[str, Any], config: Config, cron: str, *, model: str) -> None:
+    """Schedule a pipeline with these arguments. Every run creates a new version of `model`. Raises as `schedule_retraining`."""
+    identity = json.dumps(parts, sort_keys=True, default=lambda part: part.model_dump(mode="json"))
     name = f"retrain-{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
     schedules.require_unscheduled(name)
-    scheduled = retraining_pipeline.with_options(
-        model=Model(name=MODEL_NAME),
+    scheduled = pipeline.with_options(
+        model=Model(name=model),
         settings=config.settings,
         steps=config.step_settings,
         schedule=Schedule(name=name, cron_expression=cron),

@@ -18,6 +18,7 @@ from uuid import UUID
 from zenml import Model
 
 from cluster.placement import TASK_STEPS, require_steps, runs_elsewhere
+from cluster.schedules import require_cron, require_scheduler
 from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
 from commands.closing_table import print_closing_table
@@ -25,13 +26,14 @@ from commands.continue_from import artifact_of, with_start
 from commands.dry_run import plan_lines
 from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
+from commands.schedules import schedule_pipeline
 from commands.train import base_model_content
 from configs.config import Config
 from configs.schema import EvaluationConfig, TrainingConfig
-from pipelines.task import task_evaluation_pipeline, task_training_pipeline
+from pipelines.task import task_evaluation_pipeline, task_retraining_pipeline, task_training_pipeline
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
-from steps.model_registry import find_checkpoint, production_version
+from steps.model_registry import find_checkpoint, other_in_production
 from steps.project import MODELS, OUTPUTS, RUNS, task_code
 from tasks import load_plugin
 from training.decisions import compared_decisions
@@ -69,50 +71,56 @@ def run_task(
 ) -> None:
     """Train, or train and evaluate. Reuses a finished training with the same settings, data and code.
 
+    With a `schedule`, a cron expression, both happen at its times, and nothing now.
+
     With `checkpoint`, evaluate that one without training. `resumed` is a run to continue.
 
     Raises:
         BadInput: the pipeline or an option is for the e-mail agent only, or a setting or the task's data cannot be used.
     """
     plugin = load_plugin(config.task)
-    _require_for_mail_only(config, pipeline_name, schedule)
+    _require_for_mail_only(config, pipeline_name)
     require_zenml_settings(config.settings, config.step_settings)
-    require_steps(config.step_settings, TASK_STEPS)
+    if schedule is not None:
+        require_cron(schedule)
+        require_scheduler()
+    require_steps(config.step_settings, TASK_STEPS if schedule is None else (*TASK_STEPS, "find_production"))
     require_remote_stack(config.step_settings)
-    if checkpoint is None:
+    named = _stored(checkpoint, config.task) if checkpoint is not None else None
+    if named is None:
         model = plugin.model_name(config.for_task(plugin.settings))
-        config = config if resumed else with_start(config, model=model, dry_run=dry_run)
+        config = config if resumed else with_start(config, model=model, scheduled=schedule is not None, dry_run=dry_run)
     run = _Run(config, plugin)
     run.require(train=checkpoint is None, dry_run=dry_run)
     if dry_run:
         run.say_plan()
         return
+    if schedule is not None:
+        run.schedule(schedule)
+        return
     if resumed is not None:
         resumed.require_same_base()
     key = resumed.experiment.run if resumed else None
-    trained = run.train(cache=cache, key=key) if checkpoint is None else _stored(checkpoint)
+    trained = named or run.train(cache=cache, key=key)
     if pipeline_name != "train":
         run.evaluate(trained, cache=cache, summary=summary)
 
 
-def _require_for_mail_only(config: Config, pipeline_name: str, schedule: str | None) -> None:
+def _require_for_mail_only(config: Config, pipeline_name: str) -> None:
     """Raise BadInput for what only the e-mail agent has."""
     if pipeline_name not in ("train", "eval", "all"):
         raise BadInput(
-            f"--pipeline {pipeline_name} has no variant for task={config.task}: it is for train, eval, all and export"
+            f"--pipeline {pipeline_name} has no variant for task={config.task}: it is for train, eval, all, export and deploy"
         )
-    if schedule is not None:
-        raise BadInput(f"--schedule: for task=email-search only; leave it out with task={config.task}")
     defaults = EvaluationConfig()
     if unused := [name for name in _OF_MAIL if getattr(config.evaluation, name) != getattr(defaults, name)]:
         raise BadInput(f"{' and '.join(unused)}: no effect on task={config.task}; leave it out")
 
 
-def _stored(checkpoint: str) -> Trained:
+def _stored(checkpoint: str, task: str) -> Trained:
     stored = find_checkpoint(checkpoint)
-    here = Path(checkpoint).expanduser().is_dir()
-    artifact = artifact_of(stored.checkpoint) if here else stored.reference
-    return Trained(stored.checkpoint.manifest.name, UUID(artifact), None)
+    stored.checkpoint.require_task(task)
+    return Trained(stored.checkpoint.manifest.name, UUID(artifact_of(stored)), None)
 
 
 def identity_of(plugin: TaskPlugin, chosen: Any, scenarios: Sequence[Any]) -> str:
@@ -269,7 +277,7 @@ class _Run:
                 "title": self.plugin.title,
                 "checkpoint": trained.checkpoint,
                 "warm_start": trained.warm_start,
-                "production": self._other_in_production(trained.version),
+                "production": other_in_production(trained.version, self.model),
             },
             enable_cache=cache,
             model=Model(name=self.model, version=trained.version),
@@ -283,11 +291,11 @@ class _Run:
             say(f"{name}: {', '.join(kinds)} correct; {', '.join(ended)}")
         say(f"report: {report}")
 
+    def schedule(self, cron: str) -> None:
+        """Train and evaluate at the times of `cron`."""
+        parts = {"training": self.training, "evaluation": self.config.evaluation, **self._of_task()}
+        parts |= {"title": self.plugin.title, "model": self.model}
+        schedule_pipeline(task_retraining_pipeline, parts, self.config, cron, model=self.model)
+
     def _of_task(self) -> dict[str, Any]:
         return {"task": self.config.task, "settings": self.chosen.model_dump(mode="json")}
-
-    def _other_in_production(self, version: str) -> UUID | None:
-        """Return the id of the checkpoint in production, None if it is the evaluated one or there is none."""
-        production = production_version(self.model)
-        checkpoint = production.get_artifact(CHECKPOINT) if production and production.name != version else None
-        return checkpoint.id if checkpoint else None

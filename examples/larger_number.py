@@ -2,11 +2,13 @@
 
 python run.py --pipeline eval --task examples.larger_number:PLUGIN --set 'task_settings={most: 99}' --set demonstrations=16 \
     --set max_steps=2 --set validate_every=0
+python run.py --pipeline deploy --task examples.larger_number:PLUGIN --unpromoted --name numbers
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -14,6 +16,7 @@ from typing import Any, Literal
 import art
 from pydantic import BaseModel, ConfigDict, Field
 
+from training.errors import BadInput
 from training.plugin import Attempt, EvaluatedTask, Say, TaskPlugin
 from training.policy_client import policy_client
 from training.task import CALL_SEQUENCE, Policy
@@ -59,18 +62,13 @@ class LargerNumber(EvaluatedTask):
         return [pair for pair in self.pairs if pair.split == "test"]
 
     def demonstrations(self, scenarios: Sequence[Pair], limit: int) -> list[art.Trajectory]:
-        replies = [(pair, {"role": "assistant", "content": str(max(pair.numbers))}) for pair in scenarios[:limit]]
-        return [
-            art.Trajectory(messages_and_choices=[*pair.opening, reply], reward=1.0, metadata={"scenario_id": pair.id})
-            for pair, reply in replies
-        ]
+        shown = [(pair, {"role": "assistant", "content": str(max(pair.numbers))}) for pair in scenarios[:limit]]
+        return [art.Trajectory(messages_and_choices=[*pair.opening, reply], reward=1.0) for pair, reply in shown]
 
     async def rollout(self, policy: Policy, scenario: Pair) -> art.Trajectory:
-        arguments = policy.request_arguments()
-        reply = await policy_client(policy).chat.completions.create(
-            messages=scenario.opening, logprobs=True, **arguments
-        )
-        [choice] = reply.choices
+        ask = policy_client(policy).chat.completions.create
+        reply = await ask(messages=scenario.opening, logprobs=True, **policy.request_arguments())
+        choice = reply.choices[0]
         said = (choice.message.content or "").strip()
         correct = said == str(max(scenario.numbers))
         usage = {
@@ -90,7 +88,8 @@ class LargerNumber(EvaluatedTask):
 
     async def attempt(self, policy: Policy, scenario: Pair, *, hosted: bool) -> Attempt:
         played = await self.rollout(policy, scenario)
-        return Attempt(correct=bool(played.metrics["correct"]), answer=str(played.metadata["answer"]), turns=1)
+        said, turns = str(played.metadata["answer"]), [dict(turn) for turn in played.messages()]
+        return Attempt(correct=bool(played.reward), answer=said, turns=1, transcript=turns)
 
 
 class Plugin(TaskPlugin):
@@ -103,14 +102,15 @@ class Plugin(TaskPlugin):
 
     def scenarios(self, settings: Settings) -> list[Pair]:
         chance = random.Random(0)
+        drawn = [chance.sample(range(settings.most), 2) for _ in range(settings.pairs)]
         return [
-            Pair(
-                id=f"pair-{n}",
-                split="test" if n % 2 else "train",
-                numbers=tuple(chance.sample(range(settings.most), 2)),
-            )
-            for n in range(settings.pairs)
+            Pair(id=f"pair-{n}", split="test" if n % 2 else "train", numbers=numbers) for n, numbers in enumerate(drawn)
         ]
+
+    def scenario_of(self, settings: Settings, question: str) -> Pair:
+        if len(found := re.findall(r"\d+", question)) != 2:
+            raise BadInput(f"has {len(found)} numbers: write two")
+        return Pair(id="asked", split="test", numbers=(int(found[0]), int(found[1])))
 
     @contextmanager
     def opened(self, settings: Settings, trained_with: Mapping[str, Any], say: Say) -> Iterator[LargerNumber]:

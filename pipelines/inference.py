@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import BaseModel
 from zenml.config import DeploymentSettings
 from zenml.config.deployment_settings import CORSConfig
 
 from pipelines.service_pipeline import service_pipeline
-from serving.answer import Answer
 from steps.inference.run_single_inference import run_single_inference
 from steps.inference.service_lifecycle import load_service, unload_service
 
@@ -56,8 +56,8 @@ def deployer_settings(port: int, address: str = "127.0.0.1") -> dict[str, Any]:
 )
 def inference_pipeline(
     question: str = "", inbox_address: str = "", query_date: str = "", request_id: str = ""
-) -> Answer:
-    """Answer one question about one inbox as of `query_date`. The defaults only let the pipeline compile."""
+) -> BaseModel:
+    """Answer one question, about mail of one inbox as of `query_date`. The defaults only let the pipeline compile."""
     return run_single_inference(
         question=question, inbox_address=inbox_address, query_date=query_date, request_id=request_id
     )

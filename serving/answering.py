@@ -6,56 +6,58 @@ import asyncio
 import contextlib
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from environment.email_db import Mailbox, parse_query_date
 from environment.errors import BadMail
+from environment.mail_text import near_address
 from serving.access import Caller
 from serving.admission import Admission, Ticket, TurnedAway
-from serving.answer import Episode, Question, Reply, ReplyMetadata
+from serving.bodies import Answer, Question, Reply, ReplyMetadata, TaskReply
 from serving.errors import Rejected
 from serving.events import EventQueue
 from serving.feedback import FeedbackQueue
 from serving.log import cause
 from serving.metrics import Metrics
-from serving.recording import Record, RunRecorder
+from serving.recording import RunRecorder
 from serving.results import Result, Results
-from serving.service import Answered, AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
+from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong, Service
 from serving.settings import ServingSettings
 
 RECORDING_SECONDS_AT_EXIT = 1.0
 
+Given = TypeVar("Given", Reply, TaskReply)
+
 logger = logging.getLogger(__name__)
 
 
-class Answering:
+class Answering(ABC, Generic[Given]):
     """What the routes share while the service is open. For one event loop."""
 
-    service: AnswerService
+    service: Service[Any, Any]
     admission: Admission
-    results: Results
     recorder: RunRecorder
 
     def __init__(
         self,
-        load: Callable[[], AnswerService],
+        load: Callable[[], Any],
         unload: Callable[[], None],
-        record: Callable[[Record], None],
+        record: Callable[[Any], None],
         *,
         name: str,
         settings: ServingSettings,
         metrics: Metrics,
-        feedback: FeedbackQueue,
         several_keys: bool,
     ) -> None:
-        """`load` and `unload` start and end the service; `record` writes the pipeline run of one answer."""
+        """`load` and `unload` start and end the service; `record` writes the pipeline run of one reply."""
         self._load = load
         self._unload = unload
         self._record = record
         self._name = name
         self._settings = settings
         self._metrics = metrics
-        self._feedback = feedback
         self._several_keys = several_keys
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -68,7 +70,6 @@ class Answering:
         self.admission = Admission(
             capacity, max_waiting=settings.max_waiting, max_wait=settings.max_wait, per_caller=per_caller
         )
-        self.results = Results(settings.max_results, settings.result_seconds)
         self.recorder = RunRecorder(self._record, metrics.unrecorded.inc)
         metrics.capacity.set(capacity)
         metrics.running.set_function(lambda: self.admission.running)
@@ -80,6 +81,98 @@ class Answering:
             task.cancel()
         await asyncio.to_thread(self.recorder.close, RECORDING_SECONDS_AT_EXIT)
         self._unload()
+
+    def join(self, caller: Caller) -> Ticket:
+        """Return a place in the queue. Raises `Rejected`."""
+        self._require_model()
+        try:
+            return self.admission.join(caller.name)
+        except TurnedAway as refusal:
+            raise self._turned_away(refusal) from None
+
+    async def answer(
+        self,
+        ticket: Ticket,
+        asked: Any,
+        timeout: float | None,
+        caller: Caller,
+        request_id: str,
+        watcher: EventQueue | None = None,
+        entered: Callable[[], None] | None = None,
+    ) -> Given:
+        """Wait for a place, run the agent, and queue the answer to be recorded. Raises `Rejected`."""
+        started = time.monotonic()
+        seconds = timeout or self._settings.timeout
+        try:
+            async with ticket:
+                if entered:
+                    entered()
+                self._metrics.queue_seconds.observe(ticket.queued_seconds)
+                answer = await asyncio.wrap_future(self.service.start(asked, timeout=seconds, watcher=watcher))
+        except TurnedAway as refusal:
+            raise self._turned_away(refusal) from None
+        except asyncio.CancelledError:
+            self._metrics.outcomes.labels("cancelled").inc()
+            raise
+        except Exception as error:
+            raise self._failure(error, seconds, request_id) from error
+        self._metrics.outcomes.labels(answer.outcome).inc()
+        self._metrics.episode_seconds.observe(answer.seconds)
+        self._metrics.tokens.inc(answer.sampled_tokens)
+        episode = {name: getattr(answer, name) for name in ("outcome", "turns", "seconds")}
+        metadata = {
+            "request_id": request_id,
+            "run_name": f"answer-{request_id}",
+            "deployment_name": self._name,
+            "parameters_used": asked.question,
+            "episode": {**episode, "queued_seconds": round(ticket.queued_seconds, 3)},
+            "model": self.service.model,
+        }
+        reply = self._reply(answer, metadata, time.monotonic() - started, caller=caller)
+        self.service.keep_to_record(request_id, answer)
+        self.recorder.add(reply)
+        return reply
+
+    @abstractmethod
+    def _reply(self, answer: Any, metadata: dict[str, Any], seconds: float, caller: Caller) -> Given:
+        """Return the reply. `metadata` are the fields of its metadata, `seconds` those since the request."""
+
+    def _require_model(self) -> None:
+        if not self.service.is_healthy():
+            raise Rejected(503, "the model's server is being started again: ask again later", {"Retry-After": "10"})
+
+    def _turned_away(self, refusal: TurnedAway) -> Rejected:
+        self._metrics.turned_away.labels(refusal.reason).inc()
+        return Rejected(refusal.status, str(refusal), {"Retry-After": str(refusal.retry_after)})
+
+    def _failure(self, error: Exception, timeout: float, request_id: str) -> Rejected:
+        if isinstance(error, PromptTooLong):
+            self._metrics.outcomes.labels("too_long").inc()
+            return Rejected(422, f"parameters.question: {error}; ask in fewer words")
+        fields = {"request_id": request_id, **cause(error)}
+        if isinstance(error, TimeoutError):
+            self._metrics.outcomes.labels("timeout").inc()
+            logger.error("question timed out", extra={"fields": fields})
+            return Rejected(504, f"no answer within {timeout:g} seconds; a request may set timeout, up to 300")
+        if isinstance(error, ModelUnavailable):
+            self._metrics.outcomes.labels("model_unavailable").inc()
+            logger.error("model unavailable", extra={"fields": fields})
+            return Rejected(503, "the model's server failed on this question: ask again later", {"Retry-After": "10"})
+        self._metrics.outcomes.labels("failed").inc()
+        logger.error("question failed", extra={"fields": fields})
+        return Rejected(500, f"the agent failed on this question; the service's log has the cause under {request_id}")
+
+
+class MailAnswering(Answering[Reply]):
+    """Answer questions about inboxes, at once or in the background."""
+
+    service: AnswerService
+
+    def __init__(self, *parts: Any, feedback: FeedbackQueue, settings: ServingSettings, **options: Any) -> None:
+        """`feedback` signs the tokens that let callers rate answers; everything else is `Answering`'s."""
+        super().__init__(*parts, settings=settings, **options)
+        self._feedback = feedback
+        self.results = Results(settings.max_results, settings.result_seconds)
 
     def accepted(self, caller: Caller, question: Question, where: str) -> AskedQuestion:
         """Return a question with its inbox. Raises `Rejected` as `mailbox` does."""
@@ -95,56 +188,12 @@ class Answering:
             query_date = parse_query_date(date)
         except BadMail as error:
             raise Rejected(422, f"{where}query_date: {error}") from None
-        unknown = Rejected(404, f"{where}inbox_address: unknown inbox: no mail is from or to this address")
-        if not caller.may_ask(address):
-            raise unknown  # the same words: this key must not learn whether the address exists
-        try:
-            return self.service.database.mailbox(address, query_date)
-        except BadMail:
-            raise unknown from None
-
-    def join(self, caller: Caller) -> Ticket:
-        """Return a place in the queue. Raises `Rejected`."""
-        self._require_model()
-        try:
-            return self.admission.join(caller.name)
-        except TurnedAway as refusal:
-            raise self._turned_away(refusal) from None
-
-    async def answer(
-        self,
-        ticket: Ticket,
-        asked: AskedQuestion,
-        timeout: float | None,
-        caller: Caller,
-        request_id: str,
-        watcher: EventQueue | None = None,
-        entered: Callable[[], None] | None = None,
-    ) -> Reply:
-        """Wait for a place, run the agent, and queue the answer to be recorded. Raises `Rejected`."""
-        started = time.monotonic()
-        seconds = timeout or self._settings.timeout
-        try:
-            async with ticket:
-                if entered:
-                    entered()
-                self._metrics.queue_seconds.observe(ticket.queued_seconds)
-                done = await asyncio.wrap_future(self.service.start(asked, timeout=seconds, watcher=watcher))
-        except TurnedAway as refusal:
-            raise self._turned_away(refusal) from None
-        except asyncio.CancelledError:
-            self._metrics.outcomes.labels("cancelled").inc()
-            raise
-        except Exception as error:
-            raise self._failure(error, seconds, request_id) from error
-        answer = done.answer
-        self._metrics.outcomes.labels(answer.outcome).inc()
-        self._metrics.episode_seconds.observe(answer.seconds)
-        self._metrics.tokens.inc(done.sampled_tokens)
-        run_name = f"answer-{request_id}"
-        self.service.keep_to_record(request_id, answer)
-        self.recorder.add(Record(request_id, run_name, asked.question, answer))
-        return self._reply(done, asked.question, caller, request_id, run_name, ticket, time.monotonic() - started)
+        with contextlib.suppress(BadMail):
+            if caller.may_ask(address):
+                return self.service.database.mailbox(address, query_date)
+        # The same words for both: this key must not learn whether the address exists.
+        near = near_address(address, caller.allowed(self.service.inboxes()))
+        raise Rejected(404, f"{where}inbox_address: unknown inbox: no mail is from or to this address{near}")
 
     def submit(self, caller: Caller, questions: Sequence[AskedQuestion], timeout: float | None) -> list[Result]:
         """Answer the questions in the background. Raises `Rejected`."""
@@ -175,59 +224,12 @@ class Answering:
             result.error = f"the service failed on this question; its log has the cause under {result.id}"
         self.results.finished(result)
 
-    def _require_model(self) -> None:
-        if not self.service.is_healthy():
-            raise Rejected(503, "the model's server is being started again: ask again later", {"Retry-After": "10"})
-
-    def _turned_away(self, refusal: TurnedAway) -> Rejected:
-        self._metrics.turned_away.labels(refusal.reason).inc()
-        return Rejected(refusal.status, str(refusal), {"Retry-After": str(refusal.retry_after)})
-
-    def _failure(self, error: Exception, timeout: float, request_id: str) -> Rejected:
-        if isinstance(error, PromptTooLong):
-            self._metrics.outcomes.labels("too_long").inc()
-            return Rejected(422, f"parameters.question: {error}; ask in fewer words")
-        fields = {"request_id": request_id, **cause(error)}
-        if isinstance(error, TimeoutError):
-            self._metrics.outcomes.labels("timeout").inc()
-            logger.error("question timed out", extra={"fields": fields})
-            return Rejected(504, f"no answer within {timeout:g} seconds; a request may set timeout, up to 300")
-        if isinstance(error, ModelUnavailable):
-            self._metrics.outcomes.labels("model_unavailable").inc()
-            logger.error("model unavailable", extra={"fields": fields})
-            return Rejected(503, "the model's server failed on this question: ask again later", {"Retry-After": "10"})
-        self._metrics.outcomes.labels("failed").inc()
-        logger.error("question failed", extra={"fields": fields})
-        return Rejected(500, f"the agent failed on this question; the service's log has the cause under {request_id}")
-
-    def _reply(
-        self,
-        done: Answered,
-        question: Question,
-        caller: Caller,
-        request_id: str,
-        run_name: str,
-        ticket: Ticket,
-        seconds: float,
-    ) -> Reply:
-        answer = done.answer
-        episode = Episode(
-            outcome=answer.outcome,
-            turns=answer.turns,
-            seconds=answer.seconds,
-            queued_seconds=round(ticket.queued_seconds, 3),
-        )
+    def _reply(self, answer: Answer, metadata: dict[str, Any], seconds: float, caller: Caller) -> Reply:
+        request_id, question = metadata["request_id"], metadata["parameters_used"]
         return Reply(
             **answer.model_dump(include={"question", "answer", "source_ids", "success", "proven"}),
-            sources=done.sources,
+            sources=answer.sources,
             feedback_token=self._feedback.token(request_id, caller.name, question, answer),
             execution_time=round(seconds, 3),
-            metadata=ReplyMetadata(
-                request_id=request_id,
-                run_name=run_name,
-                deployment_name=self._name,
-                parameters_used=question,
-                episode=episode,
-                model=self.service.model,
-            ),
+            metadata=ReplyMetadata.model_validate(metadata),
         )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from serving.access import Caller
-from serving.answer import MAX_QUESTION_CHARS, Reply
+from serving.bodies import MAX_QUESTION_CHARS, Reply
 from serving.errors import Rejected
 
 MODEL = "email-search-agent"

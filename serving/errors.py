@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from serving.answer import Problem
+from serving.bodies import Problem
 
 _MAX_CHARS = 400
 _STATUSES = {

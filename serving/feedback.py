@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 from itsdangerous import BadData, SignatureExpired, URLSafeTimedSerializer
 
-from serving.answer import Answer, Feedback, Question
+from serving.bodies import Answer, Feedback, Question
 from serving.log import cause
 
 TOKEN_SECONDS = 24 * 3600

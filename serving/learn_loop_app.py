@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp
 
 from serving.access import Keys, Origins
-from serving.answer import Problem
+from serving.bodies import Problem
 from serving.errors import BODY_ERRORS, Rejected, add_error_responses, documented
 from serving.learn_loop_runs import Busy, Full, LearnLoopRuns, StartedElsewhere
 from serving.metrics import Metrics

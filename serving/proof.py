@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from agent.judges.facts import Fact, content_stems, fold, plain, uninflected
 from agent.judges.notations import parse
-from serving.answer import Mark
+from serving.bodies import Mark
 
 _TOKEN = re.compile(r"[^\W_]+(?:['’.:,/-][^\W_]+)*")
 _MAX_MARKS = 40

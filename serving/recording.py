@@ -11,9 +11,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
-from serving.answer import Answer, Question
+from serving.bodies import Reply, TaskReply
 from serving.log import cause
 
 MAX_BEHIND = 500
@@ -21,37 +21,26 @@ MAX_BEHIND = 500
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Record:
-    """One answer, and the name of the run that records it."""
-
-    request_id: str
-    run_name: str
-    question: Question
-    answer: Answer
-
-
 class RunRecorder:
     """Run the pipeline for one answer after the other, in a separate thread."""
 
-    def __init__(self, run: Callable[[Record], None], dropped: Callable[[], None]) -> None:
+    def __init__(self, run: Callable[[Any], None], dropped: Callable[[], None]) -> None:
         """`run` runs the pipeline once. `dropped` is called for an answer that arrives while `MAX_BEHIND` others wait."""
         self._run = run
         self._dropped = dropped
-        self._waiting: queue.Queue[Record | None] = queue.Queue(MAX_BEHIND)
+        self._waiting: queue.Queue[Reply | TaskReply | None] = queue.Queue(MAX_BEHIND)
         # ZenML finds the loaded service through the context in which the init hook ran.
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="run-recorder", daemon=True)
         self._thread.start()
 
-    def add(self, record: Record) -> None:
+    def add(self, reply: Reply | TaskReply) -> None:
         try:
-            self._waiting.put_nowait(record)
+            self._waiting.put_nowait(reply)
         except queue.Full:
             self._dropped()
-            logger.warning(
-                "run not recorded", extra={"fields": {"request_id": record.request_id, "behind": MAX_BEHIND}}
-            )
+            fields = {"request_id": reply.metadata.request_id, "behind": MAX_BEHIND}
+            logger.warning("run not recorded", extra={"fields": fields})
 
     def close(self, timeout: float) -> None:
         """Record the waiting answers, for at most `timeout` seconds."""
@@ -62,9 +51,9 @@ class RunRecorder:
         self._thread.join(timeout)
 
     def _work(self) -> None:
-        while (record := self._waiting.get()) is not None:
+        while (reply := self._waiting.get()) is not None:
             try:
-                self._run(record)
+                self._run(reply)
             except Exception as error:
-                fields = {"request_id": record.request_id, **cause(error)}
+                fields = {"request_id": reply.metadata.request_id, **cause(error)}
                 logger.error("run not recorded", extra={"fields": fields})

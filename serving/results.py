@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from serving.admission import TurnedAway
-from serving.answer import Reply, StoredAnswer
+from serving.bodies import Reply, StoredAnswer
 
 
 @dataclass

@@ -27,8 +27,8 @@ from training.errors import BadInput
 from training.loopback import is_loopback
 
 if TYPE_CHECKING:
-    from serving.recording import Record
-    from serving.service import AnswerService
+    from serving.bodies import Reply, TaskReply
+    from serving.service import Service
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,10 @@ logger = logging.getLogger(__name__)
 class ServiceRunner(FastAPIDeploymentAppRunner):
     """Serves `serving.app` in place of ZenML's own endpoints."""
 
-    def __init__(self, deployment: Any, serving: dict[str, Any] | None = None) -> None:
-        """`serving`: the fields of `ServingSettings`."""
+    def __init__(self, deployment: Any, serving: dict[str, Any] | None = None, task: str | None = None) -> None:
+        """`serving`: the fields of `ServingSettings`; `task`: the title of a task, None for mail."""
         super().__init__(deployment)
+        self.task = task
         self.serving = ServingSettings.model_validate(serving or {})
 
     @property
@@ -90,6 +91,7 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
             settings=self.serving,
             keys=keys,
             origins=Origins(settings.uvicorn_host, self.serving.allowed_hosts, open_to_any=len(keys) > 0),
+            task=self.task,
         )
         config = server_config(app.asgi, host=settings.uvicorn_host, port=settings.uvicorn_port)
         server = _Server(config, say_ready)
@@ -98,17 +100,18 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
         if not server.started:
             sys.exit(3)
 
-    def _load(self) -> AnswerService:
+    def _load(self) -> Service[Any, Any]:
         """Run the pipeline's init hook."""
         self.startup()
         return loaded_service()
 
-    def _record(self, record: Record) -> None:
+    def _record(self, reply: Reply | TaskReply) -> None:
         """Run the pipeline once for an answer that was given."""
         request_model, _ = self.service.get_pipeline_invoke_models()
-        parameters = record.question.model_dump() | {"request_id": record.request_id}
+        given = reply.metadata
+        parameters = given.parameters_used.model_dump() | {"request_id": given.request_id}
         done = self.service.execute_pipeline(
-            request_model.model_validate({"parameters": parameters, "run_name": record.run_name})
+            request_model.model_validate({"parameters": parameters, "run_name": given.run_name})
         )
         if not done.success:
             raise RuntimeError("the pipeline run failed")
@@ -162,11 +165,11 @@ def open_door(host: str, auth_key: str | None, serving: ServingSettings) -> str 
     return None
 
 
-def loaded_service() -> AnswerService:
+def loaded_service() -> Service[Any, Any]:
     """Return what the pipeline's init hook loaded into this process. Raises RuntimeError outside a running service."""
-    from serving.service import AnswerService
+    from serving.service import Service
 
     service = get_or_create_run_context().state
-    if not isinstance(service, AnswerService):
+    if not isinstance(service, Service):
         raise RuntimeError("no model is loaded: the pipeline's init hook did not run")
     return service

@@ -1,4 +1,4 @@
-"""The service behind the HTTP interface: policy server, mail database, and the event loop on which agents run."""
+"""The services behind the HTTP interface: a policy server, the world of a task, and the event loop on which agents run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 import re
 import threading
 import uuid
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from openai import APIConnectionError, BadRequestError, InternalServerError
 
@@ -21,8 +22,9 @@ from agent.rollout import AgentRun, Watcher, answer_question
 from agent.settings import AgentSettings
 from environment.email_db import Mailbox, MailDatabase, parse_query_date
 from environment.mail_text import normalise_address
-from serving.answer import Answer, Question, ServedModel, Source
+from serving.bodies import Answer, Question, ServedModel, Source
 from serving.proof import find_proof
+from training.plugin import Attempt
 from training.task import Policy
 
 UNPROVEN = "unproven"
@@ -33,6 +35,12 @@ CLOSE_SECONDS = 1.0
 """Time for cancelled episodes to end."""
 _TOKENS = re.compile(r"(\d[\d,]*) tokens")
 _TOO_LONG = re.compile(r"prompt has \d+ tokens|context length|max_model_len|maximum model length", re.IGNORECASE)
+
+
+Asked = TypeVar("Asked")
+"""What an episode is about."""
+Ended = TypeVar("Ended", Answer, Attempt)
+"""What an episode led to."""
 
 
 class PolicyServer(Protocol):
@@ -64,20 +72,91 @@ class AskedQuestion:
     mailbox: Mailbox
 
 
-@dataclass(frozen=True)
-class Answered:
-    """An answer and the mails that it cites."""
-
-    answer: Answer
-    sources: list[Source]
-    sampled_tokens: int
-
-
-class AnswerService:
+class Service(ABC, Generic[Asked, Ended]):
     """Answer questions with one loaded policy. Threads may share it.
 
     The episodes of all callers run on one event loop. They share its connections, and the policy server batches them.
     """
+
+    def __init__(self, server: PolicyServer, policy: Callable[[str], Policy], model: ServedModel) -> None:
+        """`policy` returns the policy at the server's base URL."""
+        self.server = server
+        self.model = model
+        self._policy = policy
+        self._to_record: OrderedDict[str, Ended] = OrderedDict()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="agent-episodes", daemon=True)
+        self._thread.start()
+
+    @abstractmethod
+    async def _episode(self, policy: Policy, asked: Asked, watcher: Watcher | None) -> Ended:
+        """Play one episode. `watcher` follows it if the task can tell what happens."""
+
+    @abstractmethod
+    async def _warm_up(self, policy: Policy) -> None:
+        """Ask the policy for one token."""
+
+    def start(self, asked: Asked, *, timeout: float | None = None, watcher: Watcher | None = None) -> Future[Ended]:
+        """Run the agent in the background. Cancelling the future stops the agent and the sampling of its reply.
+
+        The future raises:
+            TimeoutError: after `timeout` seconds, or when the policy server makes no progress.
+            PromptTooLong: the question does not fit into the model's context.
+            ModelUnavailable: the policy server is down.
+            openai.OpenAIError: the policy server failed in another way.
+        """
+        return asyncio.run_coroutine_threadsafe(self._answer(asked, timeout, watcher), self._loop)
+
+    async def _answer(self, asked: Asked, timeout: float | None, watcher: Watcher | None) -> Ended:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._episode(self._policy(self.server.base_url), asked, watcher)
+        except BadRequestError as error:
+            if _TOO_LONG.search(str(error)):  # the question is the only part of a prompt without a limit in tokens
+                raise PromptTooLong(_in_tokens(str(error))) from error
+            raise
+        except (APIConnectionError, InternalServerError) as error:
+            raise ModelUnavailable from error
+
+    def keep_to_record(self, request_id: str, answer: Ended) -> None:
+        """Keep an answer for the pipeline run that will record it."""
+        self._to_record[request_id] = answer
+        while len(self._to_record) > RECORDABLE_ANSWERS:
+            self._to_record.popitem(last=False)
+
+    def take_recorded(self, request_id: str) -> Ended:
+        """Return the answer kept under `request_id`, once. Raises KeyError when there is none."""
+        return self._to_record.pop(request_id)
+
+    def warm_up(self) -> None:
+        """Sample one token, so that a broken service fails at its start and the first question is fast.
+
+        This leaves the common prefix of all prompts in the server's prefix cache. Raises what `answer` raises.
+        """
+        policy = self._policy(self.server.base_url).model_copy(update={"max_tokens": 1})
+        asyncio.run_coroutine_threadsafe(self._warm_up(policy), self._loop).result()
+
+    def is_healthy(self) -> bool:
+        """Return at once whether the policy server answers."""
+        return self.server.healthy()
+
+    def close(self) -> None:
+        """Stop the episodes and the policy server, and close the world of the task."""
+
+        async def stop() -> None:
+            if episodes := asyncio.all_tasks() - {asyncio.current_task()}:
+                for episode in episodes:
+                    episode.cancel()
+                await asyncio.wait(episodes, timeout=CLOSE_SECONDS)
+            self._loop.stop()
+
+        asyncio.run_coroutine_threadsafe(stop(), self._loop)
+        self._thread.join(timeout=2 * CLOSE_SECONDS)
+        self.server.close()
+
+
+class AnswerService(Service[AskedQuestion, Answer]):
+    """Answer questions about mail."""
 
     def __init__(
         self,
@@ -88,18 +167,12 @@ class AnswerService:
         model: ServedModel,
         examples: Mapping[str, Sequence[Question]] | None = None,
     ) -> None:
-        """`policy` returns the policy at the server's base URL; `examples` are answerable questions by inbox."""
-        self.server = server
+        """`examples` are answerable questions by inbox."""
+        super().__init__(server, policy, model)
         self.database = database
         self.settings = settings
-        self.model = model
-        self._policy = policy
         self._examples = examples or {}
         self._inboxes = database.inboxes_by_size()
-        self._to_record: OrderedDict[str, Answer] = OrderedDict()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="agent-episodes", daemon=True)
-        self._thread.start()
 
     def inboxes(self) -> list[str]:
         """Return every address that sent or received mail, those with the most mail first."""
@@ -114,83 +187,29 @@ class AnswerService:
         allowed = (questions[0] for inbox, questions in self._examples.items() if questions and may_ask(inbox))
         return list(islice(allowed, EXAMPLES_PER_INBOX))
 
-    def start(
-        self, asked: AskedQuestion, *, timeout: float | None = None, watcher: Watcher | None = None
-    ) -> Future[Answered]:
-        """Run the agent in the background. Cancelling the future stops the agent and the sampling of its reply.
-
-        The future raises:
-            TimeoutError: after `timeout` seconds, or when the policy server makes no progress.
-            PromptTooLong: the question does not fit into the model's context.
-            ModelUnavailable: the policy server is down.
-            openai.OpenAIError: the policy server failed in another way.
-        """
-        return asyncio.run_coroutine_threadsafe(self._answer(asked, timeout, watcher), self._loop)
-
     def answer(self, question: Question) -> Answer:
         """Run the agent and wait for its answer.
 
         Raises what the future of `start` raises, and `BadInput` for an unknown inbox or a malformed date.
         """
         mailbox = self.database.mailbox(question.inbox_address, parse_query_date(question.query_date))
-        return self.start(AskedQuestion(question, mailbox)).result().answer
+        return self.start(AskedQuestion(question, mailbox)).result()
 
-    async def _answer(self, asked: AskedQuestion, timeout: float | None, watcher: Watcher | None) -> Answered:
+    async def _episode(self, policy: Policy, asked: AskedQuestion, watcher: Watcher | None) -> Answer:
         question = asked.question.question
-        try:
-            policy = self._policy(self.server.base_url)
-            async with asyncio.timeout(timeout):
-                run = await answer_question(policy, asked.mailbox, question, self.settings, watcher=watcher)
-        except BadRequestError as error:
-            if _TOO_LONG.search(str(error)):  # the question is the only part of a prompt without a limit in tokens
-                raise PromptTooLong(_in_tokens(str(error))) from error
-            raise
-        except (APIConnectionError, InternalServerError) as error:
-            raise ModelUnavailable from error
+        run = await answer_question(policy, asked.mailbox, question, self.settings, watcher=watcher)
         return answered(run, question, asked.mailbox)
 
-    def keep_to_record(self, request_id: str, answer: Answer) -> None:
-        """Keep an answer for the pipeline run that will record it."""
-        self._to_record[request_id] = answer
-        while len(self._to_record) > RECORDABLE_ANSWERS:
-            self._to_record.popitem(last=False)
-
-    def take_recorded(self, request_id: str) -> Answer:
-        """Return the answer kept under `request_id`, once. Raises KeyError when there is none."""
-        return self._to_record.pop(request_id)
-
-    def warm_up(self) -> None:
-        """Sample one token, so that a broken service fails at its start and the first question is fast.
-
-        This leaves the common prefix of all prompts in the server's prefix cache. Raises what `answer` raises.
-        """
+    async def _warm_up(self, policy: Policy) -> None:
         mailbox = self.database.mailbox(self.database.inboxes()[0], datetime.now(UTC))
-        policy = self._policy(self.server.base_url).model_copy(update={"max_tokens": 1})
-        asyncio.run_coroutine_threadsafe(
-            answer_question(policy, mailbox, "Is anybody there?", self.settings), self._loop
-        ).result()
-
-    def is_healthy(self) -> bool:
-        """Return at once whether the policy server answers."""
-        return self.server.healthy()
+        await answer_question(policy, mailbox, "Is anybody there?", self.settings)
 
     def close(self) -> None:
-        """Stop the episodes and the policy server, and close the database."""
-
-        async def stop() -> None:
-            if episodes := asyncio.all_tasks() - {asyncio.current_task()}:
-                for episode in episodes:
-                    episode.cancel()
-                await asyncio.wait(episodes, timeout=CLOSE_SECONDS)
-            self._loop.stop()
-
-        asyncio.run_coroutine_threadsafe(stop(), self._loop)
-        self._thread.join(timeout=2 * CLOSE_SECONDS)
-        self.server.close()
+        super().close()
         self.database.close()
 
 
-def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
+def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answer:
     """Return the answer of an episode with its cited mails and their proof."""
     final = run.answer
     read = {email_id for call in run.calls for email_id in call.read_ids}
@@ -216,7 +235,7 @@ def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
             )
         )
     success = any(source.read for source in sources)
-    answer = Answer(
+    return Answer(
         question=question,
         answer=final.answer if final else None,
         source_ids=list(final.source_ids) if final else [],
@@ -225,8 +244,9 @@ def answered(run: AgentRun, question: str, mailbox: Mailbox) -> Answered:
         turns=run.turns,
         seconds=round(run.seconds, 3),
         proven=any(source.found for source in sources),
+        sources=sources,
+        sampled_tokens=run.sampled_tokens,
     )
-    return Answered(answer, sources, run.sampled_tokens)
 
 
 def _in_tokens(message: str) -> str:
@@ -241,14 +261,14 @@ def _in_tokens(message: str) -> str:
     )
 
 
-def describe_model(checkpoint: str, run: str, step: int, base_model: str, database: MailDatabase) -> ServedModel:
+def describe_model(checkpoint: str, run: str, step: int, base_model: str, mails: int | None = None) -> ServedModel:
     """Return the description of a model that this process has just loaded."""
     return ServedModel(
         checkpoint=checkpoint,
         run=run,
         step=step,
         base_model=base_model,
-        mails=database.email_count(),
+        mails=mails,
         loaded_at=datetime.now(UTC),
         load_id=uuid.uuid4().hex,
         process_id=os.getpid(),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from environment.home import HOME
-from serving.answer import MAX_TIMEOUT_SECONDS
+from serving.bodies import MAX_TIMEOUT_SECONDS
 
 LEAST_KEY_CHARS = 16
 FEEDBACK = HOME / "outputs" / "feedback"

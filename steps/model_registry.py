@@ -79,6 +79,13 @@ def production_version(model: str = MODEL_NAME) -> ModelVersionResponse | None:
     return None
 
 
+def other_in_production(version: str, model: str = MODEL_NAME) -> str | None:
+    """Return the id of the checkpoint in production; None if it is that of `version`, or there is none."""
+    production = production_version(model)
+    checkpoint = production.get_artifact(CHECKPOINT) if production and production.name != version else None
+    return str(checkpoint.id) if checkpoint else None
+
+
 def current_model_version(model: str = MODEL_NAME) -> ModelVersionResponse:
     """Return the model version in stage production, else the latest with a checkpoint.
 

@@ -44,7 +44,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
             "validation_questions=48 leaves nothing to train on: there are 40 train scenarios",
         ),
         (settings(bugs="own/bugs"), "demonstrations=128: only the built-in bugs have demonstrations"),
-        (["--schedule", "0 2 * * *"], "--schedule: for task=email-search only; leave it out with task=coding"),
+        (["--schedule", "0 2 * * *"], "cannot run schedules"),
         (["--from", "first"], "there is no run 'first'"),
         (settings(judge="llm", eval_samples=2), "judge and eval_samples: no effect on task=coding; leave it out"),
         (settings(base_examples=1, base_grammar="true"), "base_examples and base_grammar: no effect on task=coding"),

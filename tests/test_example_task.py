@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import fork_server
 from tests.checkout import Checkout, settings
 from tests.front_door import FrontDoor
+from tests.ports import free_port
+from tests.serving.deployed import ask
+from tests.serving.service_client import waited
+from tests.standstill import guarded
 
 pytestmark = pytest.mark.service
 
@@ -34,20 +45,37 @@ def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert message in FrontDoor(tmp_path, monkeypatch).refuses("--pipeline", "train", *words)
 
 
+def test_a_task_that_users_cannot_ask_is_not_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = FrontDoor(tmp_path, monkeypatch).refuses("--pipeline", "deploy", "--task", "coding")
+    assert "task coding answers no questions of users" in said
+
+
 def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     checkout = Checkout.create(tmp_path / "project")
     words = [
         *TASK,
-        *settings(base_model=tiny_base, demonstrations=4, max_steps=1, groups_per_step=1, rollouts_per_group=2),
+        *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
         *settings(validate_every=0, max_tokens=8, lora_layers=2, task_settings="{most: 20, pairs: 12}"),
     ]
-    done = checkout.run("--pipeline", "all", *words, "--set", "experiment=first", "--summary", "summary.json")
+    first = [*words, "--set", "experiment=first"]
+    killed = checkout.start("--pipeline", "train", *first)
+    try:
+        with guarded(killed):
+            while not checkout.history():
+                assert killed.poll() is None, killed.communicate()[0]
+                time.sleep(0.02)
+    finally:
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    before = checkout.history()
+    resumed = checkout.run("--pipeline", "train", "--resume", "first")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert len(checkout.history()) == 7 and checkout.history()[: len(before)] == before
+    done = checkout.run("--pipeline", "eval", *first, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 pairs to train on, 6 held out" in done.stdout
+    assert "6 pairs to train on, 6 held out" in done.stdout and "this run is finished, reused" in done.stdout
     summary = json.loads((checkout.folder / "summary.json").read_text())
     assert {name: row["n"] for name, row in summary["policies"].items()} == {"base": 6, "warm_start": 6, "trained": 6}
-    again = checkout.run("--pipeline", "train", "--resume", "first")
-    assert again.returncode == 0 and "this run is finished, reused" in again.stdout, again.stdout + again.stderr
     card = checkout.folder / "exported" / "README.md"
     done = checkout.run("--pipeline", "export", *TASK, "--to", "exported")
     assert done.returncode == 0 and card.exists(), done.stdout + done.stderr
@@ -61,3 +89,42 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     assert changed.returncode == 2 and "began with other settings: task_settings" in changed.stderr, changed.stderr
     longer = checkout.run("--pipeline", "train", *words, "--set", "experiment=second", "--from", "first")
     assert longer.returncode == 0, longer.stdout + longer.stderr
+    answers_over_http(checkout)
+
+
+def answers_over_http(checkout: Checkout) -> None:
+    (checkout.folder / "keys.yaml").write_text("- {name: ann, key: sixteen characters}\n")
+    words = (*TASK, "--unpromoted", "--name", "numbers", *settings(access_keys="keys.yaml", port=free_port()))
+    done = checkout.run("--pipeline", "deploy", *words)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        url = re.search(r"answers at (http://\S+)/invoke", done.stdout)[1]  # type: ignore[index]
+        assert ask(url, question="3 or 8?")[0] == 401
+        reply: Any
+        status, reply = ask(url, "sixteen characters", question="Which is more, 3 or 8?")
+        assert status == 200, reply
+        assert set(reply) == {"question", "answer", "transcript", "execution_time", "metadata"}
+        asked, said = reply["transcript"]
+        assert asked["content"] == "Which is larger, 3 or 8? Reply with the number."
+        assert (said["content"] or "").strip() == reply["answer"]
+        about = reply["metadata"]
+        assert about["episode"].keys() >= {"outcome", "turns", "seconds"} and about["episode"]["turns"] == 1
+        assert about["model"]["mails"] is None and about["parameters_used"] == {"question": "Which is more, 3 or 8?"}
+        for wrong, line in (
+            ({"question": "Which is more?"}, "parameters.question: has 0 numbers: write two"),
+            ({"question": " "}, "parameters.question: is empty"),
+            ({"question": "3 or 8?", "inbox_address": "a@b.c"}, "parameters.inbox_address: Extra inputs"),
+        ):
+            status, reply = ask(url, "sixteen characters", **wrong)
+            assert status == 422 and line in reply["error"], reply
+        with closing(sqlite3.connect(next((checkout.folder / "zenml").rglob("zenml.db")))) as store:
+            query = "SELECT status FROM pipeline_run WHERE name = ?"
+            waited(lambda: store.execute(query, (about["run_name"],)).fetchall() == [("completed",)])
+    finally:
+        stopped = fork_server.start(
+            ["deployment", "delete", "numbers", "--yes"],
+            folder=checkout.folder,
+            environment=checkout.environment,
+            program="zenml",
+        )
+        stopped.communicate()

@@ -98,8 +98,12 @@ def test_a_folder_that_is_not_the_benchmark(
         (["train"], "workbench.folder=None: no such folder; it must hold the benchmark's CSV files"),
         (["train", "--set", "workbench.folder=nowhere"], "workbench.folder=nowhere: no such folder"),
         (["train", "--set", "workbench.held_out_templates=2"], "held_out_templates=2"),
-        (["deploy"], "--pipeline deploy has no variant for task=workbench: it is for train, eval, all and export"),
-        (["train", "--schedule", "0 2 * * *"], "--schedule: for task=email-search only"),
+        (["deploy"], "task workbench answers no questions of users"),
+        (
+            ["ask", "Where?"],
+            "--pipeline ask has no variant for task=workbench: it is for train, eval, all, export and deploy",
+        ),
+        (["train", "--schedule", "0 2 * * *"], "cannot run schedules"),
         (["train", "--set", "judge=llm"], "judge: no effect on task=workbench; leave it out"),
     ],
 )

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from training.adapter_check import config_problem, misfit, weights_problem
 from training.backends.model_sources.folder import BaseModelFiles, weight_shapes
 from training.errors import BadInput
+from training.experiment import MAIL_TASK
 from training.files import is_disk_full, sha256_of_file
 
 MANIFEST = "manifest.json"
@@ -150,6 +151,16 @@ class Checkpoint:
             f"checkpoint {trained_on.name} (step {trained_on.step}) was trained on {trained_on.base_model}, "
             f"not on {base_model}: set base_model to {trained_on.base_model_source}"
         )
+
+    @property
+    def task(self) -> str:
+        """The task that it was trained on; checkpoints of the e-mail agent do not record it."""
+        return str(self.manifest.config.get("task", MAIL_TASK))
+
+    def require_task(self, task: str) -> None:
+        """Raise BadInput unless the adapter was trained on this task."""
+        if self.task != task:
+            raise BadInput(f"the checkpoint was trained with task={self.task}: add --task {self.task}")
 
     def require_shape(self, rank: int, layers: int | None) -> None:
         """Raise BadInput unless this adapter has the given rank and number of layers."""

@@ -31,6 +31,8 @@ class Attempt(BaseModel):
     turns: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0)
     transcript: list[dict[str, Any]] = Field(default_factory=list)
+    sampled_tokens: int = Field(default=0, ge=0, exclude=True)
+    """For the metrics of a service."""
 
 
 class EvaluatedTask(Task, Protocol):
@@ -115,6 +117,14 @@ class TaskPlugin(ABC):
     def sources(self, settings: Any) -> dict[str, str]:
         """Return the settings that name a function: key -> digest of its content."""
         return {}
+
+    def scenario_of(self, settings: Any, question: str) -> Any:
+        """Return the scenario of a user's question. Only a task that overrides this can be deployed.
+
+        Raises:
+            BadInput: the task can make none of it. The service puts the name of the field before the message.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def opened(self, settings: Any, trained_with: Mapping[str, Any], say: Say) -> AbstractContextManager[EvaluatedTask]:

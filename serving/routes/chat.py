@@ -11,15 +11,15 @@ from pydantic import ValidationError
 
 from serving.access import Caller
 from serving.admission import Ticket
-from serving.answer import MAX_INBOXES, Question, Reply, first_problem, today
-from serving.answering import Answering
+from serving.answering import MailAnswering
+from serving.bodies import MAX_INBOXES, Question, Reply, first_problem, today
 from serving.chat import GAVE_UP, MODEL, ChatProblem, ChatRequest, citations, cited, inbox_of, unlinked
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, error_line
-from serving.routes.answers import answer_at_once, events_of
+from serving.routes.questions import answer_at_once, events_of
 from serving.service import AskedQuestion
 
 
-def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
+def add_routes(fastapi: FastAPI, answering: MailAnswering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
     """Add `/v1/models` and `/v1/chat/completions`."""
     asking = Annotated[Caller, Depends(authenticated)]
 
@@ -79,7 +79,7 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
 
 async def _chunks(
     request: Request,
-    answering: Answering,
+    answering: MailAnswering,
     ticket: Ticket,
     asked: AskedQuestion,
     caller: Caller,

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, FastAPI
 
 from serving.access import Caller
-from serving.answer import Accepted, Feedback
+from serving.bodies import Accepted, Feedback
 from serving.errors import BODY_ERRORS, Rejected, documented
 from serving.feedback import FeedbackQueue, TokenRefused
 from serving.log import cause

@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, Query
 
 from serving.access import Caller
-from serving.answer import ExampleQuery, Examples, Inboxes, InboxQuery
-from serving.answering import Answering
+from serving.answering import MailAnswering
+from serving.bodies import ExampleQuery, Examples, Inboxes, InboxQuery
 from serving.errors import Rejected, documented
 
 
-def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
+def add_routes(fastapi: FastAPI, answering: MailAnswering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
     """Add `/inboxes` and `/examples`. Plain functions: FastAPI runs them in a thread, off the event loop."""
     asking = Annotated[Caller, Depends(authenticated)]
 

@@ -1,19 +1,19 @@
 """Routes about the service itself: model, health and metrics."""
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
 
 from serving.access import Caller
-from serving.answer import Health, ServedModel
 from serving.answering import Answering
+from serving.bodies import Health, ServedModel
 from serving.errors import documented
 from serving.metrics import Metrics
 
 
 def add_routes(
-    fastapi: FastAPI, answering: Answering, metrics: Metrics, authenticated: Callable[..., Awaitable[Caller]]
+    fastapi: FastAPI, answering: Answering[Any], metrics: Metrics, authenticated: Callable[..., Awaitable[Caller]]
 ) -> None:
     """Add `/model`, `/health` and `/metrics`."""
     asking = Annotated[Caller, Depends(authenticated)]

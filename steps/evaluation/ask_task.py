@@ -22,6 +22,7 @@ from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.ask_production import PRODUCTION
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
 from steps.interruption import run_cancellable
+from steps.model_registry import find_checkpoint
 from steps.project import source_files
 from steps.published_model import base_model_files
 from tasks import load_plugin
@@ -68,16 +69,22 @@ def ask_task(
 # A separate step, so that its episodes stay cached until production or the scenarios change.
 @step(name="ask_production", output_materializers={PRODUCTION_PREDICTIONS: JsonLinesMaterializer}, cache_policy=_CODE)
 def ask_task_production(
-    config: EvaluationConfig, task: str, settings: dict[str, Any], identity: str, production: Checkpoint
+    config: EvaluationConfig, task: str, settings: dict[str, Any], identity: str, production: str
 ) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
-    """Return greedy episodes of the version in production, with its own base model and limits."""
-    manifest = production.manifest
+    """Return greedy episodes of the version in production, with its own base model and limits.
+
+    `production` is the id of its checkpoint; without one there are none.
+    """
+    if not production:
+        return []
+    checkpoint = find_checkpoint(production).checkpoint
+    manifest = checkpoint.manifest
     base = {"source": manifest.base_model_source, "checksum": manifest.base_model_checksum}
 
     async def ask(rows: _Rows, base_url: str) -> list[Prediction]:
         return await rows.asked(PRODUCTION, base_url)
 
-    return _asked(config, task, settings, base, production, {PRODUCTION: production.path}, ask)
+    return _asked(config, task, settings, base, checkpoint, {PRODUCTION: checkpoint.path}, ask)
 
 
 class _Rows:

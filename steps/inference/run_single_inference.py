@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from pydantic import BaseModel
 from zenml import get_step_context, step
 
-from serving.answer import Answer, Question
+from serving.bodies import Question
 
 
 @step(enable_cache=False, enable_artifact_visualization=False)
 def run_single_inference(
     question: str, inbox_address: str, query_date: str, request_id: str
-) -> Annotated[Answer, "answer"]:
-    """Answer one question about one inbox with the model that this process has loaded.
+) -> Annotated[BaseModel, "answer"]:
+    """Answer one question with the model that this process has loaded: an `Answer`, or the `Attempt` of another task.
 
     The deployed service runs the pipeline after it has answered; `request_id` then names the answer that it gave.
     """

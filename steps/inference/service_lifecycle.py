@@ -8,18 +8,22 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from agent.settings import AgentSettings
+from reports.console import say
 from steps.artifact_names import SCENARIOS
 from steps.project import MODELS
+from tasks import answering_plugin, trained_settings
 from training.errors import BadInput
+from training.experiment import MAIL_TASK
 
 if TYPE_CHECKING:
-    from serving.answer import Question
+    from serving.bodies import Question
 
 SERVED_MODEL = "trained"
 
@@ -33,6 +37,8 @@ def load_service(
 ) -> object:
     """Load model and mail database into an `AnswerService`, the pipeline state of every invocation.
 
+    A checkpoint of another task is loaded into a `TaskService`, without mail.
+
     `checkpoint` and `mail_database` name artifacts as in `steps.model_registry`; `base_model` replaces the source that
     the checkpoint names; `episode` overrides fields of `AgentSettings`.
 
@@ -40,18 +46,20 @@ def load_service(
         BadInput: nothing is trained yet, or the checkpoint is damaged or belongs to another base model.
     """
     from serving.policy_process import PolicyProcess
-    from serving.service import AnswerService, describe_model
+    from serving.service import AnswerService, Service, describe_model
+    from serving.task_service import TaskService
     from steps.model_registry import find_checkpoint, find_mail_database
     from steps.published_model import base_model_files
     from training.task import Policy
 
     stored = find_checkpoint(checkpoint, unpromoted=False)
     manifest = stored.checkpoint.manifest
-    database = find_mail_database(stored, mail_database).load()
+    task = stored.checkpoint.task
+    database = find_mail_database(stored, mail_database).load() if task == MAIL_TASK else None
     source = base_model or manifest.base_model_source
     base = base_model_files(source, manifest.base_model_checksum, models=Path(models_dir))
     stored.checkpoint.require_base(base)
-    settings = episode_settings(manifest.config, episode)
+    described = partial(describe_model, stored.reference, manifest.name, manifest.step, manifest.base_model)
     served = {
         "model_dir": str(base.path),
         "adapters": {SERVED_MODEL: str(stored.checkpoint.path)},
@@ -60,11 +68,20 @@ def load_service(
     program = [sys.executable, "-m", "serving.policy_program"]
     server = PolicyProcess(lambda port: [*program, json.dumps({**served, "port": port})])
 
-    def policy(base_url: str) -> Policy:
-        return Policy(base_url=base_url, model=SERVED_MODEL, temperature=0, max_tokens=settings.max_tokens)
+    def policy(max_tokens: int, base_url: str) -> Policy:
+        return Policy(base_url=base_url, model=SERVED_MODEL, temperature=0, max_tokens=max_tokens)
 
-    model = describe_model(stored.reference, manifest.name, manifest.step, manifest.base_model, database)
-    service = AnswerService(server, policy, database, settings, model, example_questions(manifest.data))
+    service: Service[Any, Any]
+    if database is None:
+        plugin, chosen = answering_plugin(task), trained_settings(task, manifest.config)
+        opened = contextlib.ExitStack()
+        world = opened.enter_context(plugin.opened(chosen, manifest.config, say))
+        asks = partial(plugin.scenario_of, chosen)
+        service = TaskService(server, partial(policy, world.max_tokens), described(), world, asks, opened.close)
+    else:
+        settings, examples = episode_settings(manifest.config, episode), example_questions(manifest.data)
+        model = described(mails=database.email_count())
+        service = AnswerService(server, partial(policy, settings.max_tokens), database, settings, model, examples)
     service.warm_up()
     return service
 
@@ -73,7 +90,7 @@ def example_questions(trained_on: dict[str, str]) -> dict[str, list[Question]]:
     """Return held-out questions by inbox from the data of the checkpoint, if this store has them."""
     from zenml.client import Client
 
-    from serving.answer import Question
+    from serving.bodies import Question
 
     try:
         scenarios = Client().get_artifact_version(trained_on[SCENARIOS]).load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from zenml import step
+from zenml import get_step_context, step
 from zenml.types import HTMLString
 
 from configs.schema import TrainingConfig
@@ -25,7 +25,7 @@ def train_task(
     config: TrainingConfig,
     task: str,
     settings: dict[str, Any],
-    run_key: str,
+    run_key: str | None,
     base: dict[str, str],
     start: str | None = None,
 ) -> tuple[
@@ -36,12 +36,14 @@ def train_task(
 ]:
     """Train on the task's scenarios, or resume a killed run of the same settings, data and code.
 
-    Outputs and `start` are those of `train_agent`.
+    Outputs, `start` and the default of `run_key` are those of `train_agent`.
     """
     plugin = load_plugin(task)
     chosen = plugin.settings.model_validate(settings)
-    config = config.model_copy(update={"continue_from": start})
-    begun = Begun(config, run_key, base, find_checkpoint(start).checkpoint if start else None)
+    config = config.model_copy(update={"continue_from": start or None})
+    begun = Begun(
+        config, run_key or get_step_context().model.version, base, find_checkpoint(start).checkpoint if start else None
+    )
     experiment = begun.experiment(
         code=task_code(plugin),
         data=plugin.described(chosen),

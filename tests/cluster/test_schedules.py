@@ -12,6 +12,7 @@ from zenml.client import Client
 
 from cluster import schedules
 from commands.schedules import delete_schedule, list_schedules, schedule_retraining, set_schedule
+from commands.tasks import run_task
 from configs.loading import load_config
 from tests.fakes.kubernetes import ApiServer, require_valid
 from training.errors import BadInput
@@ -200,3 +201,28 @@ def test_unmanageable_schedules_are_one_line_errors(
 def test_an_orchestrator_that_cannot_schedule() -> None:
     with pytest.raises(BadInput, match="orchestrator default of stack default cannot run schedules"):
         schedules.require_scheduler()
+
+
+def test_a_task_is_trained_on_a_schedule_too(kubernetes_stack: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["task=examples.larger_number:PLUGIN", "task_settings={most: 20, pairs: 8}", "continue_from=production"]
+    config = load_config(None, [*words, "validate_every=0"])
+    docker = {"skip_build": True, "parent_image": "registry.example.com/agent:1"}
+    config = config.model_copy(update={"settings": {"docker": docker}})
+    options: dict[str, Any] = {"dry_run": False, "cache": True, "summary": None}
+    run_task(config, "train", schedule="@daily", **options)
+    (schedule,) = schedules.all_schedules()
+    assert f'scheduled: {schedule.name} "@daily"' in capsys.readouterr().out
+    snapshot = kubernetes_stack.list_snapshots(sort_by="desc:created", size=1, hydrate=True, named_only=False).items[0]
+    model = snapshot.pipeline_configuration.model
+    assert model is not None and (model.name, model.version) == ("larger-number-agent", None)
+    steps = snapshot.step_configurations
+    assert set(steps) == {
+        *("setup_art_model", "find_start", "train_agent", "run_inference"),
+        *("find_production", "ask_production", "compute_metrics"),
+    }
+    assert all(step.config.enable_cache is False for name, step in steps.items() if name != "setup_art_model")
+    assert steps["find_production"].spec.upstream_steps == ["train_agent"]
+    with pytest.raises(BadInput, match=f"{schedule.name} exists already"):
+        run_task(config, "train", schedule="@daily", **options)
+    with pytest.raises(BadInput, match="five fields are needed"):
+        run_task(config, "train", schedule="daily", **options)

@@ -191,7 +191,9 @@ def test_a_service_elsewhere_downloads_no_base_model_to_this_machine(
         step=3, name="r1", base_model_source="Qwen/Qwen2.5-7B-Instruct", base_model_checksum="0" * 64, config={}
     )
     stored = SimpleNamespace(
-        checkpoint=SimpleNamespace(manifest=manifest), model_version=None, reference="checkpoint-1"
+        checkpoint=SimpleNamespace(manifest=manifest, require_task=lambda _: None),
+        model_version=None,
+        reference="checkpoint-1",
     )
     pinned: dict[str, Any] = {}
     said: list[str] = []

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from environment.email_db import MailDatabase, build_database
 from environment.sources.synthetic import synthetic_company
 from serving.app import ServiceApp
-from serving.recording import Record
+from serving.bodies import Reply
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import scripted_app
 from tests.serving.service_client import KEYS, OWNER_KEY, URL
@@ -105,12 +105,12 @@ def policy() -> Iterator[MailPolicy]:
 
 
 @pytest.fixture(scope="module")
-def records() -> list[Record]:
+def records() -> list[Reply]:
     return []
 
 
 @pytest.fixture(scope="module")
-def app(policy: MailPolicy, records: list[Record], tmp_path_factory: pytest.TempPathFactory) -> ServiceApp:
+def app(policy: MailPolicy, records: list[Reply], tmp_path_factory: pytest.TempPathFactory) -> ServiceApp:
     return scripted_app(policy, tmp_path_factory.mktemp("service"), records=records, max_waiting=1, max_wait=300)
 
 

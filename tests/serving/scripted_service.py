@@ -17,11 +17,10 @@ from agent.settings import AgentSettings
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email
 from serving.access import Keys, Origins
-from serving.answer import Question
 from serving.app import ServiceApp
+from serving.bodies import Question, Reply
 from serving.http_protocol import server_config
 from serving.log import configure
-from serving.recording import Record
 from serving.service import AnswerService, describe_model
 from serving.settings import ServingSettings
 from tests.fakes.policy import MailPolicy
@@ -56,7 +55,7 @@ def scripted_app(
     folder: Path,
     *,
     key: str | None = None,
-    records: list[Record] | None = None,
+    records: list[Reply] | None = None,
     mails: Sequence[Email] = (),
     **settings: Any,
 ) -> ServiceApp:
@@ -74,7 +73,7 @@ def scripted_app(
         def played(base_url: str) -> Policy:
             return Policy(base_url=base_url, model="m", temperature=0, max_tokens=64)
 
-        model = describe_model("here", "r123456789", 3, "scripted model", database)
+        model = describe_model("here", "r123456789", 3, "scripted model", database.email_count())
         services.append(AnswerService(policy, played, database, limits, model, examples))
         return services[-1]
 

@@ -11,7 +11,7 @@ import serving.answering
 import serving.service
 from environment.email_db import MailDatabase
 from serving.app import ServiceApp
-from serving.recording import Record
+from serving.bodies import Reply
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import GOOD, HOSTILE
 from tests.serving.service_client import asked, events, waited
@@ -38,10 +38,10 @@ def test_answer_with_its_proof(client: TestClient, policy: MailPolicy) -> None:
     assert {request["temperature"] for request in policy.requests} == {0}
 
 
-def test_the_run_is_recorded_behind_the_answer(client: TestClient, app: ServiceApp, records: list[Record]) -> None:
+def test_the_run_is_recorded_behind_the_answer(client: TestClient, app: ServiceApp, records: list[Reply]) -> None:
     reply = asked(client).json()
-    waited(lambda: records and records[-1].run_name == reply["metadata"]["run_name"])
-    assert app.answering.service.take_recorded(records[-1].request_id).answer == "room 4B"
+    waited(lambda: records and records[-1].metadata.run_name == reply["metadata"]["run_name"])
+    assert app.answering.service.take_recorded(records[-1].metadata.request_id).answer == "room 4B"
 
 
 def test_an_answer_that_the_mail_does_not_have_is_not_proven(client: TestClient, policy: MailPolicy) -> None:

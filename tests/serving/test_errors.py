@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving import errors, middleware
-from serving.answer import Invocation
+from serving.bodies import Invocation
 from serving.log import JsonLines
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import ANN, GOOD
@@ -79,6 +79,7 @@ def test_a_failing_model_server_is_unavailable(client: TestClient, policy: MailP
         ({"question": "a\0b"}, 422, "not text"),
         ({"inbox_address": "nobody@kestrel.example"}, 404, "unknown inbox"),
         ({"inbox_address": "' OR 1=1 --"}, 404, "unknown inbox"),
+        ({"inbox_address": "Anne@Kestrel.example"}, 404, "did you mean ann@kestrel.example?"),
         ({"inbox_address": "x" * 400}, 422, "at most 320"),
         ({"query_date": "next week"}, 422, "YYYY-MM-DD"),
         ({"query_date": "2001-13-45"}, 422, "YYYY-MM-DD"),

@@ -12,8 +12,8 @@ import yaml
 from fastapi.testclient import TestClient
 
 from environment.feedback import rating_files
-from serving.answer import Answer, Feedback, Question
 from serving.app import ServiceApp
+from serving.bodies import Answer, Feedback, Question
 from serving.feedback import FeedbackQueue, TokenRefused
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import GOOD, scripted_app

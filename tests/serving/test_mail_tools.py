@@ -128,7 +128,9 @@ def test_a_key_for_one_inbox_sees_no_other(url: str, inbox: str) -> None:
         ("search_mail", {"keywords": ["budget"], "sent_after": "soon"}, "sent_after: expected a date"),
         ("search_mail", {"keywords": ["budget"], "as_of": "today"}, "query_date"),
         ("search_mail", {"keywords": ["budget"], "max_results": 10**6}, "max_results"),
-        ("search_mail", {"keywords": ["x"] * 51}, "keywords"),
+        ("search_mail", {"keywords": ["x"] * 51}, "keywords: List should have at most 50 items"),
+        ("search_mail", {}, "keywords: Field required"),
+        ("search_mail", {"keywords": ["x"], "inbox": "anne@kestrel.example"}, "did you mean ann@kestrel.example?"),
         ("read_mail", {"message_id": "<absent@kestrel.example>"}, "there is no mail with this message_id"),
         ("read_mail", {"message_id": REVIEW, "start": -1}, "start"),
         ("ask_mailbox", {"question": " "}, "question: is empty"),
@@ -136,7 +138,8 @@ def test_a_key_for_one_inbox_sees_no_other(url: str, inbox: str) -> None:
     ],
 )
 def test_bad_arguments_are_said(url: str, tool: str, arguments: dict[str, Any], said: str) -> None:
-    assert said in refusal(url, tool, **arguments)
+    line = refusal(url, tool, **arguments)
+    assert said in line and "\n" not in line and "http" not in line
 
 
 def test_mail_after_the_day_of_asking_is_not_there(url: str) -> None:

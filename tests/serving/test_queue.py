@@ -108,7 +108,7 @@ def test_submitted_answers_expire_and_are_bounded(policy: MailPolicy, tmp_path: 
 def test_an_unexpected_error_ends_a_submitted_question(
     client: TestClient, app: ServiceApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.feedback, "token", lambda *_: 1 / 0)
+    monkeypatch.setattr(app.answering._feedback, "token", lambda *_: 1 / 0)
     url = client.post("/submit", json={"parameters": GOOD}).json()["urls"][0]
     waited(lambda: client.get(url).json()["status"] == "failed")
     assert "log has the cause" in client.get(url).json()["error"]

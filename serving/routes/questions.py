@@ -10,16 +10,17 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving.access import Caller
 from serving.admission import Ticket
-from serving.answer import Invocation, Reply, StoredAnswer, Submission, Submitted
-from serving.answering import Answering
+from serving.answering import Answering, Given, MailAnswering
+from serving.bodies import Invocation, Reply, StoredAnswer, Submission, Submitted, TaskInvocation, TaskReply
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, error_line
 from serving.events import EventQueue
 from serving.service import AskedQuestion
+from serving.task_service import TaskAnswering
 
 WAITING_NOTE_SECONDS = 2.0
 
 
-def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
+def add_routes(fastapi: FastAPI, answering: MailAnswering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
     """Add `/invoke`, `/stream`, `/submit` and `/answers/{answer_id}`."""
     asking = Annotated[Caller, Depends(authenticated)]
 
@@ -98,14 +99,29 @@ def add_routes(fastapi: FastAPI, answering: Answering, authenticated: Callable[.
         return result.stored()
 
 
+def add_task_route(fastapi: FastAPI, answering: TaskAnswering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
+    """Add `/invoke` for another task than mail."""
+    asking = Annotated[Caller, Depends(authenticated)]
+
+    @fastapi.post("/invoke", responses=documented(*BODY_ERRORS, *QUESTION_ERRORS), tags=["questions"])
+    async def invoke(request: Request, invocation: TaskInvocation, caller: asking) -> TaskReply:
+        """Play one episode on the scenario that the task makes of a question."""
+        asked = answering.accepted(invocation.parameters)
+        ticket = answering.join(caller)
+        try:
+            return await answer_at_once(request, answering, ticket, asked, invocation.timeout, caller)
+        finally:
+            ticket.leave()
+
+
 async def answer_at_once(
     request: Request,
-    answering: Answering,
+    answering: Answering[Given],
     ticket: Ticket,
-    asked: AskedQuestion,
+    asked: Any,
     timeout: float | None,
     caller: Caller,
-) -> Reply:
+) -> Given:
     """Answer a question unless the client goes away. Raises `Rejected`."""
     answer = asyncio.ensure_future(answering.answer(ticket, asked, timeout, caller, request.state.request_id))
     gone = asyncio.ensure_future(_disconnected(request))
@@ -126,7 +142,7 @@ async def answer_at_once(
 
 async def events_of(
     request: Request,
-    answering: Answering,
+    answering: MailAnswering,
     ticket: Ticket,
     asked: AskedQuestion,
     timeout: float | None,
@@ -169,12 +185,12 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _log_outcome(request: Request, reply: Reply) -> None:
+def _log_outcome(request: Request, reply: Reply | TaskReply) -> None:
     """Add the outcome of an answer to the access log."""
     episode = reply.metadata.episode
     request.state.logged = {
         "outcome": episode.outcome,
-        "proven": reply.proven,
+        **({"proven": reply.proven} if isinstance(reply, Reply) else {}),
         "turns": episode.turns,
         "queued_seconds": episode.queued_seconds,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -30,11 +30,15 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return str(first["loc"][0]), first["msg"].removeprefix("Value error, ")
 
 
-class Question(BaseModel):
-    """One question. `query_date` is ISO 8601; a bare date means the end of that day.
+def storable_text(text: str) -> str:
+    """Return `text`. Raises ValueError when UTF-8 or SQLite cannot store it."""
+    if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text):
+        raise ValueError("holds characters that are not text")
+    return text
 
-    `Answering.accepted` parses the date and looks up the inbox.
-    """
+
+class TaskQuestion(BaseModel):
+    """One question to the agent of any task."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -42,21 +46,34 @@ class Question(BaseModel):
     question: str = Field(
         description="what to find out", json_schema_extra={"minLength": 1, "maxLength": MAX_QUESTION_CHARS}
     )
+
+    @field_validator("question")
+    @classmethod
+    def _bounded(cls, text: str) -> str:
+        if not text.strip():
+            raise ValueError("is empty: ask something")
+        if len(text) > MAX_QUESTION_CHARS:
+            raise ValueError(f"has {len(text):,} characters: at most {MAX_QUESTION_CHARS:,} are allowed")
+        return text
+
+    @field_validator("*")
+    @classmethod
+    def _encodable(cls, text: str) -> str:
+        return storable_text(text)
+
+
+class Question(TaskQuestion):
+    """One question about an inbox. `query_date` is ISO 8601; a bare date means the end of that day.
+
+    `MailAnswering.accepted` parses the date and looks up the inbox.
+    """
+
     inbox_address: str = Field(description="whose mail is searched", json_schema_extra={"maxLength": MAX_ADDRESS_CHARS})
     query_date: str = Field(
         description="the day of asking: later mail is not seen",
         examples=["2024-05-15"],
         json_schema_extra={"maxLength": MAX_DATE_CHARS},
     )
-
-    @field_validator("question")
-    @classmethod
-    def _bounded(cls, text: str) -> str:
-        if not text.strip():
-            raise ValueError("is empty: ask something about the inbox")
-        if len(text) > MAX_QUESTION_CHARS:
-            raise ValueError(f"has {len(text):,} characters: at most {MAX_QUESTION_CHARS:,} are allowed")
-        return text
 
     @field_validator("inbox_address")
     @classmethod
@@ -72,18 +89,6 @@ class Question(BaseModel):
             raise ValueError(f"has {len(text):,} characters: at most {MAX_DATE_CHARS:,} are allowed")
         return text
 
-    @field_validator("question", "inbox_address", "query_date")
-    @classmethod
-    def _encodable(cls, text: str) -> str:
-        return storable_text(text)
-
-
-def storable_text(text: str) -> str:
-    """Return `text`. Raises ValueError when UTF-8 or SQLite cannot store it."""
-    if any("\ud800" <= character <= "\udfff" or character == "\0" for character in text):
-        raise ValueError("holds characters that are not text")
-    return text
-
 
 Timeout = Annotated[
     float | None,
@@ -91,13 +96,19 @@ Timeout = Annotated[
 ]
 
 
-class Invocation(BaseModel):
-    """The body of `POST /invoke` and `POST /stream`."""
+class TaskInvocation(BaseModel):
+    """The body of `POST /invoke` where another task than mail is served."""
 
     model_config = ConfigDict(extra="forbid")
 
-    parameters: Question
+    parameters: TaskQuestion
     timeout: Timeout = None
+
+
+class Invocation(TaskInvocation):
+    """The body of `POST /invoke` and `POST /stream`."""
+
+    parameters: Question
 
 
 class Submission(BaseModel):
@@ -127,7 +138,7 @@ class ServedModel(BaseModel):
     """Key of the training run, which is in the name of its report."""
     step: int
     base_model: str
-    mails: int
+    mails: int | None = Field(description="null: the task has no mailbox")
     loaded_at: datetime
     load_id: str
     process_id: int
@@ -176,6 +187,9 @@ class Answer(BaseModel):
     seconds: float
     proven: bool = False
     """The value of the answer stands in one of the cited mails."""
+    sources: list[Source] = Field(default_factory=list, exclude=True)
+    """The cited mails. The run does not record them: they are in the mail database."""
+    sampled_tokens: int = Field(default=0, exclude=True)
 
 
 class Episode(BaseModel):
@@ -189,13 +203,27 @@ class Episode(BaseModel):
     queued_seconds: float
 
 
-class ReplyMetadata(BaseModel):
+class TaskReplyMetadata(BaseModel):
     request_id: str
     run_name: str = Field(description="the pipeline run that records this answer, written after it is sent")
     deployment_name: str
-    parameters_used: Question
+    parameters_used: TaskQuestion
     episode: Episode
     model: ServedModel
+
+
+class TaskReply(BaseModel):
+    """The response of `POST /invoke` where another task than mail is served."""
+
+    question: str
+    answer: str | None = Field(description="null when the agent gave up")
+    transcript: list[dict[str, Any]] = Field(description="the conversation, as far as the task keeps it")
+    execution_time: float
+    metadata: TaskReplyMetadata
+
+
+class ReplyMetadata(TaskReplyMetadata):
+    parameters_used: Question
 
 
 class Reply(BaseModel):
