@@ -87,3 +87,14 @@ def test_art_finds_uv_in_an_environment_that_is_not_activated(tmp_path: Path, mo
     monkeypatch.setattr(backends, "require_backend", lambda settings: "a GPU")
     backends.open_backend(TrainerSettings(backend="local"), tmp_path)
     assert shutil.which("uv")
+
+
+def test_art_configures_a_model_where_megatron_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "require_backend", lambda settings: "a GPU")
+    backends.open_backend(TrainerSettings(backend="local"), tmp_path)
+    from art.dev.get_model_config import get_model_config
+
+    config = get_model_config("Qwen/Qwen2.5-7B-Instruct", str(tmp_path), None)
+    assert {"q_proj", "down_proj"} <= set(config["peft_args"]["target_modules"])
