@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 from collections.abc import Callable
@@ -129,10 +130,8 @@ def build_app(asked: argparse.Namespace) -> FastAPI:
 
 
 async def run_server(asked: argparse.Namespace) -> None:
-    from vllm.entrypoints.openai import api_server  # ART replaces its `build_app`
-
     said(f"serves on GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}")
-    app = api_server.build_app(asked)
+    app = importlib.import_module("vllm.entrypoints.openai.api_server").build_app(asked)  # which ART has replaced
     await uvicorn.Server(uvicorn.Config(app, asked.host, asked.port, log_level="warning")).serve()
 
 
