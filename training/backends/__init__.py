@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from training.errors import BadInput
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
     from training.settings import TrainerSettings
 
-
+_LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Layers of a dense model that ART trains."""
 _VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -171,7 +174,24 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
         # ART installs vLLM with `uv`, which is next to this interpreter, also in an environment that is not activated.
         if shutil.which("uv") is None:
             os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        _name_layers_without_megatron()
         return LocalBackend(path=str(path))
     from training.backends.serverless import PullingServerlessBackend
 
     return PullingServerlessBackend(base_url=settings.serverless_url)
+
+
+def _name_layers_without_megatron() -> None:
+    """Let ART configure a model where Megatron is not installed.
+
+    ART reads the names of the layers to train from a module that imports Megatron, which its extra `backend` does not install.
+    """
+    module = "art.megatron.model_support"
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "megatron":
+            raise
+        names = ModuleType(module)
+        names.__dict__["default_target_modules_for_model"] = lambda base_model, **_: list(_LAYERS)
+        sys.modules[module] = names

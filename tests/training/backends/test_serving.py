@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sysconfig
 from pathlib import Path
 
 import openai
@@ -20,27 +19,6 @@ from training.errors import BadInput
 from training.settings import TrainerSettings
 
 pytestmark = pytest.mark.service
-
-ROOT = Path(__file__).parents[3]
-SERVES = """
-import argparse, site, sys, threading
-site.addsitedir({packages!r})
-sys.path.insert(0, {root!r})
-parser = argparse.ArgumentParser()
-parser.add_argument("command", choices=["serve"])
-parser.add_argument("model")
-for option in ("--host", "--served-model-name", "--tool-call-parser", "--generation-config"):
-    parser.add_argument(option, required=True)
-for option in ("--port", "--max-loras", "--max-lora-rank"):
-    parser.add_argument(option, type=int, required=True)
-for option in ("--enable-auto-tool-choice", "--return-tokens-as-token-ids", "--enable-lora"):
-    parser.add_argument(option, action="store_true", required=True)
-parser.add_argument("--lora-modules", nargs="+")
-asked = parser.parse_args()
-from training.backends.torch import PolicyServer
-server = PolicyServer(asked.model, dict(module.split("=", 1) for module in asked.lora_modules), port=asked.port)
-threading.Event().wait()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +43,7 @@ def reply(base_url: str, model: str) -> str:
 
 
 def test_a_policy_of_the_local_backend_is_answered_by_the_vllm_that_trained_it(tmp_path: Path) -> None:
-    install_runtime(tmp_path, SERVES.format(root=str(ROOT), packages=sysconfig.get_path("purelib")))
+    install_runtime(tmp_path)
     checkpoint = tiny_checkpoint(tmp_path, seed=1)
     models = tmp_path / "base-1", {"trained": checkpoint.path}
     with open_policy_server(*models, {"backend": "torch"}) as ours:
@@ -109,3 +87,14 @@ def test_art_finds_uv_in_an_environment_that_is_not_activated(tmp_path: Path, mo
     monkeypatch.setattr(backends, "require_backend", lambda settings: "a GPU")
     backends.open_backend(TrainerSettings(backend="local"), tmp_path)
     assert shutil.which("uv")
+
+
+def test_art_configures_a_model_where_megatron_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "require_backend", lambda settings: "a GPU")
+    backends.open_backend(TrainerSettings(backend="local"), tmp_path)
+    from art.dev.get_model_config import get_model_config
+
+    config = get_model_config("Qwen/Qwen2.5-7B-Instruct", str(tmp_path), None)
+    assert {"q_proj", "down_proj"} <= set(config["peft_args"]["target_modules"])
