@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import sqlite3
 import time
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests import fork_server
-from tests.checkout import Checkout, settings
+from tests.checkout import ROOT, Checkout, settings
 from tests.front_door import FrontDoor
 from tests.ports import free_port
 from tests.serving.deployed import ask
@@ -52,6 +53,8 @@ def test_a_task_that_users_cannot_ask_is_not_deployed(tmp_path: Path, monkeypatc
 
 def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     checkout = Checkout.create(tmp_path / "project")
+    # A service has a process of its own, which imports from its own checkout.
+    shutil.copytree(ROOT / "examples", checkout.folder / "examples")
     words = [
         *TASK,
         *settings(base_model=tiny_base, demonstrations=4, max_steps=6, groups_per_step=1, rollouts_per_group=2),
