@@ -58,7 +58,7 @@ def test_bad_input_is_one_line_and_nothing_is_spent(door: FrontDoor, words: list
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["deploy"], "--pipeline deploy has no variant for task=coding: it is for train, eval, all and export"),
+        (["deploy"], "task coding answers no questions of users: measure it with --pipeline eval, or export it"),
         (["export", "--to", "folder"], "there is no trained checkpoint yet"),
         (["eval", "--checkpoint", "folder"], "checkpoint: folder is neither a folder nor an artifact version"),
     ],

@@ -60,7 +60,7 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = evaluate.TrainedRun(version="r1", data=data, checkpoint=UUID(int=3), warm_start=None)
     monkeypatch.setattr(stack, "require_cluster", lambda *_: None)
     monkeypatch.setattr(evaluate, "find_trained", lambda *_: trained)
-    monkeypatch.setattr(evaluate, "production_version", lambda: None)
+    monkeypatch.setattr(evaluate, "other_in_production", lambda version: None)
     monkeypatch.setattr(evaluate, "run_pipeline", begin)
     monkeypatch.setattr("commands.data.run_data", begin)
 
