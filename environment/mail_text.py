@@ -16,7 +16,7 @@ FIRST_DATE = datetime(1980, 1, 2)
 LAST_DATE = datetime(2039, 12, 31, 23, 59, 59)
 
 _MAX_ADDRESS_CHARS = 254  # RFC 5321
-_COMPARED_INBOXES = 2_000
+_COMPARED_INBOXES = 300
 _ADDRESSES_REMEMBERED = 20_000
 _IN_ANGLES = re.compile(r"<([^<>]*)>")
 _BLANKS = re.compile(r"\s+")
@@ -180,7 +180,7 @@ def normalise_address(address: str) -> str:
 
 def near_address(address: str, inboxes: Sequence[str]) -> str:
     """Return a question that names the most similar of many normalised inboxes, to end a message; empty if none is similar."""
-    # Comparing takes about 20 µs an address, and whoever misspells one must not keep others waiting.
+    # An address takes about 27 µs, on the event loop of a service. So those with the most mail must do.
     near = difflib.get_close_matches(normalise_address(address), inboxes[:_COMPARED_INBOXES], n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

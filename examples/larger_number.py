@@ -71,10 +71,8 @@ class LargerNumber(EvaluatedTask):
         choice = reply.choices[0]
         said = (choice.message.content or "").strip()
         correct = said == str(max(scenario.numbers))
-        usage = {
-            "sampled_tokens": reply.usage.completion_tokens if reply.usage else 0,
-            "context_tokens": reply.usage.total_tokens if reply.usage else 0,
-        }
+        used = reply.usage
+        usage = {"sampled_tokens": used.completion_tokens, "context_tokens": used.total_tokens} if used else {}
         return art.Trajectory(
             messages_and_choices=[*scenario.opening, choice],
             reward=float(correct),
@@ -89,7 +87,8 @@ class LargerNumber(EvaluatedTask):
     async def attempt(self, policy: Policy, scenario: Pair, *, hosted: bool) -> Attempt:
         played = await self.rollout(policy, scenario)
         said, turns = str(played.metadata["answer"]), [dict(turn) for turn in played.messages()]
-        return Attempt(correct=bool(played.reward), answer=said, turns=1, transcript=turns)
+        tokens = int(played.metrics.get("sampled_tokens", 0))
+        return Attempt(correct=bool(played.reward), answer=said, turns=1, transcript=turns, sampled_tokens=tokens)
 
 
 class Plugin(TaskPlugin):

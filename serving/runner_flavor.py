@@ -2,7 +2,7 @@
 
 ZenML's service program imports a deployment's classes from its source root. Unless a variable or a `.zen` folder names
 one, that is the folder of ZenML's own program, where a package `fastapi` hides the library. So this module must be
-importable from there: it imports only ZenML and `steps.project`. The runner is imported after the source root is set.
+importable from there: it imports only ZenML and `environment.home`. The runner is imported after the source root is set.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from zenml.deployers.server.app import BaseDeploymentAppRunner, BaseDeploymentAppRunnerFlavor
 from zenml.utils import source_utils
 
-from steps.project import ROOT
+from environment.home import CODE
 
 
 class ServiceRunnerFlavor(BaseDeploymentAppRunnerFlavor):
@@ -26,9 +26,9 @@ class ServiceRunnerFlavor(BaseDeploymentAppRunnerFlavor):
     @property
     def implementation_class(self) -> type[BaseDeploymentAppRunner]:
         """The runner. ZenML asks for it in the process that becomes the service, which from then on runs in this checkout."""
-        source_utils.set_custom_source_root(str(ROOT))
-        sys.path.insert(0, str(ROOT))
-        os.chdir(ROOT)  # the processes that the service starts import from the working directory
+        source_utils.set_custom_source_root(str(CODE))
+        sys.path.insert(0, str(CODE))
+        os.chdir(CODE)  # the processes that the service starts import from the working directory
         runner: type[BaseDeploymentAppRunner] = source_utils.load("serving.runner.ServiceRunner")
         return runner
 

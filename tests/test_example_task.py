@@ -11,6 +11,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -113,6 +114,8 @@ def answers_over_http(checkout: Checkout) -> None:
         about = reply["metadata"]
         assert about["episode"].keys() >= {"outcome", "turns", "seconds"} and about["episode"]["turns"] == 1
         assert about["model"]["mails"] is None and about["parameters_used"] == {"question": "Which is more, 3 or 8?"}
+        with urlopen(Request(f"{url}/metrics", headers={"Authorization": "Bearer sixteen characters"})) as metrics:
+            assert re.search(r"sampled_tokens_total [1-9]", metrics.read().decode())
         for wrong, line in (
             ({"question": "Which is more?"}, "parameters.question: has 0 numbers: write two"),
             ({"question": " "}, "parameters.question: is empty"),

@@ -23,9 +23,9 @@ ROOMS = {
     "cluster": {"training"},
     "configs": {"agent", "cluster", "tasks", "training"},
     "materializers": {"environment", "training"},
-    "serving": {"agent", "environment", "training", "materializers", "steps", "tasks"},
+    "serving": {"agent", "environment", "training", "materializers", "tasks"},
     "steps": {"agent", "configs", "environment", "materializers", "reports", "serving", "tasks", "training"},
-    "pipelines": {"configs", "serving", "steps", "training"},
+    "pipelines": {"configs", "steps", "training"},
     "commands": {
         *("cluster", "configs", "environment", "materializers", "pipelines", "reports"),
         *("serving", "steps", "tasks", "training"),

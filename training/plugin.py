@@ -32,7 +32,7 @@ class Attempt(BaseModel):
     seconds: float = Field(default=0.0, ge=0)
     transcript: list[dict[str, Any]] = Field(default_factory=list)
     sampled_tokens: int = Field(default=0, ge=0, exclude=True)
-    """For the metrics of a service."""
+    """Counted by the metrics of a service."""
 
 
 class EvaluatedTask(Task, Protocol):

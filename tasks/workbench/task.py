@@ -54,9 +54,9 @@ class WorkbenchTask(EvaluatedTask):
         return {scenario.id: Judge(self.tables, scenario.reference) for scenario in self.scenarios}
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
-        """Return tasks as an honest agent does them: of each template as many as of the others, the shortest, with and without a change.
+        """Return tasks as an honest agent does them, those with few calls first.
 
-        A task that an agent could do without looking at anything teaches nothing that is right.
+        The shortest of every template are taken, as many of one as of another, with and without a change. A task that an agent could do without looking at anything teaches nothing that is right.
         """
         usable: dict[tuple[str, bool], list[Episode]] = defaultdict(list)
         for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):

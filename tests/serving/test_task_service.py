@@ -23,7 +23,13 @@ from training.task import Policy
 
 async def attempt(policy: Policy, scenario: str, *, hosted: bool) -> Attempt:
     assert policy.model == "m" and not hosted
-    return Attempt(correct=False, answer=scenario.upper(), turns=2, transcript=[{"role": "user", "content": scenario}])
+    return Attempt(
+        correct=False,
+        answer=scenario.upper(),
+        turns=2,
+        transcript=[{"role": "user", "content": scenario}],
+        sampled_tokens=5,
+    )
 
 
 def scenario_of(question: str) -> str:
@@ -75,6 +81,7 @@ def test_a_question_gets_the_attempt(client: TestClient, recorded: list[Any]) ->
     about = reply["metadata"]
     assert (about["episode"]["outcome"], about["episode"]["turns"]) == ("finished", 2)
     assert about["parameters_used"] == {"question": "hello"} and about["model"]["mails"] is None
+    assert "sampled_tokens_total 5.0" in client.get("/metrics", headers=bearer(OWNER_KEY)).text
     waited(lambda: recorded)
     assert recorded[0].metadata.run_name == about["run_name"]
     assert ask(key="", question="hello").status_code == 401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from training.backends.model_sources.wheels import (
     PACKAGED_MODELS,
     PackagedModel,
     WheelPart,
+    packaged_model,
 )
 from training.errors import BadInput
 
@@ -302,6 +304,14 @@ def test_the_larger_packaged_model_is_said_in_size_before_it_is_fetched(tmp_path
     access = find_base_model(model.requirement, tmp_path / "models")
     assert access.parameters == 1_777_088_000 and "will be fetched" in access.found
     assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("model", PACKAGED_MODELS, ids=lambda model: model.package)
+def test_every_packaged_model_is_known_by_distinct_checksums(model: PackagedModel) -> None:
+    checksums = {part.sha256 for part in model.parts} | {model.sha256}
+    assert all(re.fullmatch(r"[0-9a-f]{64}", checksum) for checksum in checksums)
+    assert len(checksums) == (1 if len(model.parts) == 1 else len(model.parts) + 1)
+    assert packaged_model(model.requirement) is model
 
 
 def test_parameters_are_counted_in_the_headers(tiny_base: Path, tmp_path: Path) -> None:
