@@ -56,7 +56,8 @@ class WorkbenchTask(EvaluatedTask):
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
         """Return tasks as an honest agent does them, those with few calls first.
 
-        The shortest of every template are taken, as many of one as of another, with and without a change. A task that an agent could do without looking at anything teaches nothing that is right.
+        The shortest of every template are taken, as many of one as of another, with and without a change.
+        A task that an agent could do without looking at anything teaches nothing that is right.
         """
         usable: dict[tuple[str, bool], list[Episode]] = defaultdict(list)
         for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
