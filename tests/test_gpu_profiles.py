@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +14,15 @@ import pytest
 
 from environment.sources.synthetic import synthetic_company
 from tests.checkout import Checkout, settings
-from tests.fakes.judge import by_id, JudgeModel
+from tests.fakes.judge import JudgeModel
 from tests.fakes.language_model import Reply
 from tests.gpu_checkout import gpu_checkout, tiny_qwen
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.served import served_images
+from tests.tasks.coding.r2e_rows import MODULE, REPORT, folder_of, row
 
 pytestmark = pytest.mark.service
 
-SMALL = settings(max_steps=2, max_tokens=16, max_turns=3)
 TORCH_ANSWERS = "the torch engine answers"
 
 
@@ -47,6 +50,20 @@ def checkout(runtime: Path, tmp_path: Path) -> Checkout:
 def judges() -> Iterator[Judges]:
     with Judges() as server:
         yield server
+
+
+def assert_rehearsed(checkout: Checkout, done: CompletedProcess[str], phases: tuple[str, ...]) -> None:
+    """Both steps updated the policy with the tokens that vLLM sampled, and vLLM answered the evaluation."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr and TORCH_ANSWERS not in done.stdout
+    assert "log-probabilities recorded for 100%, 0 tokens retokenised" in done.stdout
+    rows = checkout.history()
+    assert tuple(row["phase"] for row in rows) == phases
+    assert all(row["groups_trained"] and math.isfinite(row["loss/train"]) for row in rows if row["phase"] == "grpo")
+    assert not any(row["rollout_errors"] or row["warnings"] for row in rows)
+    [log] = (checkout.folder / "outputs" / "runs").rglob("vllm-runtime.log")
+    said = log.read_text()
+    assert "was asked in its sleep" not in said and said.count("wakes up") == rows[-1]["checkpoint_step"]
 
 
 def write_enron(folder: Path) -> list[str]:
@@ -81,14 +98,48 @@ def write_enron(folder: Path) -> list[str]:
 
 def test_mail_from_parquet_files_to_an_evaluation(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
     base = tiny_qwen(tmp_path / "qwen2.5", "qwen2", "qwen2_5")
-    words = ["--config", "configs/training_local.yaml", *write_enron(tmp_path / "enron"), *SMALL]
+    words = ["--config", "configs/training_local.yaml", *write_enron(tmp_path / "enron")]
     words += settings(base_model=base, ruler_api_base=judges.url, judge_api_base=judges.url)
-    words += settings(validate_every=1, validation_questions=2, eval_limit=2)
-    planned = checkout.run("--pipeline", "train", *words, "--dry-run")
-    print(planned.stdout, planned.stderr)
-    assert planned.returncode == 0, planned.stdout + planned.stderr
+    words += settings(max_steps=2, max_tokens=64, max_turns=3, validate_every=1, validation_questions=2, eval_limit=2)
+    words += settings(demonstrations=16, warm_start_epochs=2, warm_start_learning_rate=1e-2)
     done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json")
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(*checkout.history(), sep="\n")
-    print((checkout.folder / "summary.json").read_text())
+    print(done.stdout, done.stderr, *checkout.history(), sep="\n")
+    assert_rehearsed(checkout, done, ("warm_start", "grpo", "grpo"))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Iterator[str]:
+    """A sandbox service with the repository of the bugs."""
+    require_bubblewrap()
+    testbed = tmp_path / "testbed"
+    (testbed / "pkg").mkdir(parents=True)
+    (testbed / "pkg" / "target.py").write_text(MODULE)
+    (testbed / "run_tests.sh").write_text(REPORT)
+    with served_images(tmp_path, {"/testbed": testbed}) as url:
+        yield url
+
+
+def test_repositories_of_r2e_gym_to_an_evaluation(checkout: Checkout, images: str, tmp_path: Path) -> None:
+    base = tiny_qwen(tmp_path / "qwen3", "qwen3", "qwen3")
+    # A model of random numbers repairs nothing, so the rewards of a group would not differ.
+    (checkout.folder / "own_rewards.py").write_text(
+        "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
+    )
+    words = ["--config", "configs/coding_local.yaml"]
+    words += settings(base_model=base, bugs=folder_of(tmp_path / "data", [row(number) for number in range(6)]))
+    words += settings(sandbox_url=images, coding_reward="own_rewards:varied", max_concurrent=2, max_tokens=32)
+    words += settings(max_steps=2, groups_per_step=1, validate_every=1, validation_questions=1, coding_test_size=2)
+    words += settings(max_repl_steps=3)
+    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
+    print(done.stdout, done.stderr, *checkout.history(), sep="\n")
+    assert_rehearsed(checkout, done, ("untouched", "grpo", "grpo"))
+
+
+def test_the_learn_loop_of_outreach(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
+    base = tiny_qwen(tmp_path / "qwen2.5", "qwen2", "qwen2_5")
+    words = ["--config", "configs/learn_loop_gpu.yaml", *settings(backend="local", base_model=base)]
+    words += settings(ruler_api_base=judges.url, max_steps=2, groups_per_step=2, validate_every=1, validation_questions=2)
+    words += settings(train_prospects=6, test_prospects=2, max_tokens=32, max_turns=2, experiment="tiny")
+    done = checkout.run("--pipeline", "learn-loop", *words)
+    print(done.stdout, done.stderr, *checkout.history(), sep="\n")
+    assert_rehearsed(checkout, done, ("untouched", "grpo", "grpo"))
