@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,11 +23,10 @@ from tests.fakes.language_model import Reply
 from tests.gpu_checkout import gpu_checkout, tiny_qwen
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.served import served_images
+from tests.standstill import guarded
 from tests.tasks.coding.r2e_rows import MODULE, REPORT, folder_of, row
 
 pytestmark = pytest.mark.service
-
-TORCH_ANSWERS = "the torch engine answers"
 
 
 class Judges(JudgeModel):
@@ -52,17 +55,17 @@ def judges() -> Iterator[Judges]:
         yield server
 
 
-def assert_rehearsed(checkout: Checkout, done: CompletedProcess[str], phases: tuple[str, ...]) -> None:
+def assert_rehearsed(runs: Path, done: CompletedProcess[str], phases: tuple[str, ...]) -> None:
     """Both steps updated the policy with the tokens that vLLM sampled, and vLLM answered the evaluation."""
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr and TORCH_ANSWERS not in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr and "the torch engine answers" not in done.stdout
     assert "log-probabilities recorded for 100%, 0 tokens retokenised" in done.stdout
-    rows = checkout.history()
+    [history] = runs.rglob("training_history.jsonl")
+    rows = [json.loads(line) for line in history.read_text().splitlines()]
     assert tuple(row["phase"] for row in rows) == phases
     assert all(row["groups_trained"] and math.isfinite(row["loss/train"]) for row in rows if row["phase"] == "grpo")
     assert not any(row["rollout_errors"] or row["warnings"] for row in rows)
-    [log] = (checkout.folder / "outputs" / "runs").rglob("vllm-runtime.log")
-    said = log.read_text()
+    said = (history.parent / "logs" / "vllm-runtime.log").read_text()
     assert "was asked in its sleep" not in said and said.count("wakes up") == rows[-1]["checkpoint_step"]
 
 
@@ -96,15 +99,18 @@ def write_enron(folder: Path) -> list[str]:
     return settings(emails=folder / "emails", train_questions=folder / "questions")
 
 
+def mail_words(folder: Path, judges: Judges) -> list[str]:
+    base = tiny_qwen(folder / "qwen2.5", "qwen2", "qwen2_5")
+    words = ["--config", "configs/training_local.yaml", *write_enron(folder / "enron")]
+    return words + settings(base_model=base, ruler_api_base=judges.url, judge_api_base=judges.url)
+
+
 def test_mail_from_parquet_files_to_an_evaluation(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
-    base = tiny_qwen(tmp_path / "qwen2.5", "qwen2", "qwen2_5")
-    words = ["--config", "configs/training_local.yaml", *write_enron(tmp_path / "enron")]
-    words += settings(base_model=base, ruler_api_base=judges.url, judge_api_base=judges.url)
+    words = mail_words(tmp_path, judges)
     words += settings(max_steps=2, max_tokens=64, max_turns=3, validate_every=1, validation_questions=2, eval_limit=2)
-    words += settings(demonstrations=16, warm_start_epochs=2, warm_start_learning_rate=1e-2)
+    words += settings(demonstrations=4, warm_start_learning_rate=1e-3)
     done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json")
-    print(done.stdout, done.stderr, *checkout.history(), sep="\n")
-    assert_rehearsed(checkout, done, ("warm_start", "grpo", "grpo"))
+    assert_rehearsed(checkout.folder / "outputs" / "runs", done, ("warm_start", "grpo", "grpo"))
 
 
 @pytest.fixture
@@ -131,15 +137,37 @@ def test_repositories_of_r2e_gym_to_an_evaluation(checkout: Checkout, images: st
     words += settings(max_steps=2, groups_per_step=1, validate_every=1, validation_questions=1, coding_test_size=2)
     words += settings(max_repl_steps=3)
     done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
-    print(done.stdout, done.stderr, *checkout.history(), sep="\n")
-    assert_rehearsed(checkout, done, ("untouched", "grpo", "grpo"))
+    assert_rehearsed(checkout.folder / "outputs" / "runs", done, ("untouched", "grpo", "grpo"))
 
 
 def test_the_learn_loop_of_outreach(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
     base = tiny_qwen(tmp_path / "qwen2.5", "qwen2", "qwen2_5")
     words = ["--config", "configs/learn_loop_gpu.yaml", *settings(backend="local", base_model=base)]
-    words += settings(ruler_api_base=judges.url, max_steps=2, groups_per_step=2, validate_every=1, validation_questions=2)
+    words += settings(
+        ruler_api_base=judges.url, max_steps=2, groups_per_step=2, validate_every=1, validation_questions=2
+    )
     words += settings(train_prospects=6, test_prospects=2, max_tokens=32, max_turns=2, experiment="tiny")
     done = checkout.run("--pipeline", "learn-loop", *words)
-    print(done.stdout, done.stderr, *checkout.history(), sep="\n")
-    assert_rehearsed(checkout, done, ("untouched", "grpo", "grpo"))
+    assert_rehearsed(checkout.folder / "outputs" / "learn_loop", done, ("untouched", "grpo", "grpo"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_training_leaves_nothing_on_the_gpu(
+    checkout: Checkout, judges: Judges, tmp_path: Path, number: signal.Signals
+) -> None:
+    words = mail_words(tmp_path, judges)
+    words += settings(max_steps=50, groups_per_step=1, rollouts_per_group=2, max_tokens=16, validate_every=0)
+    run = checkout.start("--pipeline", "train", *words)
+    with guarded(run):
+        while not checkout.history():
+            assert run.poll() is None, run.communicate()[0]
+            time.sleep(0.1)
+        children = psutil.Process(run.pid).children(recursive=True)
+        commands = [" ".join(child.cmdline()) for child in children]
+        assert any("art-vllm-runtime-server" in command for command in commands), commands
+        run.send_signal(number)
+        said, _ = run.communicate()
+    gone, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive, [command for child, command in zip(children, commands, strict=True) if child in alive]
+    assert "Traceback" not in said
+    assert run.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said

@@ -135,7 +135,9 @@ def test_with_a_second_gpu_it_samples_during_the_update(
     machine: None, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    run = train(tmp_path, base, task=injection.Varied(), demonstrations=0, max_steps=3, max_steps_off_policy=1, validate_every=0)
+    run = train(
+        tmp_path, base, task=injection.Varied(), demonstrations=0, max_steps=3, max_steps_off_policy=1, validate_every=0
+    )
     assert [row.checkpoint_step for row in run.history] == [1, 2, 3]
     assert [row.off_policy_steps for row in run.history] == [0, 1, 1]
     loaded = [f"loads guessing-game@{step}" for step in range(4)]

@@ -19,7 +19,9 @@ def train_on_responses_only(
 ) -> Labels:
     assert return_function and not force_match
     # The line break after a role may be part of a longer token.
-    others, own = (tokenizer.encode(part.strip(), add_special_tokens=False) for part in (instruction_part, response_part))
+    others, own = (
+        tokenizer.encode(part.strip(), add_special_tokens=False) for part in (instruction_part, response_part)
+    )
 
     def labels(examples: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
         return {"labels": [_of_responses(ids, own, others) for ids in examples["input_ids"]]}
