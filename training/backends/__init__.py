@@ -177,13 +177,13 @@ def open_backend(settings: TrainerSettings, path: Path) -> Backend:
             ),
         )
     if settings.backend == "local":
-        from art.local import LocalBackend
+        from training.backends.local import ExplainingLocalBackend
 
         # ART installs vLLM with `uv`, which is next to this interpreter, also in an environment that is not activated.
         if shutil.which("uv") is None:
             os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         _name_layers_without_megatron()
-        return LocalBackend(path=str(path))
+        return ExplainingLocalBackend(path=str(path))
     from training.backends.serverless import PullingServerlessBackend
 
     return PullingServerlessBackend(base_url=settings.serverless_url)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import art
+import httpx
+import psutil
 import pytest
 import torch
 
@@ -15,9 +19,12 @@ from tests.fakes.gpu_machine import become_gpu_machine, gpu_machine
 from tests.training import injection
 from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.guessing_game import GuessingGame
+from training.backends.local import explained
+from training.errors import BadInput
 from training.history import checkpoint_folder
 from training.progress import Progress
 from training.settings import TrainerSettings
+from training.task import Policy
 from training.trainer import TrainingRun
 
 pytestmark = pytest.mark.service
@@ -142,3 +149,69 @@ def test_with_a_second_gpu_it_samples_during_the_update(
     assert [row.off_policy_steps for row in run.history] == [0, 1, 1]
     loaded = [f"loads guessing-game@{step}" for step in range(4)]
     assert said_by_vllm(run) == ["serves on GPU 1", *loaded]
+
+
+class Deadly(injection.Varied):
+    """The process of the trainer is killed after the last rollout of the second step."""
+
+    played = 0
+
+    async def rollout(self, policy: Policy, scenario: int) -> art.Trajectory:
+        trajectory = await super().rollout(policy, scenario)
+        self.played += 1
+        if self.played == 6:
+            [trainer] = (child for child in psutil.Process().children() if child.name() == "model-service")
+            trainer.kill()
+            while trainer.status() != psutil.STATUS_ZOMBIE:  # the backend reads its exit status
+                await asyncio.sleep(0.05)
+        return trajectory
+
+
+def test_a_trainer_that_dies_is_one_line_and_the_steps_before_stay(machine: None, base: Path, tmp_path: Path) -> None:
+    small = {
+        "demonstrations": 0,
+        "groups_per_step": 1,
+        "rollouts_per_group": 3,
+        "validate_every": 0,
+        "max_concurrent": 1,
+    }
+    with pytest.raises(
+        BadInput, match="update: Child process 'model-service' was killed by signal 9; the same command"
+    ):
+        train(tmp_path, base, task=Deadly(), max_steps=3, **small)
+    [history] = tmp_path.rglob("training_history.jsonl")
+    assert len(history.read_text().splitlines()) == 1
+
+
+def test_vllm_that_does_not_start_is_one_line(
+    machine: None, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = tmp_path / "server"
+    server.write_text("#!/bin/sh\necho 'no kernel image is available'\nexit 3\n")
+    server.chmod(0o755)
+    monkeypatch.setenv("ART_VLLM_RUNTIME_BIN", str(server))
+    with pytest.raises(
+        BadInput, match=r"start: vLLM subprocess exited with code \d+\. Check logs at .*vllm-runtime\.log"
+    ):
+        train(tmp_path / "run", base, demonstrations=0, max_steps=1, validate_every=0)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+            "update: the GPU's memory is exhausted",
+        ),
+        (httpx.ReadTimeout("no reply"), r"update: vLLM does not answer \(ReadTimeout: no reply\)"),
+        (RuntimeError("uv is required to install ART's managed vLLM runtime."), "update: uv is required"),
+    ],
+)
+def test_failures_of_the_machine_are_one_line(error: Exception, line: str) -> None:
+    with pytest.raises(BadInput, match=line), explained("update"):
+        raise error
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), explained("update"):
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

@@ -1,0 +1,63 @@
+"""ART's local backend, whose failures on a GPU machine are one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import torch
+from art.local import LocalBackend
+
+from training.errors import BadInput
+
+_OF_THE_MACHINE = re.compile(
+    r"vLLM (subprocess|runtime|passed)|Child process|uv is required|Failed to install|Refusing to replace|CUDA error"
+)
+"""How messages of ART's RuntimeErrors begin that tell of processes, of the installation of vLLM or of the driver."""
+_RESUMES = "the same command resumes after the last finished step"
+
+
+class ExplainingLocalBackend(LocalBackend):
+    """Raises `BadInput` where vLLM or the trainer does not start, ends, or lacks memory; other errors stay as they are."""
+
+    async def _prepare_backend_for_training(self, model: Any, config: Any = None) -> tuple[str, str]:
+        with explained("start"):
+            return await super()._prepare_backend_for_training(model, config)
+
+    async def train(self, model: Any, trajectory_groups: Any, **arguments: Any) -> Any:
+        with explained("update"):
+            return await super().train(model, trajectory_groups, **arguments)
+
+    async def _train_sft(self, *arguments: Any, **named: Any) -> AsyncIterator[dict[str, float]]:
+        with explained("warm start"):
+            async for metrics in super()._train_sft(*arguments, **named):
+                yield metrics
+
+    async def close(self) -> None:
+        try:
+            await super().close()
+        except RuntimeError:  # the trainer's process has ended, as its last call said
+            self._close()
+
+
+@contextmanager
+def explained(stage: str) -> Iterator[None]:
+    """Raise `BadInput` for a failure of the machine."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise BadInput(
+            f"backend=local, {stage}: the GPU's memory is exhausted: lower max_context or lora_rank, take a smaller base_model, or end "
+            f"other processes on the GPU; {_RESUMES}"
+        ) from error
+    except httpx.HTTPError as error:
+        raise BadInput(
+            f"backend=local, {stage}: vLLM does not answer ({type(error).__name__}: {error}); {_RESUMES}"
+        ) from error
+    except (RuntimeError, TimeoutError) as error:
+        if not _OF_THE_MACHINE.match(str(error)):
+            raise
+        raise BadInput(f"backend=local, {stage}: {error}; {_RESUMES}") from error
