@@ -10,7 +10,7 @@ import pytest
 from tests.checkout import Checkout
 
 FLOOR = 0.78
-"""Above the warm starts of the default profile (docs/results.md, eight runs), and below the 95% intervals of its trained
+"""Above the warm starts of the default profile (docs/results.md, three seeds), and below the 95% intervals of its trained
 policies, so that equal code passes with another seed or machine."""
 
 
