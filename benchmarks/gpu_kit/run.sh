@@ -6,6 +6,7 @@
 # GPU_KIT names the folder to install into (default: /tmp/gpu_kit).
 set -euo pipefail
 
+case ${1:-} in gpu_check | default | real_mail) ;; *) sed -n '2,6s/^# //p' "$0" >&2 && exit 2 ;; esac
 kit=$(cd "$(dirname "$0")" && pwd)
 work=${GPU_KIT:-/tmp/gpu_kit}
 if [ ! -e "$work/ready" ]; then
@@ -29,5 +30,4 @@ case ${1:-} in
         exec python3 run.py --pipeline all --config configs/enron_laptop.yaml --set emails="$2" --set train_questions="$3" \
             --set torch.base_weights=auto "${large[@]}" --set stop_seconds=600 "${@:4}"
         ;;
-    *) sed -n '2,6s/^# //p' "$0" >&2 && exit 2 ;;
 esac
