@@ -40,7 +40,6 @@ from training.files import write_text
 from training.plan import earlier_pace, plan_run
 from training.preflight import check_run, check_run_elsewhere
 from training.scoring import require_scoring
-from training.settings import TrainerSettings
 from training.stopping import hold_out, require_stop_rules
 
 DEFAULT_CONFIG = ROOT / "configs" / "learn_loop.yaml"
@@ -114,16 +113,15 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
 
     Without `keys`, API keys are not checked.
     """
-    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     model_name()
-    require_stop_rules(settings)
-    require_scoring(settings, keys=keys)
-    compared_decisions(settings, (), (), "outreach")
-    if settings.validates and settings.validation_metric == "accuracy":
+    require_stop_rules(config)
+    require_scoring(config, keys=keys)
+    compared_decisions(config, (), (), "outreach")
+    if config.validates and config.validation_metric == "accuracy":
         raise BadInput("validation_metric=accuracy: no e-mail is correct or wrong; use validation_metric=reward")
-    if settings.validates:
-        hold_out([scenario for scenario in scenarios if scenario.split == "train"], settings.validation_questions)
-    if settings.max_steps_off_policy:
+    if config.validates:
+        hold_out([scenario for scenario in scenarios if scenario.split == "train"], config.validation_questions)
+    if config.max_steps_off_policy:
         raise BadInput("max_steps_off_policy: an iteration uses the node scores of the one before it; set it to 0")
     if config.random_replies and config.feedback == "recorded":
         raise BadInput("random_replies: recorded feedback has no simulated prospects; set it to false")
@@ -197,18 +195,17 @@ def _say_plan(
     config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario], *, elsewhere: bool
 ) -> None:
     """Print checks and plan. Raises `BadInput` after both if a check failed."""
-    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     held_out = sum(scenario.split == "test" for scenario in scenarios)
     prospects = f"{len(scenarios) - held_out} train and {held_out} held-out prospects"
     say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
     failed = []
-    here = check_run(settings, config.base_model, models=MODELS, runs=LEARN_LOOPS)
-    for check in check_run_elsewhere(settings) if elsewhere else here:
+    here = check_run(config, config.base_model, models=MODELS, runs=LEARN_LOOPS)
+    for check in check_run_elsewhere(config) if elsewhere else here:
         say(str(check))
         if not check.ok:
             failed.append(check)
     pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
-    for line in plan_lines(plan_run(settings, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
+    for line in plan_lines(plan_run(config, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
     emails = 4 * held_out * config.test_samples
     say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")

@@ -27,7 +27,6 @@ from training.errors import BadInput
 from training.experiment import Experiment
 from training.history import checkpoint_folder
 from training.preflight import require_ready
-from training.settings import TrainerSettings
 from training.traces import traced
 from training.wandb_log import with_wandb
 
@@ -52,12 +51,11 @@ def learn_outreach(
     prospects before and after.
     """
     files = base_model_files(base["source"], base["checksum"], progress=say)
-    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-    trained_base = str(files.path) if settings.backend != "serverless" else remote_base_model(base["source"])
+    trained_base = str(files.path) if config.backend != "serverless" else remote_base_model(base["source"])
     folder = LEARN_LOOPS / run_id
-    require_ready(settings, trained_base, models=MODELS, runs=LEARN_LOOPS)
+    require_ready(config, trained_base, models=MODELS, runs=LEARN_LOOPS)
     task = open_task(config, graph_of(graph), scenarios, explore=True)
-    console = open_console(settings.max_steps, folder, LOOPS_FOLDER)
+    console = open_console(config.max_steps, folder, LOOPS_FOLDER)
     inputs = get_step_context().step_run.inputs
     experiment = Experiment(
         name=config.experiment or run_id,
@@ -76,9 +74,9 @@ def learn_outreach(
     experiment.save(folder)
     outbox = Outbox(folder / "webhook", config.webhook_url, private=config.webhook_private)
     with console, with_wandb(console, experiment, folder) as logged, traced(logged, experiment) as progress, outbox:
-        loop = LearnLoop(folder, task, EventStore(EVENTS), outbox, progress, settings.max_steps)
+        loop = LearnLoop(folder, task, EventStore(EVENTS), outbox, progress, config.max_steps)
         try:
-            run = run_cancellable(loop.run(base_model=trained_base, settings=settings, max_tokens=config.max_tokens))
+            run = run_cancellable(loop.run(base_model=trained_base, settings=config, max_tokens=config.max_tokens))
         except BaseException as error:
             stopped = "cancelled" if isinstance(error, KeyboardInterrupt) else "failed"
             finished = loop.metrics()

@@ -17,12 +17,11 @@ from tasks.outreach.feedback import SimulatedProspects
 from tasks.outreach.graph import KnowledgeGraph, read_graph
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario, read_scenarios
-from tasks.outreach.settings import SYNTHETIC_GRAPH, OutreachSettings
+from tasks.outreach.settings import SYNTHETIC_GRAPH
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
 from training.ruler import read_rubric
 from training.scoring import scoring_sources
-from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from tasks.outreach.task import FeedbackSource, OutreachTask
@@ -66,9 +65,8 @@ def model_name() -> str:
 
 def sources_of(config: LearnLoopConfig) -> dict[str, str]:
     """Return setting -> sha256 of the file, files or function that it names, and of the model's name."""
-    settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
     named = hashlib.sha256(model_name().encode()).hexdigest()
-    return {**scoring_sources(settings), "graph and prospects": source_version(config), MODEL_NAME: named}
+    return {**scoring_sources(config), "graph and prospects": source_version(config), MODEL_NAME: named}
 
 
 def graph_of(lines: str) -> KnowledgeGraph:
@@ -94,13 +92,12 @@ def open_task(
     """Build the configured task, with fresh scores unless `scores` is given."""
     from tasks.outreach.task import OutreachTask  # takes seconds to import, so bad input is reported first
 
-    settings = OutreachSettings.model_validate(config.model_dump(include=set(OutreachSettings.model_fields)))
     recorded = config.feedback == "recorded"
     feedback: FeedbackSource = (
         RecordedFeedback(EventStore(EVENTS)) if recorded else simulation_of(config, graph, scenarios)
     )
-    scores = scores or NodeScores.fresh(graph, settings.node_decay)
-    rubric = read_rubric(TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields))))
-    task = OutreachTask(graph, scenarios, feedback, settings, scores, seed=config.seed, explore=explore, rubric=rubric)
+    scores = scores or NodeScores.fresh(graph, config.node_decay)
+    rubric = read_rubric(config)
+    task = OutreachTask(graph, scenarios, feedback, config, scores, seed=config.seed, explore=explore, rubric=rubric)
     task.name = model_name()
     return task

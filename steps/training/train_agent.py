@@ -8,7 +8,6 @@ from zenml import get_step_context, step
 from zenml.types import HTMLString
 
 from agent.judges.settings import open_judge
-from agent.settings import AgentSettings, DemonstrationSettings
 from agent.task import EmailSearchTask
 from configs.schema import TrainingConfig
 from environment.email_db import MailDatabase
@@ -49,7 +48,7 @@ def train_agent(
     run_key = run_key or get_step_context().model.version
     begun = Begun(config.model_copy(update={"continue_from": start or None}), run_key, base, continued)
     config = begun.config
-    require_labels(begun.settings, scenarios)
+    require_labels(config, scenarios)
     config.require_judge()
     task = mail_task(config, database, scenarios)
     inputs = get_step_context().step_run.inputs
@@ -70,8 +69,8 @@ def mail_task(config: TrainingConfig, database: MailDatabase, scenarios: list[Sc
         database,
         scenarios,
         open_judge(config),
-        AgentSettings.model_validate(config.model_dump(include=set(AgentSettings.model_fields))),
+        config,
         weights=config.verifiable_weights,
-        show=DemonstrationSettings.model_validate(config.model_dump(include=set(DemonstrationSettings.model_fields))),
+        show=config,
         seed=config.seed,
     )

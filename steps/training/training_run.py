@@ -23,7 +23,6 @@ from training.experiment import Experiment
 from training.preflight import require_ready
 from training.scoring import scoring_sources
 from training.session import run_training
-from training.settings import TrainerSettings
 from training.task import Task
 from training.traces import traced
 from training.wandb_log import with_wandb
@@ -46,10 +45,9 @@ class Begun:
         if continued:
             continued.require_base(self.files)
             continued.require_shape(config.lora_rank, config.lora_layers)
-        self.settings = TrainerSettings.model_validate(config.model_dump(include=set(TrainerSettings.model_fields)))
-        serverless = self.settings.backend == "serverless"
+        serverless = config.backend == "serverless"
         self._trained_base = remote_base_model(base["source"]) if serverless else str(self.files.path)
-        require_ready(self.settings, self._trained_base, models=MODELS, runs=RUNS)
+        require_ready(config, self._trained_base, models=MODELS, runs=RUNS)
 
     def experiment(
         self,
@@ -81,7 +79,7 @@ class Begun:
     ) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
         """Train, or resume a killed run of the same key. Return the outputs of a training step."""
         run_folder: Path = RUNS / f"{self.run_key}-{self._base['checksum'][:8]}"
-        with open_console(self.settings.max_steps, run_folder) as console:
+        with open_console(self.config.max_steps, run_folder) as console:
             experiment = experiment.resuming(run_folder, experiments_elsewhere())
             experiment.save(run_folder)
             with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
@@ -89,7 +87,7 @@ class Begun:
                     run_training(
                         task,
                         base_model=self._trained_base,
-                        settings=self.settings,
+                        settings=self.config,
                         max_tokens=self.config.max_tokens,
                         run_folder=run_folder,
                         progress=progress,

@@ -33,15 +33,18 @@ def minutes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("training.backends.torch.speed.cpu_flops", lambda settings: gflops * 1e9)
     begin_clock(config_of(**changes), evaluates=True)
     found = re.fullmatch(SAID, " ".join(capsys.readouterr().out.split()))
-    assert found and int(found[2]) == gflops
+    assert found and int(found[2]) == pytest.approx(gflops, abs=1)
     return int(found[1])
 
 
+@pytest.mark.parametrize(("bfloat16", "gflops", "usual"), [(False, 170, 25), (True, 375, 10)])
 def test_half_the_speed_takes_twice_the_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bfloat16: bool, gflops: float, usual: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, slow = (minutes(capsys, monkeypatch, gflops) for gflops in (170, 85))
-    assert usual > 5 and slow == pytest.approx(2 * usual - 2, abs=2), "preparing takes two minutes on either"
+    monkeypatch.setattr(commands.clock, "multiplies_bfloat16", lambda: bfloat16)
+    measured, slow = (minutes(capsys, monkeypatch, speed) for speed in (gflops, gflops / 2))
+    assert measured == pytest.approx(usual, abs=3), "what the default took on such a machine"
+    assert slow == pytest.approx(2 * measured - 2, abs=2), "preparing takes two minutes on either"
 
 
 def test_fewer_questions_and_demonstrations_take_less(
