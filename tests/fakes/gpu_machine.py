@@ -26,7 +26,7 @@ _empty = torch.empty
 
 
 def gpu_machine(folder: Path, gpus: int = 1) -> dict[str, str]:
-    """Return the variables of a process that `become_gpu_machine` is called in. ART installs vLLM in `folder`."""
+    """Return the environment variables that `become_gpu_machine` reads. ART installs vLLM in `folder`."""
     bundle = folder / "bundle"
     if not bundle.exists():
         write_bundle(folder)
@@ -35,8 +35,7 @@ def gpu_machine(folder: Path, gpus: int = 1) -> dict[str, str]:
 
 
 def become_gpu_machine(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Make this process, whose environment has `gpu_machine`, one of a machine with GPUs. The stand-in for Unsloth calls it in
-    the process of the trainer."""
+    """Let this process find the GPUs of `gpu_machine`. The stand-in for Unsloth calls it in the trainer's process."""
     if torch.empty is _on_the_cpu:
         return
     gpus, bundle = int(os.environ[_GPUS]), Path(os.environ[_BUNDLE])

@@ -16,7 +16,7 @@ from training.errors import BadInput
 _OF_THE_MACHINE = re.compile(
     r"vLLM (subprocess|runtime|passed)|Child process|uv is required|Failed to install|Refusing to replace|CUDA error"
 )
-"""How messages of ART's RuntimeErrors begin that tell of processes, of the installation of vLLM or of the driver."""
+"""Beginnings of ART's messages about its processes, the installation of vLLM, or the driver."""
 _RESUMES = "the same command resumes after the last finished step"
 
 

@@ -22,8 +22,8 @@ become_gpu_machine()
 class FastLanguageModel:
     @staticmethod
     def from_pretrained(*, model_name: str, max_seq_length: int, load_in_4bit: bool) -> tuple[Any, Any]:
-        """Of a checkpoint the adapter is loaded on its base, to be trained on."""
-        # ART describes ten million empty rows, which nothing reads: 8 s and 2 GB.
+        """Load a base, or the adapter of a checkpoint on its base, for training."""
+        # ART makes a dataset of ten million empty rows, which nothing reads: 8 s and 2 GB.
         sys.modules["art.unsloth.train"].range = lambda *bounds: range(*(min(bound, 100_000) for bound in bounds))  # type: ignore[attr-defined]
         is_adapter = (Path(model_name) / "adapter_config.json").exists()
         base = PeftConfig.from_pretrained(model_name).base_model_name_or_path if is_adapter else model_name
@@ -32,7 +32,7 @@ class FastLanguageModel:
         model.forward = functools.partial(_forward, model)
         if is_adapter:
             model = PeftModel.from_pretrained(model, model_name, is_trainable=True, torch_device="cpu")
-        gc.freeze()  # ART searches for garbage nine times an update
+        gc.freeze()  # ART collects garbage nine times per update
         return model, AutoTokenizer.from_pretrained(base)
 
     @staticmethod
