@@ -53,7 +53,7 @@ def test_a_setting_in_full() -> None:
     assert lines_of("trainer.torch.threads") == lines_of("torch.threads")
     assert lines_of("trainer.torch.threads")[2] == "  type        integer or null, >= 1"
     assert "one of torch, local, serverless" in describe("backend")
-    assert lines_of("torch")[2].startswith("  parts       device, lora_alpha, threads")
+    assert lines_of("torch")[2].startswith("  parts       device, threads, matmul_dtype")
 
 
 @pytest.mark.parametrize("section", SECTIONS)

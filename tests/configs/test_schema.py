@@ -1,10 +1,15 @@
 """Configuration files and overrides: accepted values, and the error for each mistake."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from configs.config import SECTIONS, Config
+from configs.config import SECTIONS, Config, is_setting
+from configs.description import describe
+from configs.gone import GONE
 from configs.loading import explicit_values, load_config, require_source
 from configs.prompt import with_prompt
 from configs.schema import ConfigError, EvaluationConfig, TrainingConfig
@@ -95,7 +100,6 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("validate_every=-1", ["validate_every", ">= 0"]),
         ("validation_metric=f1", ["validation_metric", "accuracy"]),
         ("stop_seconds=0", ["stop_seconds", "> 0"]),
-        ("alert_share=1.5", ["alert_share", "<= 1"]),
         ("max_steps", ["key=value"]),
         ("data_seed=2024-13-45", ["data_seed", "is not a YAML value"]),
         ("train_questions=somewhere", ["train_questions", "synthetic"]),
@@ -127,7 +131,7 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("passage_chars=2001", ["passage_chars", "2000"]),
         ("probe_rollouts=9", ["trainer.probe_rollouts=9", "more than rollouts_per_group=8", "null"]),
         ("torch.threads=0", ["trainer.torch.threads=0", "allowed: >= 1"]),
-        ("health.memory_share=2", ["health.memory_share=2", "less than or equal to 1"]),
+        ("health.child_processes=0", ["health.child_processes=0", "allowed: >= 1"]),
         ("policy_loss=grpo", ["policy_loss", "cispo"]),
         ("max_steps.a=1", ["max_steps", "integer"]),
         ("agent.learning_rate=1", ["'learning_rate' is no key of section 'agent'", "belongs in section 'trainer'"]),
@@ -317,3 +321,22 @@ def test_answers_do_not_depend_on_the_gate() -> None:
     }
     assert EvaluationConfig(**gate).without_gate() == EvaluationConfig()
     assert EvaluationConfig(eval_limit=5, **gate).without_gate() == EvaluationConfig(eval_limit=5)
+
+
+@pytest.mark.parametrize("path", GONE)
+def test_a_setting_of_earlier_versions_says_what_to_do_instead(path: str, tmp_path: Path) -> None:
+    names = path.split(".")
+    file = tmp_path / "config.yaml"
+    nested: Any = 5
+    for name in reversed(names):
+        nested = {name: nested}
+    file.write_text(yaml.safe_dump(nested))
+    spellings = [path, *([] if is_setting(short := path.partition(".")[2]) else [short])]
+    for at, overrides in ((file, []), *((None, [f"{name}=5"]) for name in spellings)):
+        with pytest.raises(ConfigError) as caught:
+            load_config(at, overrides)
+        assert str(caught.value).endswith(f"{path} is not a setting any more: {GONE[path]}")
+    with pytest.raises(ConfigError, match=re.escape(f"{path} is not a setting any more: {GONE[path]}")):
+        describe(path)
+    for named in re.findall(rf"\b(?:{'|'.join(SECTIONS)})(?:\.\w+)+", GONE[path]):
+        assert describe(named), "the advice names a setting"

@@ -33,9 +33,7 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "kl_penalty": ({}, 0.1),
     "advantage_balance": ({}, 0.5),
     "demonstrations": ({}, 4),
-    "warm_start_epochs": ({}, 2),
     "warm_start_learning_rate": ({}, 1e-4),
-    "warm_start_batch_size": ({}, 3),
     "scoring": ({"reward_function": REVERSED}, "custom"),
     "reward_function": ({"scoring": "custom", "reward_function": DOUBLED}, REVERSED),
     "blend_weights": (
@@ -55,7 +53,6 @@ ACTS: dict[str, tuple[dict[str, Any], Any]] = {
     "stop_target": ({"validate_every": 1}, 0.3),
     "stop_seconds": ({}, 1e-9),
     "stop_tokens": ({}, 100),
-    "alert_share": ({}, 0.99),
     "seed": ({}, 1),
 }  # fmt: skip
 """Setting -> settings that it is tried with, and the value that is compared with theirs."""
@@ -64,7 +61,6 @@ ELSEWHERE = {
     "backend": "test_session.py",
     "decisions": "test_decisions.py",
     "decision_reward": "test_decisions.py",
-    "episode_share": "test_decisions.py",
     "open_share": "test_decisions.py",
     "ruler_model": "test_scoring.py",
     "ruler_api_base": "test_scoring.py",
@@ -74,7 +70,6 @@ ELSEWHERE = {
     "ruler_backoff": "test_scoring.py",
     "ruler_timeout": "test_scoring.py",
     "stop_cost": "test_stopping.py",
-    "step_timeout": "test_gathering_interrupted.py",
     "health": "test_health.py",
     "log_sample_rate": "test_validation.py",
     "turn_credit": "test_turn_credit.py",
@@ -82,7 +77,6 @@ ELSEWHERE = {
     "gpu_price": "test_gpu_use.py",
     "continue_from": "test_continuing.py",
     "torch": "../configs/test_schema.py",
-    "stall_seconds": "test_injections.py",
     "health_seconds": "test_health.py",
     "lora_rank": "injection.py",
     "lora_layers": "injection.py",

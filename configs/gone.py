@@ -1,0 +1,44 @@
+"""Settings of earlier versions: an error says what to do instead, and runs that recorded them can still be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+GONE = {
+    "trainer.stall_seconds": "leave it out, because a warning after five minutes suits every run",
+    "trainer.step_timeout": "set agent.rollout_timeout, which ends a rollout whose server makes no progress",
+    "trainer.health.memory_share": "leave it out, because the warning at 90% of the memory changes nothing in the run",
+    "trainer.health.gpu_share": "leave it out, because the warning at 98% of the GPU memory changes nothing in the run",
+    "trainer.health.free_share": "leave it out, because the warning at 5% of free memory changes nothing in the run",
+    "trainer.health.stale_seconds": "leave it out, because no checkpoint takes an hour to write",
+    "trainer.health.server_seconds": "leave it out, because the warning after 10 s changes nothing in the run",
+    "trainer.alert_share": "name the alert in evaluation.accepted_alerts if the gate rejects a version because of it",
+    "trainer.warm_start_epochs": "set trainer.demonstrations higher",
+    "trainer.warm_start_batch_size": "set trainer.warm_start_learning_rate",
+    "trainer.episode_share": "set trainer.decisions=[] to learn from whole episodes",
+    "trainer.torch.lora_alpha": "set trainer.learning_rate; alpha is twice lora_rank",
+    "trainer.torch.max_grad_norm": "set trainer.learning_rate; gradients are clipped to the norm 1",
+    "trainer.torch.draft_tokens": "leave it out, because speculation changes the speed only",
+}
+"""Setting, or part of one -> what to do instead."""
+
+
+def gone(path: str) -> str | None:
+    """Return what to say of a setting of earlier versions, named with or without its section; None for any other name."""
+    for known, instead in GONE.items():
+        if path in (known, known.partition(".")[2]):
+            return f"{known} is not a setting any more: {instead}"
+    return None
+
+
+def without_gone(flat: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the settings of a recorded run, which have no sections, without those that are gone.
+
+    `above` is the setting, with a dot, whose parts are in `flat`.
+    """
+    return {
+        key: without_gone(value, f"{above}{key}.") if isinstance(value, Mapping) else value
+        for key, value in flat.items()
+        if gone(f"{above}{key}") is None
+    }
