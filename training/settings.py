@@ -153,11 +153,6 @@ class TrainerSettings(BaseModel):
         default_factory=dict,
         description="more arguments of litellm.completion, such as temperature or reasoning_effort",
     )
-    ruler_attempts: int = Field(default=6, ge=1, le=20, description="requests per group until a reply is usable")
-    ruler_backoff: float = Field(
-        default=2.0, ge=0, le=60, description="seconds before the second request, doubled before each further one"
-    )
-    ruler_timeout: float = Field(default=120.0, gt=0, le=3600, description="seconds per request")
 
     # sampling
     temperature: float = Field(default=1.5, gt=0, le=2, description="sampling temperature of rollouts")

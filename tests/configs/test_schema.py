@@ -108,7 +108,6 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("max_messages=2", ["max_messages", "no effect on the questions of the synthetic company"]),
         ("min_realism=0.5", ["min_realism", "no effect on the questions of the synthetic company"]),
         ("questions_per_inboxes=3", ["unknown key", "'questions.questions_per_inbox'"]),
-        ("question_min_realism=2", ["question_min_realism", "<= 1"]),
         ("max_cost=0", ["max_cost", "> 0"]),
         ("verifiable_weights.few_turn=1", ["verifiable_weights.few_turn", "unknown key"]),
         ("verifiable_weights.few_turns=11", ["verifiable_weights.few_turns=11", "less than or equal to 10"]),
@@ -137,8 +136,8 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("agent.learning_rate=1", ["'learning_rate' is no key of section 'agent'", "belongs in section 'trainer'"]),
         ("trainer.learning_rat=1", ["unknown key 'learning_rat' in section 'trainer'", "'trainer.learning_rate'"]),
         (
-            "question_timeout=3",
-            ["several sections have a key", "write deployment.question_timeout or questions.question_timeout"],
+            "extra_litellm_params={}",
+            ["several sections have a key", "write trainer.extra_litellm_params or questions.extra_litellm_params"],
         ),
         ("data.extends=a", ["'extends'", "section 'data'"]),
         ("trainer=3", ["section 'trainer' must hold"]),
@@ -242,7 +241,7 @@ def test_a_learn_loop_refuses_limits_of_other_tasks() -> None:
         ("trainer: {learning_rat: 1}", ["unknown key 'learning_rat' in section 'trainer'", "'trainer.learning_rate'"]),
         ("trainer: 3", ["section 'trainer' must hold `key: value` lines, not 3"]),
         ("max_steps: 3\ntrainer: {max_steps: 4}", ["config.yaml: max_steps belongs in the section trainer:"]),
-        ("question_timeout: 3", ["question_timeout belongs in the section deployment: or questions:"]),
+        ("extra_litellm_params: {}", ["extra_litellm_params belongs in the section trainer: or questions:"]),
         ("trainer: {torch: {threads: 0}}", ["trainer.torch.threads=0", "greater than or equal to 1"]),
     ],
 )

@@ -213,7 +213,7 @@ def judge() -> Iterator[JudgeModel]:
 
 
 def judged(judge: JudgeModel, **changes: Any) -> Any:
-    return SETTINGS.model_copy(update={**judge.rules, "ruler_attempts": 3, "ruler_backoff": 0.05, **changes})
+    return SETTINGS.model_copy(update={**judge.rules, **changes})
 
 
 @pytest.mark.parametrize("bad", [one_short, prose], ids=["7 of 8 scores", "prose"])
@@ -234,7 +234,7 @@ def test_a_judge_that_often_talks_nonsense_costs_requests_or_a_group(
     rows = recorded.rows[1:]
     assert [row.groups_dropped for row in rows] == [1, 0, 0]
     assert [row.groups_trained for row in rows] == [1, 2, 2]
-    assert [row.judge_requests for row in rows] == [3 + 2, 2 + 2, 2 + 2]
+    assert [row.judge_requests for row in rows] == [6 + 2, 2 + 2, 2 + 2]
     assert "gave no usable scores" in rows[0].warnings[0] and not rows[1].warnings
     require_whole(tmp_path)
 
