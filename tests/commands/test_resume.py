@@ -100,9 +100,11 @@ def test_a_run_with_settings_of_earlier_versions_is_resumed(runs: Path) -> None:
         for above in path[:-1]:
             part = part.setdefault(above, {})
         part[path[-1]] = 7
+    old.config["reads_in_vain"] = old.config.pop("max_wrong_reads") + 2
     old.save(runs / old.run)
-    assert find_resumable("old", None, []).config.trainer.max_steps == 50
-    assert train._began_with(old, TrainingConfig(experiment="old", max_steps=50))
+    resumed = find_resumable("old", None, []).config
+    assert (resumed.trainer.max_steps, resumed.agent.max_wrong_reads) == (50, 2)
+    assert train._began_with(old, TrainingConfig(experiment="old", max_steps=50, max_wrong_reads=2))
     assert "max_steps 50 -> 60:" in refusal("old", "max_steps=60")
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from configs.config import SECTIONS, Config, is_setting
 from configs.description import describe
-from configs.gone import GONE
+from configs.gone import GONE, RENAMED, gone
 from configs.loading import explicit_values, load_config, require_source
 from configs.prompt import with_prompt
 from configs.schema import ConfigError, EvaluationConfig, TrainingConfig
@@ -322,9 +322,10 @@ def test_answers_do_not_depend_on_the_gate() -> None:
     assert EvaluationConfig(eval_limit=5, **gate).without_gate() == EvaluationConfig(eval_limit=5)
 
 
-@pytest.mark.parametrize("path", GONE)
+@pytest.mark.parametrize("path", [*GONE, *RENAMED])
 def test_a_setting_of_earlier_versions_says_what_to_do_instead(path: str, tmp_path: Path) -> None:
-    names = path.split(".")
+    names, said = path.split("."), gone(path)
+    assert said and said.startswith(f"{path} is not a setting any more: ")
     file = tmp_path / "config.yaml"
     nested: Any = 5
     for name in reversed(names):
@@ -334,8 +335,8 @@ def test_a_setting_of_earlier_versions_says_what_to_do_instead(path: str, tmp_pa
     for at, overrides in ((file, []), *((None, [f"{name}=5"]) for name in spellings)):
         with pytest.raises(ConfigError) as caught:
             load_config(at, overrides)
-        assert str(caught.value).endswith(f"{path} is not a setting any more: {GONE[path]}")
-    with pytest.raises(ConfigError, match=re.escape(f"{path} is not a setting any more: {GONE[path]}")):
+        assert str(caught.value).endswith(said)
+    with pytest.raises(ConfigError, match=re.escape(said)):
         describe(path)
-    for named in re.findall(rf"\b(?:{'|'.join(SECTIONS)})(?:\.\w+)+", GONE[path]):
+    for named in re.findall(rf"\b(?:{'|'.join(SECTIONS)})(?:\.\w+)+", said.partition(": ")[2]):
         assert describe(named), "the advice names a setting"
