@@ -28,8 +28,8 @@ class DemonstrationSettings(BaseModel):
         default=0.25,
         ge=0,
         le=1,
-        description="of the demonstrations whose question contains names: share that search for the names alone, the others "
-        "for the question as it stands",
+        description="fraction of demonstrations that search by name only, among those whose question contains names; the others "
+        "search for the whole question",
     )
     max_wrong_reads: int = Field(
         default=0,

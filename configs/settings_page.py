@@ -35,7 +35,7 @@ def _table(settings: list[tuple[str, FieldInfo]]) -> str:
     rows = ["| setting | default | allowed | |", "|---|---|---|---|"]
     for key, field in settings:
         cells = (f"`{key}`", f"`{default_of(field)}`", allowed(field), field.description or "")
-        rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+        rows.append(f"| {' | '.join(' '.join(cell.split()).replace('|', '&#124;') for cell in cells)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -18,7 +18,7 @@ from environment.sources.parquet import Question, has_split, parquet_questions
 
 Split = Literal["train", "test"]
 WITHOUT_ANSWER = frozenset(("49", "101", "129", "171", "208", "266", "327"))
-"""Ids of corbt/enron_emails_sample_questions whose reference says that there is no answer. Other questions about Enron's mail do
+"""Ids of corbt/enron_emails_sample_questions that cannot be answered. Other questions about Enron's mail do
 not have numbers as ids."""
 
 

@@ -19,22 +19,12 @@ from tests.fakes.server import Answer, FakeServer, Request
 from tests.front_door import FrontDoor
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.served import served, served_images
-from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, folder_of, row
+from tests.tasks.coding.r2e_rows import MODULE, REPORT, SCHEMA, folder_of, row
 
 pytestmark = pytest.mark.service
 
 CODING = ("--set", "task=coding")
 REPAIRED = MODULE.replace("number + 1", "number * 2").replace("number / 2", "number // 2")
-REPORT = """
-python3 - <<'END'
-import sys
-sys.path.insert(0, "")
-from pkg.target import double, half
-print("=== short test summary info ===")
-for name, right in (("TestDouble::test_four", double(4) == 8), ("test_half", half(5) == 2), ("test_old", True)):
-    print(("PASSED" if right else "FAILED") + " r2e_tests/test_1.py::" + name)
-END
-"""
 
 
 @pytest.fixture

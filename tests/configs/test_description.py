@@ -68,6 +68,7 @@ def test_a_section_describes_its_settings(section: str) -> None:
 def test_the_page_of_all_settings_is_up_to_date() -> None:
     assert PAGE.read_text() == settings_page(), "run `make settings-page`"
     assert all(f"| `{key}` |" in settings_page() for key in KEYS)
+    assert all(line.endswith(" |") for line in settings_page().splitlines() if line.startswith("| `"))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ class Adapters:
 
 
 def build_app(asked: argparse.Namespace) -> FastAPI:
-    settings = TorchSettings(device="cpu")
+    settings = TorchSettings(device="cpu", matmul_dtype="float32")  # as the stand-in for Unsloth
     network = load_network(asked.model, settings)
     engine = Engine(network, settings)
     adapters = Adapters(asked, network.load_adapter)

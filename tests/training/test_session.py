@@ -40,10 +40,11 @@ def test_rank_and_seed_reach_the_local_backend() -> None:
         ("torch", {"serverless_url": "http://127.0.0.1"}, "serverless_url=http://127.0.0.1: .* set it to null"),
         ("local", {"lora_layers": 12}, "lora_layers=12: .* set it to null"),
         ("local", {"torch": {"threads": 2}}, "torch.threads=2: .* set it to null"),
+        ("local", {"max_context": 3000}, "max_context=3000: .* set it to a multiple of 1024, such as 3072"),
         ("serverless", {"lora_rank": 8}, "lora_rank=8: .* set it to 16"),
     ],
 )
-def test_a_setting_that_the_backend_would_ignore_is_refused(backend: str, ignored: dict[str, Any], named: str) -> None:
+def test_a_setting_that_the_backend_cannot_use_is_refused(backend: str, ignored: dict[str, Any], named: str) -> None:
     with pytest.raises(BadInput, match=f"^{named}$"):
         require_backend(TrainerSettings.model_validate({"backend": backend, "demonstrations": 0, **ignored}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Layers of a dense model that ART trains."""
+_CHUNK = 1024
+"""Tokens of which ART's local backend computes log-probabilities at a time. It pads episodes to whole chunks or to `max_context`."""
 _VLLM_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -74,7 +77,7 @@ def _require_device(name: str) -> None:
 
 
 def require_effect(settings: TrainerSettings) -> None:
-    """Raise BadInput for a setting that has no effect with the configured backend."""
+    """Raise BadInput for a setting that has no effect with the configured backend, or that it cannot train with."""
     backend, default = settings.backend, type(settings).model_fields
     ignored = {
         "torch": {"serverless_url"},
@@ -90,6 +93,11 @@ def require_effect(settings: TrainerSettings) -> None:
             name, value, unset = f"torch.{changed}", getattr(value, changed), getattr(unset, changed)
         shown = "null" if unset is None else f"{unset:g}" if isinstance(unset, float) else unset
         raise BadInput(f"{name}={value}: backend={backend} would ignore it; set it to {shown}")
+    if backend == "local" and settings.max_context % _CHUNK:
+        raise BadInput(
+            f"max_context={settings.max_context}: backend=local computes log-probabilities of {_CHUNK} tokens at a time; set it to a "
+            f"multiple of {_CHUNK}, such as {math.ceil(settings.max_context / _CHUNK) * _CHUNK}"
+        )
     if backend != "torch" or settings.max_steps_off_policy:
         return
     for name, clip in (("clip_low", settings.clip_low), ("clip_high", settings.clip_high)):

@@ -53,6 +53,17 @@ print("=== short test summary info ===")
 for name, right in (("TestDouble::test_four", double(4) == 8), ("test_half", half(5) == 2), ("test_old", True)):
     print(("PASSED" if right else "FAILED") + f" r2e_tests/test_1.py::{name}" + ("" if right else " - assert False"))
 """
+REPORT = """
+python3 - <<'END'
+import sys
+sys.path.insert(0, "")
+from pkg.target import double, half
+print("=== short test summary info ===")
+for name, right in (("TestDouble::test_four", double(4) == 8), ("test_half", half(5) == 2), ("test_old", True)):
+    print(("PASSED" if right else "FAILED") + " r2e_tests/test_1.py::" + name)
+END
+"""
+"""The script `run_tests.sh` of the repository."""
 EXPECTED = {"\x1b[1mTestDouble.test_four\x1b[0m": "PASSED", "test_half": "PASSED", "test_old": "PASSED"}
 
 

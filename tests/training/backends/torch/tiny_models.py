@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 import training.backends
 from training.backends.torch.lora import LoraAdapter
@@ -20,23 +29,39 @@ TEXT = [
 ]
 
 
-def save_tiny_model(folder: Path, family: str, seed: int = 0, hidden: int = 48, context: int = 1024) -> Path:
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def save_tiny_model(
+    folder: Path,
+    family: str,
+    seed: int = 0,
+    hidden: int = 48,
+    context: int = 1024,
+    text: Sequence[str] = TEXT,
+    vocabulary: int = 320,
+    template: Path = TEMPLATE,
+) -> Path:
     """Write model and tokenizer to `folder`; weights are large enough that distributions are far from uniform.
 
-    A mail takes a `context` of 8,192: tokens are hardly more than bytes.
+    A mail takes a `context` of 8,192: tokens are hardly more than bytes, except those of another `text` with a larger `vocabulary`.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        vocab_size=vocabulary, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    tokenizer.train_from_iterator(TEXT, trainer)
+    tokenizer.train_from_iterator(text, trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>", additional_special_tokens=SPECIAL
     )
     fast.model_max_length = context
-    fast.chat_template = TEMPLATE.read_text()
+    fast.chat_template = template.read_text()
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
     sizes = {
@@ -52,7 +77,10 @@ def save_tiny_model(folder: Path, family: str, seed: int = 0, hidden: int = 48, 
         "bos_token_id": 1,
         "pad_token_id": 2,
     }
-    model = LlamaForCausalLM(LlamaConfig(**sizes)) if family == "llama" else Qwen2ForCausalLM(Qwen2Config(**sizes))
+    if family == "qwen3":
+        sizes["head_dim"] = hidden // sizes["num_attention_heads"]
+    configuration, kind = FAMILIES[family]
+    model = kind(configuration(**sizes))
     if family == "qwen2":
         for layer in model.model.layers:  # zero at initialisation, and then a lost bias would go unnoticed
             for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj):

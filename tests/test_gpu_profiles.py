@@ -1,0 +1,173 @@
+"""The profiles of backend=local from data to evaluation, in their shape and a small size: vLLM, Unsloth, TRL and the GPU are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from environment.sources.synthetic import synthetic_company
+from tests.checkout import Checkout, settings
+from tests.fakes.judge import JudgeModel
+from tests.fakes.language_model import Reply
+from tests.gpu_checkout import gpu_checkout, tiny_qwen
+from tests.sandbox.docker_daemon import require_bubblewrap
+from tests.sandbox.served import served_images
+from tests.standstill import guarded
+from tests.tasks.coding.r2e_rows import MODULE, REPORT, folder_of, row
+
+pytestmark = pytest.mark.service
+
+
+class Judges(JudgeModel):
+    """RULER, and the judge of answers."""
+
+    def answer(self, request: dict[str, Any]) -> Reply:
+        ranks = "<trajectory id=" in request["messages"][-1]["content"]
+        return super().answer(request) if ranks else '{"reasoning": "as the reference", "accept": true}'
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runtime")
+
+
+@pytest.fixture
+def checkout(runtime: Path, tmp_path: Path) -> Checkout:
+    checkout = gpu_checkout(tmp_path / "project", runtime)
+    checkout.environment["OPENAI_API_KEY"] = "of-a-test"
+    return checkout
+
+
+@pytest.fixture
+def judges() -> Iterator[Judges]:
+    with Judges() as server:
+        yield server
+
+
+def assert_rehearsed(runs: Path, done: CompletedProcess[str], phases: tuple[str, ...]) -> None:
+    """Both steps updated the policy with the tokens that vLLM sampled, and vLLM answered the evaluation."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr and "the torch engine answers" not in done.stdout
+    assert "log-probabilities recorded for 100%, 0 tokens retokenised" in done.stdout
+    [history] = runs.rglob("training_history.jsonl")
+    rows = [json.loads(line) for line in history.read_text().splitlines()]
+    assert tuple(row["phase"] for row in rows) == phases
+    assert all(row["groups_trained"] and math.isfinite(row["loss/train"]) for row in rows if row["phase"] == "grpo")
+    assert not any(row["rollout_errors"] or row["warnings"] for row in rows)
+    said = (history.parent / "logs" / "vllm-runtime.log").read_text()
+    assert "was asked in its sleep" not in said and said.count("wakes up") == rows[-1]["checkpoint_step"]
+
+
+def write_enron(folder: Path) -> list[str]:
+    """A small company in the columns of the two Enron datasets, and the settings that name its folders."""
+    company = synthetic_company(train_inboxes=2, test_inboxes=1, mails_per_inbox=70, questions_per_inbox=8)
+    mails = [
+        {
+            "message_id": mail.message_id,
+            "subject": mail.subject,
+            "from": mail.from_address,
+            "to": list(mail.to_addresses),
+            "cc": list(mail.cc_addresses),
+            "bcc": list(mail.bcc_addresses),
+            "date": mail.date,
+            "body": mail.body,
+        }
+        for mail in company.emails()
+    ]
+    questions = [
+        question.model_dump(include={"id", "question", "answer", "message_ids", "how_realistic", "inbox_address"})
+        | {"query_date": question.query_date.date().isoformat(), "split": question.split}
+        for question in company.scenarios()
+    ]
+    for name, rows in (("emails", mails), ("questions", questions)):
+        (folder / name).mkdir(parents=True)
+        for split in ("train", "test"):
+            chosen = [row for row in rows if row.get("split", "train") == split]
+            if chosen:
+                pq.write_table(pa.Table.from_pylist(chosen), folder / name / f"{split}-00000-of-00001.parquet")
+    return settings(emails=folder / "emails", train_questions=folder / "questions")
+
+
+def mail_words(folder: Path, judges: Judges) -> list[str]:
+    base = tiny_qwen(folder / "qwen2.5", "qwen2", "qwen2_5")
+    words = ["--config", "configs/training_local.yaml", *write_enron(folder / "enron")]
+    return words + settings(base_model=base, ruler_api_base=judges.url, judge_api_base=judges.url)
+
+
+def test_mail_from_parquet_files_to_an_evaluation(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
+    words = mail_words(tmp_path, judges)
+    words += settings(max_steps=2, max_tokens=64, max_turns=3, validate_every=1, validation_questions=2, eval_limit=2)
+    words += settings(demonstrations=4, warm_start_learning_rate=1e-3)
+    done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json")
+    assert_rehearsed(checkout.folder / "outputs" / "runs", done, ("warm_start", "grpo", "grpo"))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Iterator[str]:
+    """A sandbox service with the repository of the bugs."""
+    require_bubblewrap()
+    testbed = tmp_path / "testbed"
+    (testbed / "pkg").mkdir(parents=True)
+    (testbed / "pkg" / "target.py").write_text(MODULE)
+    (testbed / "run_tests.sh").write_text(REPORT)
+    with served_images(tmp_path, {"/testbed": testbed}) as url:
+        yield url
+
+
+def test_repositories_of_r2e_gym_to_an_evaluation(checkout: Checkout, images: str, tmp_path: Path) -> None:
+    base = tiny_qwen(tmp_path / "qwen3", "qwen3", "qwen3")
+    # A model of random numbers repairs nothing, so the rewards of a group would not differ.
+    (checkout.folder / "own_rewards.py").write_text(
+        "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
+    )
+    words = ["--config", "configs/coding_local.yaml"]
+    words += settings(base_model=base, bugs=folder_of(tmp_path / "data", [row(number) for number in range(6)]))
+    words += settings(sandbox_url=images, coding_reward="own_rewards:varied", max_concurrent=2, max_tokens=32)
+    words += settings(max_steps=2, groups_per_step=1, validate_every=1, validation_questions=1, coding_test_size=2)
+    words += settings(max_repl_steps=3)
+    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
+    assert_rehearsed(checkout.folder / "outputs" / "runs", done, ("untouched", "grpo", "grpo"))
+
+
+def test_the_learn_loop_of_outreach(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
+    base = tiny_qwen(tmp_path / "qwen2.5", "qwen2", "qwen2_5")
+    words = ["--config", "configs/learn_loop_gpu.yaml", *settings(backend="local", base_model=base)]
+    words += settings(
+        ruler_api_base=judges.url, max_steps=2, groups_per_step=2, validate_every=1, validation_questions=2
+    )
+    words += settings(train_prospects=6, test_prospects=2, max_tokens=32, max_turns=2, experiment="tiny")
+    done = checkout.run("--pipeline", "learn-loop", *words)
+    assert_rehearsed(checkout.folder / "outputs" / "learn_loop", done, ("untouched", "grpo", "grpo"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_training_leaves_nothing_on_the_gpu(
+    checkout: Checkout, judges: Judges, tmp_path: Path, number: signal.Signals
+) -> None:
+    words = mail_words(tmp_path, judges)
+    words += settings(max_steps=50, groups_per_step=1, rollouts_per_group=2, max_tokens=16, validate_every=0)
+    run = checkout.start("--pipeline", "train", *words)
+    with guarded(run):
+        while not checkout.history():
+            assert run.poll() is None, run.communicate()[0]
+            time.sleep(0.1)
+        children = psutil.Process(run.pid).children(recursive=True)
+        commands = [" ".join(child.cmdline()) for child in children]
+        assert any("art-vllm-runtime-server" in command for command in commands), commands
+        run.send_signal(number)
+        said, _ = run.communicate()
+    gone, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive, [command for child, command in zip(children, commands, strict=True) if child in alive]
+    assert "Traceback" not in said
+    assert run.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), said
