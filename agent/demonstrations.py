@@ -150,7 +150,7 @@ def play_oracle(
 
     Without `hindsight` the oracle uses only the question and what it has read. It writes its queries from these, opens
     the first hit, and answers if the reference follows from what it has read (`can_be_told`). If the first hit of the first
-    search is not the mail, but that of a colleague who asks the same question, it opens up to `show.reads_in_vain` more. If
+    search is not the mail, but that of a colleague who asks the same question, it opens up to `show.max_wrong_reads` more. If
     that does not lead to the reference, the episode ends without an answer. With `show.demonstrated_hits` other than
     `first` it opens the mail at once if it is one of the first three hits, which `even` reorders to that end.
     """
@@ -194,7 +194,7 @@ def play_oracle(
         found = [hit.id for hit in mailbox.search([query], max_results=settings.max_results)]
         place = found.index(target.id) if target.id in found else len(found)
         # After a later search, the hits before the target may be mails that were read already.
-        furthest = PASSAGE_HITS - 1 if chooses else 0 if read else show.reads_in_vain
+        furthest = PASSAGE_HITS - 1 if chooses else 0 if read else show.max_wrong_reads
         if place == len(found) or (place > furthest and not hindsight):
             return []
         return [target.id] if chooses else found[: place + 1]

@@ -7,8 +7,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-import art
-
 from agent.answer_journal import AnswerJournal
 from agent.baselines import do_nothing, search_and_quote
 from agent.demonstrations import play_oracle
@@ -64,19 +62,17 @@ class Evaluation:
         policy: Policy | PromptedModel,
         scenarios: Sequence[Scenario],
         *,
-        examples: Sequence[art.Trajectory] = (),
         sample: int = 0,
         advance: Callable[[], None] = lambda: None,
     ) -> list[Prediction]:
         """Return a policy's predictions, numbered `sample`, in the order of `scenarios`.
 
         Questions that ended in an error are asked again after all others, up to `MOST_ATTEMPTS` times in total.
-        `examples` are demonstrations put before the question (few-shot prompting).
         """
 
         async def ask(scenario: Scenario) -> AgentRun:
             mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
-            return await answer_question(policy, mailbox, scenario.question, self.settings, examples=examples)
+            return await answer_question(policy, mailbox, scenario.question, self.settings)
 
         async def one(scenario: Scenario, first: bool) -> Prediction:
             prediction = self._journal.find(name, sample, scenario.id) if self._journal else None

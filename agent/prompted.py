@@ -10,12 +10,8 @@ from langchain_core.messages import AIMessage, AnyMessage, convert_to_openai_mes
 from pydantic import BaseModel, ConfigDict
 
 from environment.tools import tool_schemas
-from training.llm_client import key_for, price_of, repeated, require_model, require_reply
+from training.llm_client import REQUEST_TIMEOUT, key_for, price_of, repeated, require_model, require_reply
 
-_SECONDS = 120.0
-_ATTEMPTS = 3
-_BACKOFF = 1.0
-"""Seconds before the second attempt, doubled before the third."""
 COST = "cost"
 """Key of a reply's metadata: its price in US dollars, None if LiteLLM knows none."""
 
@@ -47,13 +43,13 @@ class PromptedModel(BaseModel):
                 temperature=0.0,
                 max_tokens=self.max_tokens,
                 drop_params=True,
-                timeout=_SECONDS,
+                timeout=REQUEST_TIMEOUT,
                 num_retries=0,
                 api_base=self.api_base,
                 api_key=key_for(self.model, self.api_base),
             )
 
-        reply = await repeated(ask, attempts=_ATTEMPTS, backoff=_BACKOFF)
+        reply = await repeated(ask)
         message, usage = reply.choices[0].message, reply.usage
         calls, malformed = [], False
         for call in message.tool_calls or []:

@@ -25,7 +25,7 @@ from training.standstill import PolicyServerProgress, progress_of
 from training.task import Policy
 
 if TYPE_CHECKING:  # importing ART takes ten seconds, and the deployed service does not need it
-    import art
+    pass
 
 
 class AgentRun(BaseModel):
@@ -103,10 +103,9 @@ async def answer_question(
     question: str,
     settings: AgentSettings,
     *,
-    examples: Sequence[art.Trajectory] = (),
     watcher: Watcher | None = None,
 ) -> AgentRun:
-    """Run the agent on one question. `examples` are demonstrations placed before it (few-shot prompting).
+    """Run the agent on one question.
 
     With a `watcher`, the policy's server streams its replies.
 
@@ -116,10 +115,9 @@ async def answer_question(
     """
     started = time.monotonic()
     system, user = opening_messages(question, mailbox, settings)
-    shots = [turn for example in examples for turn in example.messages_and_choices if turn["role"] != "system"]
     state = {
-        "messages": convert_to_messages([system, *shots, user]),
-        "record": [system, *shots, user],
+        "messages": convert_to_messages([system, user]),
+        "record": [system, user],
         "turns": 0,
         "calls": [],
         "answer": None,

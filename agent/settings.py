@@ -31,7 +31,7 @@ class DemonstrationSettings(BaseModel):
         description="fraction of demonstrations that search by name only, among those whose question contains names; the others "
         "search for the whole question",
     )
-    reads_in_vain: int = Field(
+    max_wrong_reads: int = Field(
         default=0,
         ge=0,
         le=9,
@@ -40,7 +40,7 @@ class DemonstrationSettings(BaseModel):
     )
     demonstrated_hits: Literal["first", "gold", "even"] = Field(
         default="first",
-        description="which hit a demonstration opens: the first (see reads_in_vain); gold: the right mail where it is one of the "
+        description="which hit a demonstration opens: the first (see max_wrong_reads); gold: the right mail where it is one of the "
         "first three; even: the same, with the right mail moved to any of the three places equally often",
     )
 

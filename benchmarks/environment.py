@@ -44,8 +44,6 @@ from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools
 from environment.words import content_words
 from training.errors import BadInput
 
-UNANSWERABLE = (49, 101, 129, 171, 208, 266, 327)
-"""Questions of `corbt/enron_emails_sample_questions` that cannot be answered."""
 RESULTS = 10
 REPEATS = 3
 """Repetitions of each query. The median counts, so that a slow moment of the machine does not distort it."""
@@ -97,7 +95,6 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
             max_messages=1,
             held_out_fraction=0.0,
             seed=42,
-            excluded_ids=UNANSWERABLE,
         ).scenarios
         figures["questions"] = len(questions)
         figures["search"] = measure_search(corpus, database, obvious, questions, arguments.queries)

@@ -42,7 +42,6 @@ def main() -> int:
     add("--judge", required=True, help="any model of LiteLLM, as provider/model")
     add("--api-base", help="base URL of a self-hosted judge")
     add("--groups", type=int, default=16, help="groups to judge (default 16)")
-    add("--timeout", type=float, default=600.0, help="seconds that a reply may take (default 600)")
     add("--rubric", help="file with grading standards instead of RULER's own")
     add(
         "--cache",
@@ -57,7 +56,6 @@ def main() -> int:
             ruler_model=arguments.judge,
             ruler_api_base=arguments.api_base,
             ruler_rubric=arguments.rubric,
-            ruler_timeout=arguments.timeout,
         )
         require_ruler(settings)
         groups = recorded_groups(arguments.run, arguments.groups)

@@ -24,6 +24,7 @@ from tasks.outreach.off_policy import LoggedChoice, estimate
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from tasks.outreach.task import SENDS_PER_EMAIL
 
 DEFAULTS = OutreachSettings()
 
@@ -58,7 +59,7 @@ def run(
     simulation = SimulatedProspects(graph, scenarios, seed, random_replies=random_replies)
     train, test = ([s for s in scenarios if s.split == split] for split in ("train", "test"))
     chance, writer = random.Random(f"signal-{seed}"), SoftmaxPolicy()
-    known, top_half = NodeScores.fresh(graph, DEFAULTS.node_decay), TopHalfScores.fresh(graph, DEFAULTS.node_decay)
+    known, top_half = NodeScores.fresh(graph), TopHalfScores.fresh(graph)
     fresh = known
 
     def listed(scenario: Scenario, of: NodeScores) -> list[str]:
@@ -138,7 +139,7 @@ def main() -> None:
         ("iterations", 8),
         ("prospects", 4),
         ("emails", 6),
-        ("sends", DEFAULTS.sends_per_email),
+        ("sends", SENDS_PER_EMAIL),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rate", type=float, default=2.0, help="step size of the policy")

@@ -207,7 +207,7 @@ def _say_plan(
     pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
     for line in plan_lines(plan_run(config, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
-    emails = 4 * held_out * config.test_samples
+    emails = 4 * held_out
     say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")
     if failed:
         more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""

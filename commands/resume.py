@@ -11,6 +11,7 @@ from zenml.client import Client
 
 from commands.data import DataRun, data_in_store
 from configs.config import Config, is_setting
+from configs.gone import without_gone
 from configs.loading import explicit_values, load_config
 from reports.console import say
 from steps.data.sources import settings_of_step
@@ -66,7 +67,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
     [(experiment, folder)] = find_runs(all_runs(), [name])
     plugin = None if experiment.task == "email-search" else load_plugin(experiment.task)
     data = data_in_store(experiment.data, f"--resume {name}") if plugin is None else None
-    recorded = _data_settings(data) | experiment.config if data else experiment.config
+    recorded = without_gone(_data_settings(data) | experiment.config if data else experiment.config)
     known = {key: value for key, value in recorded.items() if is_setting(key)}
     config = load_config(file, overrides, base=known)
     # Settings, and parts of settings, that are newer than the run had their defaults.

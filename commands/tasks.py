@@ -45,7 +45,7 @@ from training.preflight import RunCheck, check_run, check_run_elsewhere
 from training.scoring import require_scoring, scoring_sources
 from training.stopping import hold_out, require_stop_rules
 
-_OF_MAIL = ("judge", "eval_samples", "base_examples", "base_grammar")
+_OF_MAIL = ("judge", "eval_samples", "base_grammar")
 """Settings of training and evaluation that only the e-mail agent has."""
 
 

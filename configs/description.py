@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from configs.config import SECTIONS, Config
 from configs.explanation import bounds, model_of
+from configs.gone import gone
 from configs.loading import place_of
 from configs.schema import ConfigError
 
@@ -31,6 +32,8 @@ def describe(key: str) -> str:
     path, field = ".".join(names), Config.model_fields[names[0]]
     for above, name in pairwise(names):
         model = model_of(field)
+        if said := gone(path):
+            raise ConfigError(f"--help {key}: {said}")
         if model is None or name not in model.model_fields:
             parts = f"its parts are {', '.join(model.model_fields)}" if model else "it has no parts"
             raise ConfigError(f"--help {key}: unknown part of {above}; {parts}")

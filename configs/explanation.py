@@ -7,6 +7,8 @@ import re
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from configs.gone import gone
+
 
 def bounds(field: FieldInfo) -> str:
     """Return the limits of a number, such as `>= 1 and <= 1024`."""
@@ -39,6 +41,8 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
         return line if not path else f"{path}.{line}" if begins_with_key else f"{path}: {line}"
     reason = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
+        if said := gone(path):
+            return said
         above = path.rpartition(".")[0]
         return f"{path}: unknown key; `python run.py --help {above}` lists the parts of {above}"
     limits = bounds(field) if field else ""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from configs.config import SECTIONS, Config, is_setting, sections_of
 from configs.explanation import explain
+from configs.gone import without_gone
 from configs.profiles import merged, read_profile, require_in_section, require_placed, unknown
 from configs.schema import SYNTHETIC, ConfigError
 from training.user_paths import path_problem
@@ -69,7 +70,7 @@ def _require_usable(key: str, value: Any) -> None:
 def _recorded(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return recorded settings in their sections. Only trainings are recorded, so a key of several sections is the trainer's."""
     values: dict[str, Any] = {}
-    for key, value in flat.items():
+    for key, value in without_gone(flat).items():
         if owners := sections_of(key):
             values.setdefault(owners[0], {})[key] = value
         elif is_setting(key):

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from configs.config import SECTIONS, Config, sections_of
+from configs.gone import gone
 from configs.schema import ConfigError
 from training.yaml_text import load_yaml
 
@@ -85,7 +86,9 @@ def _misplaced(name: str, where: str) -> ConfigError:
 
 
 def unknown(name: str, where: str, what: str = "key") -> ConfigError:
-    """Return the error for a name that is no setting, with the nearest one."""
+    """Return the error for a name that is no setting, with the nearest one, or what to do instead."""
+    if said := gone(name):
+        return ConfigError(f"{where}: {said}")
     full = {key: f"{section}.{key}" for section, kind in SECTIONS.items() for key in kind.model_fields}
     full |= {key: key for key in (*Config.model_fields, EXTENDS)}
     near = difflib.get_close_matches(name, full, n=1, cutoff=0.6)
@@ -97,6 +100,8 @@ def require_in_section(key: str, section: str, where: str) -> None:
     """Raise ConfigError, which begins with `where`, unless the section has this key."""
     if key in SECTIONS[section].model_fields:
         return
+    if said := gone(f"{section}.{key}"):
+        raise ConfigError(f"{where}: {said}")
     if owners := sections_of(key):
         owned = " or ".join(f"'{name}'" for name in owners)
         raise ConfigError(f"{where}: '{key}' is no key of section '{section}'; it belongs in section {owned}")

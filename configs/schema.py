@@ -70,13 +70,8 @@ class DataConfig(BaseModel):
     )
     max_messages: int = Field(default=1, ge=1, le=20, description="maximum number of source mails of a question")
     min_realism: float = Field(default=0.0, ge=0, le=1, description="minimum how_realistic of a question")
-    excluded_questions: tuple[int, ...] = Field(
-        default=(49, 101, 129, 171, 208, 266, 327),
-        description="ids of questions to leave out; the default: corbt/enron_emails_sample_questions without answer",
-    )
     max_body_chars: int = Field(default=5000, ge=100, le=10_000_000, description="longer mails are dropped")
     attachment_text: bool = Field(default=False, description="read attached texts, PDFs and office files")
-    max_recipients: int = Field(default=30, ge=1, le=100_000, description="mails with more recipients are dropped")
     reviewed_feedback: str | None = Field(
         default=None, description="folder of reviewed ratings of answers, whose questions are added (docs/serving.md)"
     )
@@ -86,7 +81,7 @@ class DataConfig(BaseModel):
     def _questions_belong_to_mails(self) -> Self:
         if self.emails == SYNTHETIC and (self.train_questions or self.test_questions):
             raise ValueError("train_questions: the synthetic company brings its own; set emails as well")
-        of_files = ("train_limit", "test_limit", "max_messages", "excluded_questions")
+        of_files = ("train_limit", "test_limit", "max_messages")
         for name in ("unlabelled_questions", "min_realism", "held_out_fraction", *of_files):
             if self.emails == SYNTHETIC and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}: has no effect on the questions of the synthetic company; set emails as well")
@@ -175,16 +170,12 @@ class EvaluationConfig(JudgeSettings):
         le=1000,
         description="also sample this many answers per question and policy, for pass@k; 0: none",
     )
-    eval_temperature: float = Field(default=1.0, gt=0, le=2, description="temperature of eval_samples")
     baseline_model: str | None = Field(
         default=None,
         min_length=1,
         description="LiteLLM name of a prompted model with the same tools, evaluated as an additional row",
     )
     baseline_api_base: str | None = Field(default=None, description="base URL of a self-hosted baseline_model")
-    base_examples: int = Field(
-        default=0, ge=0, le=8, description="also evaluate the base with this many demonstrations in its prompt"
-    )
     base_grammar: bool = Field(
         default=False,
         description="also evaluate the base with a grammar that restricts every reply to one tool call",
@@ -238,9 +229,6 @@ class OutreachConfig(LoopSettings):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    test_samples: int = Field(
-        default=1, ge=1, le=100, description="e-mails per held-out prospect and row of the evaluation"
-    )
     webhook_url: str | None = Field(
         default=None, description="http(s) URL that receives a notice after every iteration (docs/outreach.md)"
     )

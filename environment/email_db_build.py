@@ -35,6 +35,8 @@ _INDEXES = (
 )
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header identifies our files
 
+MAX_RECIPIENTS = 30
+"""Mails with more distinct recipients are dropped: circulars, which would be in every inbox."""
 _MAILS_PER_BATCH = 12_500
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
@@ -82,7 +84,6 @@ def build_database(
     *,
     owner: str | None = None,
     max_body_chars: int = 5_000,
-    max_recipients: int = 30,
     progress: Callable[[int, int | None], None] | None = None,
 ) -> BuildReport:
     """Write the mail database `path` from `emails` and report which mails were kept and why others were dropped.
@@ -93,7 +94,7 @@ def build_database(
     one that follows from its content. All are in the inbox of `owner`, as blind copies where they do not name them.
 
     Dropped, counted and listed are mails without text and attachments or without any address, without a plausible date (1980-01-02
-    to 2039), with over `max_body_chars` or over `max_recipients` distinct recipients, and the source's `DroppedMail`s.
+    to 2039), with over `max_body_chars` or over `MAX_RECIPIENTS` distinct recipients, and the source's `DroppedMail`s.
     `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an estimate if the source's
     iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail that names its thread.
 
@@ -109,7 +110,7 @@ def build_database(
     os.close(descriptor)
     partial = Path(name)
     try:
-        report = _Builder(partial, owner, max_body_chars, max_recipients).build(emails, progress)
+        report = _Builder(partial, owner, max_body_chars).build(emails, progress)
         _publish(partial, path)
     except sqlite3.OperationalError as error:
         raise _unwritable(path, error) from error
@@ -138,10 +139,9 @@ def _unwritable(path: Path, error: Exception) -> BadMail:
 class _Builder:
     """One build: read mails once, in the order of the source, and write them in large batches."""
 
-    def __init__(self, path: Path, owner: str | None, max_body_chars: int, max_recipients: int) -> None:
+    def __init__(self, path: Path, owner: str | None, max_body_chars: int) -> None:
         self._owner = normalise_addresses([owner] if owner else [])
         self._max_body_chars = max_body_chars
-        self._max_recipients = max_recipients
         # This thread and the indexer's take turns: the indexer works while this thread reads the next batch.
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         # An incomplete file is never read and is deleted after a crash, so it needs no journal.
@@ -226,7 +226,7 @@ class _Builder:
             reason = "no_date"
         elif sent_at is None:
             reason, detail = "absurd_date", str(email.date)
-        elif len(named) > self._max_recipients:
+        elif len(named) > MAX_RECIPIENTS:
             reason, detail = "too_many_recipients", f"{len(named):,} recipients"
         elif not named and not people["from"]:
             reason = "no_address"

@@ -6,14 +6,13 @@ from environment.email_db import MailDatabase
 from environment.mail_text import normalise_address
 
 
-def largest_inboxes(database: MailDatabase, count: int) -> list[str]:
-    """Return the `count` addresses that sent or received the most mails, largest first."""
+def largest_inbox(database: MailDatabase) -> str | None:
+    """Return the address that sent or received the most mails; None for an empty database."""
     rows = database.rows(
         "SELECT address FROM delivery JOIN address ON address.id = address_id"
-        " GROUP BY address_id ORDER BY count(DISTINCT email_id) DESC, address LIMIT ?",
-        count,
+        " GROUP BY address_id ORDER BY count(DISTINCT email_id) DESC, address LIMIT 1"
     )
-    return [row[0] for row in rows]
+    return str(rows[0][0]) if rows else None
 
 
 def mails_of(database: MailDatabase, address: str) -> list[int]:

@@ -18,7 +18,7 @@ _REASONS = {
     "no_headers": "not a mail: none of the headers that mails have",
     "no_message_id": "no Message-ID, by which answers cite a mail",
     "oversized": "larger than 25 MiB",
-    "too_many_recipients": "more recipients than max_recipients",
+    "too_many_recipients": "more than 30 recipients",
     "unparsable": "too malformed to parse",
     "unreadable": "the file or folder cannot be read",
     "unsafe_name": "a name in the archive that leads out of it",

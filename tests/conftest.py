@@ -64,6 +64,12 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["seconds"] = read_seconds()
 
 
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask a language model again at once."""
+    monkeypatch.setattr("training.llm_client.BACKOFF", 0.0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Lift the time limit of those that watch what they start, and put the slowest files first.

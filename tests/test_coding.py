@@ -47,7 +47,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--schedule", "0 2 * * *"], "cannot run schedules"),
         (["--from", "first"], "there is no run 'first'"),
         (settings(judge="llm", eval_samples=2), "judge and eval_samples: no effect on task=coding; leave it out"),
-        (settings(base_examples=1, base_grammar="true"), "base_examples and base_grammar: no effect on task=coding"),
+        (settings(eval_samples=1, base_grammar="true"), "eval_samples and base_grammar: no effect on task=coding"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_spent(door: FrontDoor, words: list[str], message: str) -> None:

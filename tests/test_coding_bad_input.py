@@ -108,11 +108,13 @@ class BusySandbox(FakeServer):
         return 503, {"detail": "busy"}
 
 
-def test_a_sandbox_that_stays_busy_is_waited_for_as_configured(door: FrontDoor, tiny: list[str]) -> None:
+def test_a_sandbox_that_stays_busy_is_waited_for(
+    door: FrontDoor, tiny: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.coding.task.SANDBOX_PATIENCE", 0.5)
     with BusySandbox() as server:
-        words = settings(sandbox_url=server.url, sandbox_patience=0.5)
-        said = door.refuses("--pipeline", "train", *CODING, *tiny, *words)
-    assert "HTTP 503: busy); see what the service printed, raise sandbox_patience" in said
+        said = door.refuses("--pipeline", "train", *CODING, *tiny, *settings(sandbox_url=server.url))
+    assert "HTTP 503: busy); see what the service printed, start it with a larger capacity" in said
     assert 2 <= server.asked <= 30
 
 

@@ -24,12 +24,12 @@ from tests.standstill import guarded
 
 pytestmark = pytest.mark.service
 
-BATCHES_BEFORE_THE_KILL = 3
+BATCHES_BEFORE_THE_KILL = 5
 
 
 @pytest.fixture(scope="module")
 def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty mails."""
+    """Sixty mails, which are six batches."""
     rows = [
         {
             "message_id": mail.message_id,
@@ -41,7 +41,7 @@ def mail(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "date": mail.date,
             "body": mail.body,
         }
-        for mail in room_mails(40)
+        for mail in room_mails(60)
     ]
     addresses = pa.list_(pa.string())
     table = pa.Table.from_pylist(rows)
@@ -79,7 +79,7 @@ def words_for(model: QuestionModel) -> list[str]:
     return [
         *("--pipeline", "scenarios", "--config", "configs/scenarios.yaml"),
         *settings(emails="mail", question_model="openai/own", question_api_base=model.url, max_cost="null"),
-        *settings(mails_per_batch=4, questions_per_inbox=24, question_concurrency=2, question_backoff=0),
+        *settings(questions_per_inbox=60),
     ]
 
 
@@ -111,10 +111,10 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert len(model.requests) == 6 - BATCHES_BEFORE_THE_KILL and not set(paid) & set(model.asked_about())
-    assert "questions: 24 (inboxes: 1, batches of mails: 6, 6,600 tokens, price unknown)" in done.stdout
+    assert "questions: 60 (inboxes: 1, batches of mails: 6, 6,600 tokens, price unknown)" in done.stdout
     folder = checkout.folder / re.search(r"written to (\S+)", done.stdout)[1]
     rows = list(parquet_questions(folder))
-    assert len(rows) == 24 and {row.inbox_address for row in rows} == {OWNER}
+    assert len(rows) == 60 and {row.inbox_address for row in rows} == {OWNER}
     assert [path.name for path in folder.iterdir()] == ["train.parquet"]
 
     again = checkout.run(*words_for(model))
@@ -128,7 +128,7 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
     data = checkout.run(*command)
     assert data.returncode == 0, data.stdout + data.stderr
     counts = re.search(r"(\d+) questions to train on, (\d+) held out", data.stdout)
-    assert int(counts[1]) + int(counts[2]) == 24 and int(counts[2]) > 0 and "left out" not in data.stdout
+    assert int(counts[1]) + int(counts[2]) == 60 and int(counts[2]) > 0 and "left out" not in data.stdout
 
 
 def replies(checkout: Checkout) -> list[str]:
@@ -150,5 +150,5 @@ def test_obstacles_are_one_line_errors(door: FrontDoor, words: list[str], named:
 
 def test_a_model_that_writes_nothing_usable_is_one_line(door: FrontDoor, model: QuestionModel) -> None:
     model.reply = lambda case: "I cannot do that."
-    assert "no usable question" in door.refuses(*words_for(model), *settings(question_attempts=1))
+    assert "no usable question" in door.refuses(*words_for(model))
     assert not list((door.folder / "outputs" / "questions").glob("*"))

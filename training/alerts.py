@@ -21,6 +21,8 @@ from training.task import CALL_SEQUENCE, DECISION, SUSPECT
 
 RECENT = 2
 """Last steps that are evaluated together, because a single step with few questions is noisy."""
+HABIT_SHARE = 0.4
+"""Threshold for the share of rollouts with a habit."""
 REFERENCE = 5
 """Steps before those, the baseline of reward and accuracy: enough to average out the choice of questions."""
 BASELINE = 3
@@ -98,29 +100,27 @@ def _share(groups: Sequence[art.TrajectoryGroup], habit: str) -> float:
     return statistics.fmean(bool(trajectory.metrics.get(habit)) for trajectory in _all(groups))
 
 
-def find_alerts(
-    row: StepRecord, groups: Sequence[art.TrajectoryGroup], before: Sequence[StepRecord], habit_share: float
-) -> list[Alert]:
+def find_alerts(row: StepRecord, groups: Sequence[art.TrajectoryGroup], before: Sequence[StepRecord]) -> list[Alert]:
     """Return the alerts after a step, given its `row` and `groups` and the history `before` it.
 
-    A habit raises an alert if at least `habit_share` of the rollouts of the last two steps have it, in more than half
+    A habit raises an alert if at least `HABIT_SHARE` of the rollouts of the last two steps have it, in more than half
     of the step's groups. Without the second condition, one hard question could raise it. Of replies at decisions, those at
     the decision with the largest share count.
     """
     rows = [earlier for earlier in before if earlier.phase == row.phase] + [row]
     trends = [alert for alert in _trends(rows, groups) if alert is not None]
     perfect = _perfect_reward(rows, groups)
-    return [*_habits(rows, groups, habit_share), *([perfect] if perfect else []), *trends]
+    return [*_habits(rows, groups), *([perfect] if perfect else []), *trends]
 
 
-def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup], least_share: float) -> list[Alert]:
+def _habits(rows: Sequence[StepRecord], groups: Sequence[art.TrajectoryGroup]) -> list[Alert]:
     recent = rows[-RECENT:]
     alerts = []
     for column in sorted(name for name in recent[-1].model_extra or {} if name.startswith(SUSPECT)):
         share = statistics.fmean((row.model_extra or {}).get(column, 0.0) for row in recent)
         part = max(_by_decision(groups), key=lambda part: _share(part, column))
         with_it = [group for group in part if any(t.metrics.get(column) for t in group.trajectories)]
-        if share >= least_share and 2 * len(with_it) > len(part):
+        if share >= HABIT_SHARE and 2 * len(with_it) > len(part):
             decision = part[0].trajectories[0].metadata.get(DECISION)
             played = f"replies at the decision {decision}" if decision else "rollouts"
             words = f"{share:.0%} of the {played} of {_steps(recent)}"

@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+STEP_TIMEOUT = 3600.0
+"""Seconds without the end of any rollout after which a step or validation gives up on the others. Only a hang takes as long:
+a server that makes no progress fails its rollouts sooner."""
+
 
 class MovingDeadline:
     """Cancel everything inside `limit()` with `TimeoutError` when `move()` was not called for `seconds`.

@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 import art
 from openai import OpenAIError
 
-from training.deadline import MovingDeadline
+from training.deadline import STEP_TIMEOUT, MovingDeadline
 from training.decisions import reward_spread
 from training.errors import BadInput
 from training.history import AskedQuestion
@@ -176,9 +176,7 @@ class Gatherer:
         A question of the reserve, of the same kind if there is one, replaces a group as soon as that turns out to have no
         reward spread.
         """
-        under_way = self._steps[step] = _Step(
-            MovingDeadline(self._settings.step_timeout), reserve=list(questions.reserve)
-        )
+        under_way = self._steps[step] = _Step(MovingDeadline(STEP_TIMEOUT), reserve=list(questions.reserve))
         for question in questions.asked:
             self._ask(under_way, step, question, replaces=False)
 
@@ -189,7 +187,7 @@ class Gatherer:
         under_way.tasks.append(asyncio.create_task(play(under_way, step, number, question, replaces)))
 
     async def take(self, step: int) -> Gathered:
-        """Wait for the groups of step `step`, provided that one of its rollouts ends every `step_timeout` seconds.
+        """Wait for the groups of step `step`, provided that one of its rollouts ends every `STEP_TIMEOUT` seconds.
 
         Raises:
             BadInput: more than `MOST_FAILED_ROLLOUTS` failed, or the judge could not score any group.

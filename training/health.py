@@ -23,6 +23,17 @@ from training.backends import gpu_memory
 from training.health_limits import HealthLimits
 from training.loopback import DIRECT, is_here
 
+MEMORY_SHARE = 0.9
+"""A run that holds this share of its memory limit may be killed by its next allocation."""
+FREE_SHARE = 0.05
+"""With a smaller share of free memory, the machine begins to swap or to kill."""
+GPU_SHARE = 0.98
+"""vLLM alone takes up to 0.95 of the GPU memory, so that less says nothing."""
+STALE_SECONDS = 3600.0
+"""No checkpoint takes as long to write."""
+SERVER_SECONDS = 10.0
+"""The policy's server answers faster than this even during an update."""
+
 
 class HealthMonitor:
     """Context during which a separate thread passes each problem to `warn` once.
@@ -85,23 +96,23 @@ class HealthMonitor:
     def _causes(self) -> Iterator[tuple[str, str]]:
         """Return the current problems: an identifier, and a sentence with the figures."""
         limits = self._limits
-        yield from _processes(limits)
+        yield from _processes(limits.child_processes)
         yield from _disks({"the run": self._folder, "temporary files": Path(tempfile.gettempdir())}, limits.disk_bytes)
-        yield from _stale(self._folder, limits.stale_seconds)
-        if (gpu := gpu_memory()) and gpu.used >= limits.gpu_share * gpu.total:
+        yield from _stale(self._folder)
+        if (gpu := gpu_memory()) and gpu.used >= GPU_SHARE * gpu.total:
             yield "gpu", f"{_gb(gpu.used)} of the GPU's {_gb(gpu.total)} are in use: the next update may not fit"
         url = self._server()
-        if url and _here(url) and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", limits.server_seconds):
-            yield "server", f"the policy's server at {url} does not answer within {limits.server_seconds:g} s"
+        if url and _here(url) and not _answers(f"{url.rstrip('/').removesuffix('/v1')}/health", SERVER_SECONDS):
+            yield "server", f"the policy's server at {url} does not answer within {SERVER_SECONDS:g} s"
 
 
-def _processes(limits: HealthLimits) -> Iterator[tuple[str, str]]:
+def _processes(most_children: int) -> Iterator[tuple[str, str]]:
     this = psutil.Process()
     children = this.children(recursive=True)
-    if len(children) > limits.child_processes:
+    if len(children) > most_children:
         yield (
             "children",
-            f"this run has {len(children)} child processes, more than {limits.child_processes}: "
+            f"this run has {len(children)} child processes, more than {most_children}: "
             "something starts processes and does not end them",
         )
     resident = this.memory_info().rss
@@ -117,12 +128,12 @@ def _processes(limits: HealthLimits) -> Iterator[tuple[str, str]]:
             continue  # it ended in the meantime
     machine = psutil.virtual_memory()
     total = min([machine.total, *_cgroup_limits()])
-    if resident >= limits.memory_share * total:
+    if resident >= MEMORY_SHARE * total:
         yield (
             "memory",
             f"this run holds {_gb(resident)} of the {_gb(total)} of memory that it is allowed: it may be killed",
         )
-    elif machine.available < limits.free_share * machine.total:
+    elif machine.available < FREE_SHARE * machine.total:
         left = f"{_gb(machine.available)} of {_gb(machine.total)} of memory are left on this machine"
         yield "memory", f"{left}, of which this run holds {_gb(resident)}: it may be killed"
 
@@ -155,14 +166,14 @@ def _disks(places: dict[str, Path], least: float) -> Iterator[tuple[str, str]]:
             yield f"disk of {what}", f"{_gb(free)} are free on the disk of {what} ({folder}): a full disk ends the run"
 
 
-def _stale(folder: Path, seconds: float) -> Iterator[tuple[str, str]]:
+def _stale(folder: Path) -> Iterator[tuple[str, str]]:
     for parent, folders, files in os.walk(folder):  # unlike rglob it ignores files that vanish in the meantime
         for name in (*folders, *files):
             if name.endswith(".partial"):
                 partial = Path(parent, name)
                 with contextlib.suppress(FileNotFoundError):
                     age = time.time() - partial.stat().st_mtime
-                    if age > seconds:
+                    if age > STALE_SECONDS:
                         yield (
                             str(partial),
                             f"{partial} is half-written for {age / 3600:.1f} hours: its writer hangs or was killed",

@@ -15,6 +15,12 @@ from training.errors import BadInput
 
 Result = TypeVar("Result")
 
+ATTEMPTS = 6
+"""Requests until a reply is usable. With the pauses, a provider that is overloaded has a minute to recover."""
+BACKOFF = 2.0
+"""Seconds before the second request, doubled before each further one."""
+REQUEST_TIMEOUT = 600.0
+"""Seconds per request, the default of OpenAI's client: a self-hosted model on a processor takes minutes."""
 TEST_SECONDS = 30.0
 """Maximum seconds to wait for the reply to the test request."""
 TEST_MESSAGES = [{"role": "user", "content": "Reply with the word ready."}]
@@ -99,15 +105,15 @@ def key_for(model: str, api_base: str | None) -> str | None:
     return "none" if api_base is not None and missing_keys(model) else None
 
 
-async def repeated(ask: Callable[[], Awaitable[Result]], *, attempts: int, backoff: float) -> Result:
-    """Return the first result of `ask`, which is called up to `attempts` times.
+async def repeated(ask: Callable[[], Awaitable[Result]]) -> Result:
+    """Return the first result of `ask`, which is called up to `ATTEMPTS` times.
 
-    Errors of the provider, timeouts and unusable replies (`ValueError`) are repeated after `backoff` seconds, doubled
+    Errors of the provider, timeouts and unusable replies (`ValueError`) are repeated after `BACKOFF` seconds, doubled
     before each further attempt. Raises the error of the last attempt. A refusal and `BadInput` are raised at once.
     """
     retrying = AsyncRetrying(
-        stop=stop_after_attempt(attempts),
-        wait=wait_exponential(multiplier=backoff),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=BACKOFF),
         retry=retry_if_exception(_may_pass),
         reraise=True,
     )

@@ -98,7 +98,7 @@ def plan_run(
     judge_requests = settings.max_steps * groups_per_step if "ruler" in settings.reward_weights else 0
     if settings.measures_wins:
         judge_requests += 2 * math.ceil(settings.max_steps / settings.validate_every) * settings.validation_questions
-    demonstrations = settings.warm_start_demonstrations * settings.warm_start_epochs
+    demonstrations = settings.warm_start_demonstrations
     seconds = None
     if pace is not None and (pace.seconds_per_demonstration is not None or not demonstrations):
         seconds = rollouts * pace.seconds_per_rollout + demonstrations * (pace.seconds_per_demonstration or 0.0)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from training.errors import BadInput
 from training.files import write_text
-from training.llm_client import error_text, key_for, price_of_tokens, refusal, repeated, require_model
+from training.llm_client import REQUEST_TIMEOUT, error_text, key_for, price_of_tokens, refusal, repeated, require_model
 from training.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def require_ruler(settings: TrainerSettings, *, keys: bool = True) -> None:
     read_rubric(settings)
     for name in settings.extra_litellm_params:
         if name in _OURS:
-            raise BadInput(f"extra_litellm_params: '{name}' is set by other settings (ruler_...) or by RULER itself")
+            raise BadInput(
+                f"extra_litellm_params: '{name}' is set by ruler_model, ruler_api_base or the project itself"
+            )
     asking = f"scoring={settings.scoring}" if "ruler" in settings.reward_weights else "validation_metric=win_rate"
     require_model(
         settings.ruler_model,
@@ -111,7 +113,7 @@ def read_rubric(settings: TrainerSettings) -> str | None:
 def litellm_parameters(settings: TrainerSettings) -> dict[str, Any]:
     """Return the arguments of every request except its messages. LiteLLM must not retry, because `repeated` does."""
     parameters: dict[str, Any] = {"drop_params": True, **settings.extra_litellm_params}
-    parameters |= {"timeout": settings.ruler_timeout, "num_retries": 0}
+    parameters |= {"timeout": REQUEST_TIMEOUT, "num_retries": 0}
     if settings.ruler_api_base is not None:
         parameters["api_base"] = settings.ruler_api_base
     if key := key_for(settings.ruler_model, settings.ruler_api_base):
@@ -136,7 +138,7 @@ class RulerJudge:
         self._rubric = read_rubric(settings) or DEFAULT_RUBRIC
 
     async def compare(self, group: art.TrajectoryGroup) -> tuple[list[Score] | None, JudgeUse]:
-        """Return one score per rollout; `None` if none of `ruler_attempts` replies was usable, with the reason in `problem`.
+        """Return one score per rollout; `None` if no reply was usable, with the reason in `problem`.
 
         Raises BadInput if the judge refuses the key or the request, as it would for every other group.
         """
@@ -156,7 +158,7 @@ class RulerJudge:
             asked = time.monotonic()
             spent = MetricsBuilder("judge")
             try:
-                async with asyncio.timeout(settings.ruler_timeout):
+                async with asyncio.timeout(REQUEST_TIMEOUT):
                     return _in_order(await self._ask(messages, tools, spent), len(messages))
             finally:
                 use.requests += 1
@@ -164,7 +166,7 @@ class RulerJudge:
                 use.cost += (await spent.flush()).get("costs/judge/judge/ruler", 0.0)
 
         try:
-            scores = await repeated(ask, attempts=settings.ruler_attempts, backoff=settings.ruler_backoff)
+            scores = await repeated(ask)
         except (OpenAIError, TimeoutError, ValueError) as error:
             use.problem = _problem(error)
             if refused := refusal(error, "ruler_model"):
@@ -211,7 +213,7 @@ def _problem(error: Exception) -> str:
     if isinstance(error, ValidationError):  # the error quotes the reply, which may be long
         return "the reply is not the JSON that was asked for"
     if isinstance(error, TimeoutError):
-        return "no reply within ruler_timeout"
+        return f"no reply within {REQUEST_TIMEOUT:g} s"
     return error_text(error)
 
 

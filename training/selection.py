@@ -10,7 +10,7 @@ import random
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from training.history import StepRecord
@@ -60,12 +60,13 @@ def select_questions(
     task: Task, scenarios: Sequence[Any], settings: TrainerSettings, decisions: Sequence[str] = ()
 ) -> Selection:
     """Return the selection of a run that compares replies at `decisions`, or whole episodes if there are none."""
+    deciding = task if decisions and isinstance(task, HasDecisions) else None
     questions = [
-        TrainQuestion(index, scenario, task.kind(scenario) if isinstance(task, TellsKinds) else None)
+        TrainQuestion(index, scenario, task.kind(scenario) if isinstance(task, TellsKinds) else None, deciding is None)
         for index, scenario in enumerate(scenarios)
     ]
-    if decisions and isinstance(task, HasDecisions):
-        open_at_first = {question.index for question in questions if task.is_open(question.scenario, decisions)}
+    if deciding:
+        open_at_first = {question.index for question in questions if deciding.is_open(question.scenario, decisions)}
         return OpenQuestions(questions, open_at_first, settings)
     return QuestionSelection(questions, settings)
 
@@ -122,8 +123,7 @@ class OpenQuestions:
             rest.sort(key=lambda question: is_open[question.index])
         asked += rest[: settings.groups_per_step - len(asked)]
         random.Random(f"decisions-{settings.seed}-{step}").shuffle(asked)
-        whole = round(settings.episode_share * len(asked))
-        return [replace(question, whole=place < whole) for place, question in enumerate(asked)]
+        return asked
 
 
 def _solved_shares(rows: Sequence[StepRecord]) -> dict[int, float]:

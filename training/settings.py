@@ -48,12 +48,6 @@ class TrainerSettings(BaseModel):
         default="immediate",
         description="reward of a reply at a decision: what it achieves at once, or that of the episode finished greedily",
     )
-    episode_share: float = Field(
-        default=0.0,
-        ge=0,
-        lt=1,
-        description="with decisions: share of a step's questions that are played as whole episodes",
-    )
     open_share: float = Field(
         default=0.75,
         ge=0,
@@ -133,11 +127,9 @@ class TrainerSettings(BaseModel):
     demonstrations: int = Field(
         default=128, ge=0, le=1_000_000, description="expert episodes of the warm start; 0 skips it"
     )
-    warm_start_epochs: int = Field(default=1, ge=1, le=100, description="passes over the demonstrations")
     warm_start_learning_rate: float = Field(
         default=1e-3, gt=0, le=1, description="peak learning rate of the warm start"
     )
-    warm_start_batch_size: int = Field(default=2, ge=1, le=1024, description="demonstrations per gradient step")
 
     # scoring
     scoring: Literal["verifiable", "ruler", "custom", "blend"] = Field(
@@ -161,11 +153,6 @@ class TrainerSettings(BaseModel):
         default_factory=dict,
         description="more arguments of litellm.completion, such as temperature or reasoning_effort",
     )
-    ruler_attempts: int = Field(default=6, ge=1, le=20, description="requests per group until a reply is usable")
-    ruler_backoff: float = Field(
-        default=2.0, ge=0, le=60, description="seconds before the second request, doubled before each further one"
-    )
-    ruler_timeout: float = Field(default=120.0, gt=0, le=3600, description="seconds per request")
 
     # sampling
     temperature: float = Field(default=1.5, gt=0, le=2, description="sampling temperature of rollouts")
@@ -194,19 +181,6 @@ class TrainerSettings(BaseModel):
         le=100,
         description="number of steps gathered ahead of the optimizer; also the maximum off-policy lag; 0: on-policy",
     )
-
-    step_timeout: float = Field(
-        default=3600.0,
-        gt=0,
-        le=86_400,
-        description="fail the unfinished rollouts of a step or validation when none has ended for this many seconds",
-    )
-    stall_seconds: float = Field(
-        default=300.0,
-        gt=0,
-        le=86_400,
-        description="name the pending calls when nothing has progressed for this many seconds",
-    )
     health_seconds: float = Field(
         default=60.0,
         ge=0,
@@ -214,7 +188,9 @@ class TrainerSettings(BaseModel):
         description="seconds between checks of processes, memory, disk and the policy's server; 0: never",
     )
 
-    health: HealthLimits = Field(default_factory=HealthLimits, description="limits of the health monitor")
+    health: HealthLimits = Field(
+        default_factory=HealthLimits, description="limits of the health monitor that depend on the machine"
+    )
     log_sample_rate: float = Field(
         default=1.0, ge=0, le=1, description="share of a step's rollouts whose transcripts are kept in the run's folder"
     )
@@ -271,11 +247,6 @@ class TrainerSettings(BaseModel):
     )
     stop_tokens: int | None = Field(
         default=None, ge=1, description="start no further step after this number of sampled tokens; null: no limit"
-    )
-
-    # alerts
-    alert_share: float = Field(
-        default=0.4, gt=0, le=1, description="share of rollouts with a suspicious habit that raises an alert"
     )
 
     # adapter

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Self
 
+STALL_SECONDS = 300.0
+"""Seconds without progress after which a run says what it waits for: longer than an update takes on a laptop."""
 _NAMED = 3
 """Number of calls that a message names; it counts the others."""
 

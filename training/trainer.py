@@ -44,7 +44,7 @@ from training.rollout_samples import sampled_for_log
 from training.scoring import Scorer, require_scoring, with_verdicts
 from training.selection import select_questions
 from training.settings import TrainerSettings
-from training.stall_watch import CallWatch
+from training.stall_watch import STALL_SECONDS, CallWatch
 from training.stopping import best_row, hold_out, require_stop_rules, shown, stop_reason, validation_due
 from training.task import Policy, Task
 from training.updates import grpo_learning_rate, require_finite
@@ -95,7 +95,7 @@ class Trainer:
         self.progress = progress or NoProgress()
         self.start = start
         self._model_dir = Path(get_model_dir(model=model, art_path=model.base_path))
-        self._watch = CallWatch(settings.stall_seconds, self._warn)
+        self._watch = CallWatch(STALL_SECONDS, self._warn)
         self._health = HealthMonitor(
             settings.health_seconds,
             settings.health,
@@ -306,7 +306,7 @@ class Trainer:
             **step_signals(groups, self.settings.first_rollouts),
             **update,
         )
-        return row.model_copy(update={"alerts": find_alerts(row, groups, before, self.settings.alert_share)})
+        return row.model_copy(update={"alerts": find_alerts(row, groups, before)})
 
     def _too_long(self, step: int, trajectories: Sequence[art.Trajectory]) -> int:
         limit = self.settings.max_context

@@ -10,7 +10,7 @@ from typing import Any
 
 import art
 
-from training.deadline import MovingDeadline
+from training.deadline import STEP_TIMEOUT, MovingDeadline
 from training.errors import BadInput
 from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
 from training.history import StepRecord
@@ -69,7 +69,7 @@ class Validator:
             self._settings.max_concurrent
         )  # not the gatherer's: rollouts gathered ahead may hold all of those
 
-        deadline = MovingDeadline(self._settings.step_timeout)
+        deadline = MovingDeadline(STEP_TIMEOUT)
 
         async def one(number: int) -> art.TrajectoryGroup:
             try:

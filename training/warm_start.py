@@ -19,6 +19,9 @@ from training.stall_watch import CallWatch
 from training.task import Task
 from training.updates import require_finite, warm_start_learning_rates
 
+BATCH_SIZE = 2
+"""Demonstrations per gradient step: a warm start has a hundred or so, and larger batches would leave it too few steps."""
+
 
 async def warm_start(
     task: Task,
@@ -52,21 +55,20 @@ async def warm_start(
             f"warm start: {len(demonstrations)} demonstrations instead of {settings.demonstrations}, because no more can be made "
             f"from the {len(scenarios)} train scenarios"
         )
-    trajectories = demonstrations * settings.warm_start_epochs
-    batches = math.ceil(len(trajectories) / settings.warm_start_batch_size)
+    batches = math.ceil(len(demonstrations) / BATCH_SIZE)
     config = art.TrainSFTConfig(
         learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),
-        batch_size=settings.warm_start_batch_size,
+        batch_size=BATCH_SIZE,
     )
     progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
     losses: list[float] = []
     too_long = 0
     # `model.train_sft` does the same, but reports no progress between batches.
     with watch.call("warm start"):
-        async for metrics in backend._train_sft(model, trajectories, config, {}):
+        async for metrics in backend._train_sft(model, demonstrations, config, {}):
             require_finite(metrics, "warm start", "warm_start_learning_rate")
             losses.append(float(metrics.get("loss/train", math.nan)))
-            too_long = int(metrics.get("data/step_num_dropped_trajectories", 0)) // settings.warm_start_epochs
+            too_long = int(metrics.get("data/step_num_dropped_trajectories", 0))
             if too_long == len(demonstrations):
                 raise BadInput(
                     f"warm start: all demonstrations are longer than max_context={settings.max_context} tokens; raise it, or lower "

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent import prompts
 from agent.judges import JudgeError, Verdict
-from training.llm_client import error_text, json_object, price_of, repeated
+from training.llm_client import REQUEST_TIMEOUT, error_text, json_object, price_of, repeated
 
 
 class _Reply(BaseModel):
@@ -31,20 +31,11 @@ class LLMJudge:
         self,
         model: str = "openai/gpt-4.1",
         *,
-        attempts: int = 3,
-        backoff: float = 1.0,
-        timeout: float = 60.0,
         api_base: str | None = None,
         api_key: str | None = None,
     ) -> None:
-        """Ask up to `attempts` times, `backoff` seconds (then doubled) apart, and wait `timeout` seconds for each reply.
-
-        Without `api_base` and `api_key`, the environment variables of the provider count.
-        """
+        """Without `api_base` and `api_key`, the environment variables of the provider count."""
         self.model = model
-        self.attempts = attempts
-        self.backoff = backoff
-        self.timeout = timeout
         self.api_base = api_base
         self.api_key = api_key
 
@@ -67,7 +58,7 @@ class LLMJudge:
             return _parse(response.choices[0].message.content or "")
 
         try:
-            reply = await repeated(ask, attempts=self.attempts, backoff=self.backoff)
+            reply = await repeated(ask)
         except (OpenAIError, ValueError) as error:
             problem = error_text(error) if isinstance(error, OpenAIError) else f"unusable reply ({error})"
             raise JudgeError(
@@ -89,7 +80,7 @@ class LLMJudge:
             response_format={"type": "json_object"},
             temperature=0.0,
             drop_params=True,
-            timeout=self.timeout,
+            timeout=REQUEST_TIMEOUT,
             num_retries=0,
             api_base=self.api_base,
             api_key=self.api_key,

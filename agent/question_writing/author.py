@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from agent import prompts
 from agent.question_writing.settings import QuestionSettings
 from training.errors import BadInput
-from training.llm_client import error_text, json_object, key_for, refusal, refuses_content, repeated
+from training.llm_client import REQUEST_TIMEOUT, error_text, json_object, key_for, refusal, refuses_content, repeated
 from training.llm_client import require_model as require_llm
 
 _MAX_PROBLEM_CHARS = 200
@@ -106,17 +106,17 @@ class QuestionAuthor:
         self._api_key = key_for(settings.question_model, settings.question_api_base)
 
     async def write(self, request: Request) -> Reply:
-        """Return the first usable reply within `question_attempts`, or a reply without questions if all were unusable.
+        """Return the first usable reply, or a reply without questions if all were unusable.
 
         Raise BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
         """
         from openai import OpenAIError  # what LiteLLM's errors derive from
 
-        spent, unusable = Spent(), ""
-        attempts = self.settings.question_attempts
+        spent, unusable, attempts = Spent(), "", 0
 
         async def ask() -> list[Any]:
-            nonlocal spent, unusable
+            nonlocal spent, unusable, attempts
+            attempts += 1
             text, cost = await self._ask(request)
             spent += cost
             try:
@@ -126,7 +126,7 @@ class QuestionAuthor:
                 raise
 
         try:
-            questions = await repeated(ask, attempts=attempts, backoff=self.settings.question_backoff)
+            questions = await repeated(ask)
         except (OpenAIError, ValueError) as error:
             if refused := refusal(error, "question_model"):
                 raise BadInput(f"{self._who} {refused} ({error_text(error)})") from error
@@ -158,7 +158,7 @@ class QuestionAuthor:
             },
             model=settings.question_model,
             messages=[{"role": "system", "content": request.system}, {"role": "user", "content": request.user}],
-            timeout=settings.question_timeout,
+            timeout=REQUEST_TIMEOUT,
             num_retries=0,
             api_base=settings.question_api_base,
             **({"api_key": self._api_key} if self._api_key else {}),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from environment.email_db import MailDatabase
-from environment.inbox_mails import largest_inboxes, mails_of
+from environment.inbox_mails import largest_inbox, mails_of
 from environment.mail_text import LAST_DATE
 
 
@@ -19,14 +19,15 @@ class Batch:
     mail_ids: tuple[int, ...]
 
 
-def chosen_inboxes(database: MailDatabase, named: Sequence[str], largest: int) -> list[str]:
-    """Return the distinct named inboxes as the database spells them; without names, the `largest` largest inboxes.
+def chosen_inboxes(database: MailDatabase, named: Sequence[str]) -> list[str]:
+    """Return the distinct named inboxes as the database spells them; without names, the largest inbox.
 
     Raise BadMail for an address without mail.
     """
-    return list(dict.fromkeys(database.mailbox(address, LAST_DATE).address for address in named)) or largest_inboxes(
-        database, largest
-    )
+    if named:
+        return list(dict.fromkeys(database.mailbox(address, LAST_DATE).address for address in named))
+    largest = largest_inbox(database)
+    return [] if largest is None else [largest]
 
 
 def batches_of(database: MailDatabase, inbox: str, size: int, seed: int) -> list[Batch]:

@@ -25,6 +25,14 @@ from environment.sources.parquet import Question
 from environment.tools import READ, MailTools
 from training.errors import BadInput
 
+MAILS_PER_BATCH = 10
+"""Mails that the model sees at once: a few threads, and no more than a small model reads with care."""
+QUESTIONS_PER_BATCH = 4
+"""Questions that the model is asked for per batch. Not every mail has a fact worth asking about."""
+CONCURRENT_BATCHES = 4
+"""Batches asked about at the same time, which stays below the rate limits of a new account."""
+MIN_REALISM = 0.5
+"""Minimum `how_realistic` of a kept question: the model finds a user more likely than not to ask it."""
 _FRUITLESS_BATCHES = 8
 """Stop after this many batches without a usable question: the model will not write any."""
 
@@ -67,16 +75,14 @@ def write_questions(
 
     Raise BadInput for an unknown inbox, a model that cannot be asked, and when there is no usable question.
     """
-    inboxes = chosen_inboxes(database, settings.question_inboxes, settings.largest_inboxes)
+    inboxes = chosen_inboxes(database, settings.question_inboxes)
     if not inboxes:
         raise BadInput("there is no mail to write questions about: the database is empty")
     asked = [settings.question_model, settings.question_api_base, settings.extra_litellm_params, fresh]
     key = hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()[:10]
     with Journal(journal_folder / f"{key}.jsonl") as journal:
         writing = _Writing(database, settings, journal, read_chars, max_messages, progress)
-        asyncio.run(
-            writing.run({inbox: batches_of(database, inbox, settings.mails_per_batch, seed) for inbox in inboxes})
-        )
+        asyncio.run(writing.run({inbox: batches_of(database, inbox, MAILS_PER_BATCH, seed) for inbox in inboxes}))
     if not writing.report.questions:
         raise writing.fruitless()
     return writing.report
@@ -99,14 +105,12 @@ class _Writing:
         self._reader = AgentSettings(read_chars=read_chars)
         self._progress = progress
         self._author = QuestionAuthor(settings)
-        self._checks = QuestionChecks(database, min_realism=settings.question_min_realism, max_messages=max_messages)
+        self._checks = QuestionChecks(database, min_realism=MIN_REALISM, max_messages=max_messages)
         self._rejected: Counter[str] = Counter()
 
     async def run(self, batches: dict[str, list[Batch]]) -> None:
         report, settings = self.report, self._settings
         wanted = len(batches) * settings.questions_per_inbox
-        if settings.max_questions is not None:
-            wanted = min(wanted, settings.max_questions)
         for of_inbox in batches.values():
             enough = min(len(report.questions) + settings.questions_per_inbox, wanted)
             report.inboxes += 1
@@ -127,8 +131,7 @@ class _Writing:
                 return
             texts = [self._texts(batch) for batch in wave]
             requests = [
-                request_for(batch.inbox, mails, self._settings.questions_per_batch)
-                for batch, mails in zip(wave, texts, strict=True)
+                request_for(batch.inbox, mails, QUESTIONS_PER_BATCH) for batch, mails in zip(wave, texts, strict=True)
             ]
             # Wait for all of them, so that every reply is stored before a failure ends the run.
             outcomes = await asyncio.gather(*map(self._reply, requests), return_exceptions=True)
@@ -161,14 +164,14 @@ class _Writing:
         done = report.batches + report.unusable
         if not done:
             return 1  # a problem with the model shows at the first request
-        size = min(settings.question_concurrency, -(-missing // settings.questions_per_batch))
+        size = min(CONCURRENT_BATCHES, -(-missing // QUESTIONS_PER_BATCH))
         if settings.max_cost is None:
             return size
         cost = report.spent.cost
         if cost is None:
             raise BadInput(
                 f"max_cost: LiteLLM knows no price of {settings.question_model}; set input_cost_per_token and "
-                "output_cost_per_token in extra_litellm_params, or max_cost=null and max_questions"
+                "output_cost_per_token in extra_litellm_params, or max_cost=null"
             )
         return min(size, int((settings.max_cost - cost) * done / cost)) if cost else size
 

@@ -56,7 +56,6 @@ def create_database(
             path,
             owner=owner_of(config),
             max_body_chars=config.max_body_chars,
-            max_recipients=config.max_recipients,
             progress=progress,
         )
     database = MailDatabase(path)

@@ -70,7 +70,6 @@ def _questions(config: DataConfig, database: MailDatabase) -> ScenarioReport:
         database,
         max_messages=config.max_messages,
         min_realism=config.min_realism,
-        excluded_ids=config.excluded_questions,
         train_limit=config.train_limit,
         test_limit=config.test_limit,
         held_out_fraction=config.held_out_fraction,

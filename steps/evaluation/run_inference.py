@@ -11,7 +11,6 @@ from zenml.config.cache_policy import CachePolicy
 from agent.evaluation import BASELINES, START, WARM_START, Evaluation, select_questions
 from agent.judges.settings import open_judge
 from agent.metrics import Prediction
-from agent.task import EmailSearchTask
 from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
@@ -29,6 +28,9 @@ from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
+
+SAMPLE_TEMPERATURE = 1.0
+"""Temperature of `eval_samples`, that of the policy's own distribution, as pass@k is published."""
 
 
 def adapters_to_ask(trained: Checkpoint, warm_start: Checkpoint | None) -> dict[str, Path]:
@@ -105,7 +107,7 @@ def run_inference(
             with counter(f"questions answered by {name}", total=len(asked)) as advance:
                 predictions += await evaluation.policy(name, policy, asked, advance=advance.one)
             for sample in range(1, config.eval_samples + 1):
-                sampling = policy.model_copy(update={"temperature": config.eval_temperature})
+                sampling = policy.model_copy(update={"temperature": SAMPLE_TEMPERATURE})
                 with counter(f"sample {sample} of {config.eval_samples} by {name}", total=len(asked)) as advance:
                     predictions += await evaluation.policy(name, sampling, asked, sample=sample, advance=advance.one)
         if prompted:
@@ -122,14 +124,6 @@ def run_inference(
             )
             with counter("questions answered by the base with grammar", total=len(questions)) as advance:
                 predictions += await evaluation.policy("base_with_grammar", policy, questions, advance=advance.one)
-        if config.base_examples:
-            task = EmailSearchTask(database, scenarios, evaluation.judge, settings)
-            examples = task.demonstrations(task.train_scenarios(), config.base_examples)
-            policy = Policy(base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens)
-            with counter("questions answered by the base with examples", total=len(questions)) as advance:
-                predictions += await evaluation.policy(
-                    "base_with_examples", policy, questions, examples=examples, advance=advance.one
-                )
         return predictions
 
     def warn(line: str) -> None:

@@ -51,7 +51,7 @@ def evaluate_outreach(
     node_scores: dict[str, Any],
     emails: dict[str, Any],
 ) -> tuple[Annotated[dict[str, Any], LEARN_LOOP_EVALUATION], Annotated[HTMLString, LEARN_LOOP_PAGE]]:
-    """Write `test_samples` e-mails per held-out prospect for each row of the table, sampled as in training."""
+    """Write an e-mail to every held-out prospect for each row of the table, sampled as in training."""
     known = graph_of(graph)
     learnt = NodeScores.model_validate(node_scores["posterior"])
     fresh = NodeScores.fresh(known, learnt.decay)
@@ -82,7 +82,7 @@ def evaluate_outreach(
                 max_tokens=config.max_tokens,
             )
             task = open_task(config, known, scenarios, scores)
-            written[row] = await write_to_all(task, policy, config.test_samples, config.max_concurrent, warn)
+            written[row] = await write_to_all(task, policy, config.max_concurrent, warn)
         return written
 
     adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})

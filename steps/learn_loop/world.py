@@ -96,7 +96,7 @@ def open_task(
     feedback: FeedbackSource = (
         RecordedFeedback(EventStore(EVENTS)) if recorded else simulation_of(config, graph, scenarios)
     )
-    scores = scores or NodeScores.fresh(graph, config.node_decay)
+    scores = scores or NodeScores.fresh(graph)
     rubric = read_rubric(config)
     task = OutreachTask(graph, scenarios, feedback, config, scores, seed=config.seed, explore=explore, rubric=rubric)
     task.name = model_name()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.coding.errors import SandboxUnavailable
-from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.sandbox_client import SANDBOX_PATIENCE, SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from training.errors import BadInput
 
@@ -18,7 +18,7 @@ async def require_checked(
     scenarios: Sequence[CodingScenario],
     sandbox_url: str,
     *,
-    patience: float = 60.0,
+    patience: float = SANDBOX_PATIENCE,
     concurrent: int = 8,
     passed: Path | None = None,
 ) -> None:
@@ -55,8 +55,8 @@ async def require_checked(
             problems = [problem for problem in await asyncio.gather(*map(check, scenarios)) if problem]
         except SandboxUnavailable as error:
             raise BadInput(
-                f"the check of the bugs before training: the sandbox failed ({error}); see what the service printed, raise "
-                "sandbox_patience if it is only busy, and start the same command again"
+                f"the check of the bugs before training: the sandbox failed ({error}); see what the service printed, start "
+                "it with a larger capacity if it is only busy, and start the same command again"
             ) from error
     if problems:
         raise BadInput(f"scenario {'; '.join(problems)}; exclude the unusable ones (excluded_bugs)")

@@ -17,7 +17,7 @@ from training.errors import BadInput
 from training.loopback import is_here
 from training.plugin import Check, Say, TaskPlugin
 
-_ELSEWHERE = {"model_name", "project", "sandbox_url", "sandbox_patience"}
+_ELSEWHERE = {"model_name", "project", "sandbox_url"}
 """Settings that do not make a run another one: it is the same on any sandbox."""
 
 
@@ -85,7 +85,7 @@ class CodingPlugin(TaskPlugin):
         return [settings.model_dump(mode="json", exclude=irrelevant), trained_on]
 
     def described(self, settings: CodingSettings) -> dict[str, str]:
-        return {"coding_scenarios": f"{settings.bugs}, seed {settings.coding_seed}"}
+        return {"coding_scenarios": settings.bugs}
 
     def sources(self, settings: CodingSettings) -> dict[str, str]:
         return reward_sources(settings.coding_reward)

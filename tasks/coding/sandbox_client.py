@@ -15,13 +15,15 @@ from training.errors import BadInput
 REQUEST_SECONDS = 120.0
 IMAGE_SECONDS = 3600.0
 """Timeout of a request that may download an image or run code: the service has limits of its own."""
+SANDBOX_PATIENCE = 300.0
+"""Seconds to wait for a service that is busy or restarting."""
 RUNS_CODE = ("/cells", "/tests", "/suites")
 
 
 class SandboxClient:
     """A connection to the service, for one event loop. Closes with `async with`."""
 
-    def __init__(self, base_url: str, *, patience: float = 60.0) -> None:
+    def __init__(self, base_url: str, *, patience: float = SANDBOX_PATIENCE) -> None:
         self.base_url, self._patience = base_url, patience
         self._http = httpx.AsyncClient(
             base_url=base_url, timeout=REQUEST_SECONDS, trust_env=False, limits=httpx.Limits(max_connections=None)

@@ -28,14 +28,8 @@ class CodingSettings(BaseModel):
         default=600, ge=1, le=100_000, description="bugs to train on; null: all (only where `bugs` is not built-in)"
     )
     coding_test_size: int = Field(default=120, ge=1, le=10_000, description="held-out bugs to evaluate on")
-    coding_seed: int = Field(
-        default=42, ge=0, lt=2**32, description="seed of the built-in bugs, or of the selection from another source"
-    )
     sandbox_url: str | None = Field(
         default=None, description="base URL of a sandbox service; null: start one on this machine"
-    )
-    sandbox_patience: float = Field(
-        default=60.0, gt=0, le=3600, description="seconds to wait for a busy or restarting sandbox"
     )
     max_repl_steps: int = Field(default=3, ge=1, le=200, description="cells per rollout")
     max_context_tokens: int = Field(

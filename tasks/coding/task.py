@@ -22,7 +22,7 @@ from tasks.coding.repl import (
     play,
 )
 from tasks.coding.rewards import Result, reward_function
-from tasks.coding.sandbox_client import SandboxClient
+from tasks.coding.sandbox_client import SANDBOX_PATIENCE, SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
@@ -176,7 +176,7 @@ class CodingTask(EvaluatedTask):
         """Check that every bug's tests fail before the reference patch, and pass after it."""
         # The tests of a repository take minutes, those of a built-in bug milliseconds.
         passed = folder / "checked_bugs.txt" if self.settings.bugs != BUILT_IN else None
-        patience, concurrent = self.settings.sandbox_patience, self.max_concurrent
+        patience, concurrent = SANDBOX_PATIENCE, self.max_concurrent
         await require_checked(self.scenarios, self.sandbox_url, patience=patience, concurrent=concurrent, passed=passed)
         return f"{len(self.scenarios)} bugs: their tests fail before the reference patch and pass after it"
 
@@ -189,7 +189,7 @@ class CodingTask(EvaluatedTask):
         return await self._play(ScriptedActor(cells), scenario)
 
     async def _play(self, actor: Actor, scenario: CodingScenario) -> CodingRun:
-        sandbox = _sandbox_client(self.sandbox_url, self.settings.sandbox_patience)
+        sandbox = _sandbox_client(self.sandbox_url)
         return await play(
             actor, scenario, self.settings, sandbox, max_tokens=self.max_tokens, system_prompt=self.system_prompt
         )
@@ -211,26 +211,30 @@ def _attempt(run: CodingRun) -> Attempt:
 _sandboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SandboxClient]] = WeakKeyDictionary()
 
 
-def _sandbox_client(base_url: str, patience: float) -> SandboxClient:
+def _sandbox_client(base_url: str) -> SandboxClient:
     of_this_loop = _sandboxes.setdefault(asyncio.get_running_loop(), {})
     if base_url not in of_this_loop:
-        of_this_loop[base_url] = SandboxClient(base_url, patience=patience)
+        of_this_loop[base_url] = SandboxClient(base_url, patience=SANDBOX_PATIENCE)
     return of_this_loop[base_url]
 
 
 BUILT_IN = "built-in"
+BUGS_SEED = 42
+"""Seed of the built-in bugs, and of the choice of bugs of another source. The same bugs make runs comparable."""
 
 
 def load_scenarios(settings: CodingSettings) -> list[CodingScenario]:
     """Return the configured bugs. Raises BadInput if their source cannot be used."""
-    train, test, seed = settings.dataset_size, settings.coding_test_size, settings.coding_seed
+    train, test = settings.dataset_size, settings.coding_test_size
     if settings.bugs != BUILT_IN:
-        return [*repository_bugs(settings.bugs, train=train, test=test, seed=seed, excluded=settings.excluded_bugs)]
+        return [
+            *repository_bugs(settings.bugs, train=train, test=test, seed=BUGS_SEED, excluded=settings.excluded_bugs)
+        ]
     if settings.excluded_bugs:
         raise BadInput("excluded_bugs: has no effect on the built-in bugs; leave it out or set bugs")
     if train is None:
         raise BadInput("dataset_size=null: there is no end of built-in bugs; set a number, or set bugs")
-    return [*built_in_scenarios(train=train, test=test, seed=seed)]
+    return [*built_in_scenarios(train=train, test=test, seed=BUGS_SEED)]
 
 
 def require_demonstrable(settings: CodingSettings, demonstrations: int) -> None:

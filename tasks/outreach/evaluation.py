@@ -24,9 +24,9 @@ _RESAMPLES = 10_000
 
 
 async def write_to_all(
-    task: OutreachTask, policy: Policy, samples: int, max_concurrent: int, warn: Callable[[str], None]
+    task: OutreachTask, policy: Policy, max_concurrent: int, warn: Callable[[str], None]
 ) -> list[WrittenEmail]:
-    """Write `samples` e-mails to every held-out prospect.
+    """Write an e-mail to every held-out prospect.
 
     Failed e-mails are written once more after all others. Those that fail again are reported to `warn` and left out.
 
@@ -34,7 +34,7 @@ async def write_to_all(
         BadInput: more than the share `MOST_ERRORS` failed, so that the rest is no fair sample.
     """
     slots = asyncio.Semaphore(max_concurrent)
-    scenarios = [scenario for scenario in task.scenarios if scenario.split == "test" for _ in range(samples)]
+    scenarios = [scenario for scenario in task.scenarios if scenario.split == "test"]
 
     async def one(number: int) -> art.Trajectory:
         async with slots:

@@ -1,7 +1,7 @@
 """Simulated feedback: a funnel with published base rates, and prospects with hidden interests. No real person is
 involved.
 
-An e-mail is sent to `sends_per_email` recipients like its prospect. Each opens it with the published open rate of their company's
+An e-mail is sent to 200 recipients like its prospect. Each opens it with the published open rate of their company's
 size, and replies with probability
 
     p = sigmoid(base(size) + mean interest in the facts that the e-mail states + QUALITY * (quality - 1))

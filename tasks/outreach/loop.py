@@ -163,15 +163,13 @@ class LearnLoop(ForwardedProgress):
     def scores_after(self, iteration: int) -> NodeScores:
         """Return the graph's scores after an iteration; before the first one all are 1.0."""
         file = self._of(iteration) / SCORES
-        return (
-            read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph, self._task.settings.node_decay)
-        )
+        return read_scores(file) if file.exists() else NodeScores.fresh(self._task.graph)
 
     def top_half_after(self, iteration: int) -> TopHalfScores:
         """Return the scores of the top-half rule after an iteration."""
         file = self._of(iteration) / TOP_HALF
         if not file.exists():
-            return TopHalfScores.fresh(self._task.graph, self._task.settings.node_decay)
+            return TopHalfScores.fresh(self._task.graph)
         return TopHalfScores.model_validate_json(file.read_text(encoding="utf-8"))
 
     def rollouts(self, groups: Sequence[art.TrajectoryGroup], *, split: str, step: int) -> None:

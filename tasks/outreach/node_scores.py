@@ -26,6 +26,8 @@ from pydantic import BaseModel, ConfigDict
 
 from tasks.outreach.graph import KnowledgeGraph
 
+DECAY = 0.97
+"""Share of the evidence that is kept per iteration: half of it is forgotten after 23 iterations."""
 BOUNDS = (0.0, 2.0)
 START = 1.0
 _PRIOR = 4.0
@@ -55,7 +57,7 @@ class NodeScores(BaseModel):
     losses: dict[str, float]
 
     @classmethod
-    def fresh(cls, graph: KnowledgeGraph, decay: float) -> Self:
+    def fresh(cls, graph: KnowledgeGraph, decay: float = DECAY) -> Self:
         """Every node at 1.0."""
         ids = [node.id for node in graph.nodes]
         return cls(decay=decay, wins=dict.fromkeys(ids, 0.0), losses=dict.fromkeys(ids, 0.0))
@@ -131,7 +133,7 @@ class TopHalfScores(BaseModel):
     scores: dict[str, float]
 
     @classmethod
-    def fresh(cls, graph: KnowledgeGraph, decay: float) -> Self:
+    def fresh(cls, graph: KnowledgeGraph, decay: float = DECAY) -> Self:
         return cls(decay=decay, scores={node.id: START for node in graph.nodes})
 
     def updated(self, emails: Iterable[SentEmail]) -> TopHalfScores:

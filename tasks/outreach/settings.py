@@ -32,18 +32,9 @@ class LoopSettings(BaseModel):
     max_neighbours: int = Field(
         default=6, ge=1, le=100, description="nodes that get_connected_nodes lists, best scored first"
     )
-    reply_timeout: float = Field(
-        default=600.0,
-        gt=0,
-        le=3600,
-        description="fail an e-mail when the policy server has made no progress for this many seconds",
-    )
 
     feedback: Literal["simulated", "recorded"] = Field(
         default="simulated", description="replies of simulated prospects, or the events that POST /feedback recorded"
-    )
-    sends_per_email: int = Field(
-        default=200, ge=1, le=100_000, description="simulated recipients of an e-mail; fewer make reply rates noisier"
     )
     random_replies: bool = Field(
         default=False,
@@ -53,9 +44,6 @@ class LoopSettings(BaseModel):
         default=0.0, ge=0, le=1, description="amount that an open rate of 1 adds to the feedback reward"
     )
 
-    node_decay: float = Field(
-        default=0.97, gt=0, le=1, description="share of a node's evidence that is kept per iteration"
-    )
     learn_nodes: bool = Field(default=True, description="update the graph's scores; false: they stay at 1.0")
 
 

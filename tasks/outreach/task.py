@@ -25,6 +25,10 @@ from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
 
 _END = "<|im_end|>"
+REPLY_TIMEOUT = 600.0
+"""Seconds without progress of the policy's server after which an e-mail fails. Only a hang takes as long."""
+SENDS_PER_EMAIL = 200
+"""Simulated recipients of an e-mail: with fewer, the reply rates of similar e-mails differ by chance alone."""
 
 
 class FeedbackSource(Protocol):
@@ -138,7 +142,7 @@ class OutreachTask:
         progress = progress_of(policy.base_url)
         client = policy_client(policy)
         while counts["turns"] < self.settings.max_turns and email is None:
-            async with progress.required(self.settings.reply_timeout):
+            async with progress.required(REPLY_TIMEOUT):
                 reply = await client.chat.completions.create(
                     messages=sent,
                     tools=TOOLS,
@@ -169,7 +173,7 @@ class OutreachTask:
                 record.append(observation)
                 sent += [choice.message.model_dump(exclude_none=True), observation]
         check = check_email(email, scenario.prospect, tools.read, tools.names, self.rubric) if email else None
-        back = self.feedback.send(scenario, check, self.settings.sends_per_email, message_id)
+        back = self.feedback.send(scenario, check, SENDS_PER_EMAIL, message_id)
         signatures = [json.dumps(call, sort_keys=True) for call in calls]
         return art.Trajectory(
             messages_and_choices=record,

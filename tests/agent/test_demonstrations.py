@@ -46,7 +46,7 @@ def test_the_kinds_of_training_are_numbers_of_mails(tmp_path: Path) -> None:
 def test_demonstrated_queries_follow_from_what_the_agent_has_seen(tmp_path: Path) -> None:
     company = synthetic_company(train_inboxes=2, test_inboxes=1)
     build_database(company.emails(), tmp_path / "mails.sqlite")
-    show = DemonstrationSettings(name_queries=0.5, reads_in_vain=1)
+    show = DemonstrationSettings(name_queries=0.5, max_wrong_reads=1)
     task = EmailSearchTask(MailDatabase(tmp_path / "mails.sqlite"), company.scenarios(), ExactJudge(), AgentSettings())
     followed, by_name, in_vain = 0, 0, 0
     for scenario in task.train_scenarios():
@@ -135,10 +135,10 @@ def test_how_many_mails_a_demonstration_opens_in_vain_is_a_setting(tmp_path: Pat
     company = synthetic_company(train_inboxes=1, test_inboxes=1)
     build_database(company.emails(), tmp_path / "mails.sqlite")
 
-    def in_vain(reads_in_vain: int) -> set[int]:
+    def in_vain(max_wrong_reads: int) -> set[int]:
         """Of the finished demonstrations of questions with one mail, the numbers of mails that they open before it."""
         database = MailDatabase(tmp_path / "mails.sqlite")
-        show = DemonstrationSettings(name_queries=0, reads_in_vain=reads_in_vain)
+        show = DemonstrationSettings(name_queries=0, max_wrong_reads=max_wrong_reads)
         task = EmailSearchTask(database, company.scenarios(), ExactJudge(), AgentSettings(), show=show)
         single = [scenario for scenario in task.train_scenarios() if len(scenario.message_ids) == 1]
         runs = [task.oracle(scenario, hindsight=False) for scenario in single]

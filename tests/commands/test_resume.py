@@ -13,6 +13,7 @@ import pytest
 from commands import resume, train
 from commands.data import DataRun
 from commands.resume import find_resumable
+from configs.gone import GONE
 from configs.schema import DataConfig, TrainingConfig
 from training.errors import BadInput
 from training.experiment import Experiment
@@ -86,19 +87,34 @@ def test_settings_added_or_removed_since_the_run(runs: Path) -> None:
     begun(runs, "old", recorded={"warm_up": 3})
     assert "warm_up 3 -> no setting any more" in refusal("old")
     experiment = begun(runs, "older")
-    del experiment.config["stall_seconds"]
+    del experiment.config["health_seconds"]
     experiment.save(runs / experiment.run)
-    assert find_resumable("older", None, []).config.trainer.stall_seconds == TrainingConfig().stall_seconds
-    assert "stall_seconds 300.0 -> 7.0" in refusal("older", "stall_seconds=7")
+    assert find_resumable("older", None, []).config.trainer.health_seconds == TrainingConfig().health_seconds
+    assert "health_seconds 60.0 -> 7.0" in refusal("older", "health_seconds=7")
+
+
+def test_a_run_with_settings_of_earlier_versions_is_resumed(runs: Path) -> None:
+    old = begun(runs, "old", max_steps=50)
+    for path in (path.split(".")[1:] for path in GONE):
+        part = old.config
+        for above in path[:-1]:
+            part = part.setdefault(above, {})
+        part[path[-1]] = 7
+    old.config["reads_in_vain"] = old.config.pop("max_wrong_reads") + 2
+    old.save(runs / old.run)
+    resumed = find_resumable("old", None, []).config
+    assert (resumed.trainer.max_steps, resumed.agent.max_wrong_reads) == (50, 2)
+    assert train._began_with(old, TrainingConfig(experiment="old", max_steps=50, max_wrong_reads=2))
+    assert "max_steps 50 -> 60:" in refusal("old", "max_steps=60")
 
 
 def test_new_parts_of_a_setting_had_their_defaults(runs: Path) -> None:
     experiment = begun(runs, "old")
-    for setting, part in (("torch", "draft_tokens"), ("health", "disk_bytes"), ("verifiable_weights", "few_turns")):
+    for setting, part in (("torch", "max_running"), ("health", "disk_bytes"), ("verifiable_weights", "few_turns")):
         del experiment.config[setting][part]
     experiment.save(runs / experiment.run)
-    assert find_resumable("old", None, []).config.trainer.torch.draft_tokens == TrainingConfig().torch.draft_tokens
-    assert "torch {" in refusal("old", "torch.draft_tokens=3")
+    assert find_resumable("old", None, []).config.trainer.torch.max_running == TrainingConfig().torch.max_running
+    assert "torch {" in refusal("old", "torch.max_running=3")
 
 
 def test_another_content_behind_the_same_setting_is_a_change(runs: Path, tmp_path: Path) -> None:
@@ -157,9 +173,9 @@ def test_a_setting_that_the_unfinished_run_did_not_have_does_not_hide_it(
     monkeypatch.setattr(train, "say", said.append)
     versions = {"a": str(DATA.database), "b": str(DATA.scenarios)}
     old = begun(runs, "long").model_copy(update={"code": "then", "data": versions})
-    del old.config["stall_seconds"], old.config["torch"]["draft_tokens"]
+    del old.config["health_seconds"], old.config["torch"]["max_running"]
     old.save(runs / "r-long")
-    train._say_if_begun_otherwise(TrainingConfig(experiment="long", stall_seconds=7), DATA, None, "r2")
+    train._say_if_begun_otherwise(TrainingConfig(experiment="long", health_seconds=7), DATA, None, "r2")
     assert not said
     train._say_if_begun_otherwise(TrainingConfig(experiment="long"), DATA, None, "r2")
     assert "--resume r-long --new-code" in said[0]

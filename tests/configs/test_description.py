@@ -53,7 +53,7 @@ def test_a_setting_in_full() -> None:
     assert lines_of("trainer.torch.threads") == lines_of("torch.threads")
     assert lines_of("trainer.torch.threads")[2] == "  type        integer or null, >= 1"
     assert "one of torch, local, serverless" in describe("backend")
-    assert lines_of("torch")[2].startswith("  parts       device, lora_alpha, threads")
+    assert lines_of("torch")[2].startswith("  parts       device, threads, matmul_dtype")
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -76,7 +76,7 @@ def test_the_page_of_all_settings_is_up_to_date() -> None:
     [
         ("group_per_step", "did you mean 'trainer.groups_per_step'"),
         ("agent.max_steps", "it belongs in section 'trainer'"),
-        ("question_timeout", "write deployment.question_timeout or questions.question_timeout"),
+        ("extra_litellm_params", "write trainer.extra_litellm_params or questions.extra_litellm_params"),
         ("torch.thread", f"its parts are {', '.join(TorchEngineSettings.model_fields)}"),
         ("seed.start", "it has no parts"),
         ("zzz", "lists the keys of a section (data, agent, "),

@@ -1,10 +1,15 @@
 """Configuration files and overrides: accepted values, and the error for each mistake."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from configs.config import SECTIONS, Config
+from configs.config import SECTIONS, Config, is_setting
+from configs.description import describe
+from configs.gone import GONE, RENAMED, gone
 from configs.loading import explicit_values, load_config, require_source
 from configs.prompt import with_prompt
 from configs.schema import ConfigError, EvaluationConfig, TrainingConfig
@@ -95,7 +100,6 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("validate_every=-1", ["validate_every", ">= 0"]),
         ("validation_metric=f1", ["validation_metric", "accuracy"]),
         ("stop_seconds=0", ["stop_seconds", "> 0"]),
-        ("alert_share=1.5", ["alert_share", "<= 1"]),
         ("max_steps", ["key=value"]),
         ("data_seed=2024-13-45", ["data_seed", "is not a YAML value"]),
         ("train_questions=somewhere", ["train_questions", "synthetic"]),
@@ -104,7 +108,6 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("max_messages=2", ["max_messages", "no effect on the questions of the synthetic company"]),
         ("min_realism=0.5", ["min_realism", "no effect on the questions of the synthetic company"]),
         ("questions_per_inboxes=3", ["unknown key", "'questions.questions_per_inbox'"]),
-        ("question_min_realism=2", ["question_min_realism", "<= 1"]),
         ("max_cost=0", ["max_cost", "> 0"]),
         ("verifiable_weights.few_turn=1", ["verifiable_weights.few_turn", "unknown key"]),
         ("verifiable_weights.few_turns=11", ["verifiable_weights.few_turns=11", "less than or equal to 10"]),
@@ -127,14 +130,14 @@ def test_parts_of_a_setting_come_from_file_and_overrides(tmp_path: Path) -> None
         ("passage_chars=2001", ["passage_chars", "2000"]),
         ("probe_rollouts=9", ["trainer.probe_rollouts=9", "more than rollouts_per_group=8", "null"]),
         ("torch.threads=0", ["trainer.torch.threads=0", "allowed: >= 1"]),
-        ("health.memory_share=2", ["health.memory_share=2", "less than or equal to 1"]),
+        ("health.child_processes=0", ["health.child_processes=0", "allowed: >= 1"]),
         ("policy_loss=grpo", ["policy_loss", "cispo"]),
         ("max_steps.a=1", ["max_steps", "integer"]),
         ("agent.learning_rate=1", ["'learning_rate' is no key of section 'agent'", "belongs in section 'trainer'"]),
         ("trainer.learning_rat=1", ["unknown key 'learning_rat' in section 'trainer'", "'trainer.learning_rate'"]),
         (
-            "question_timeout=3",
-            ["several sections have a key", "write deployment.question_timeout or questions.question_timeout"],
+            "extra_litellm_params={}",
+            ["several sections have a key", "write trainer.extra_litellm_params or questions.extra_litellm_params"],
         ),
         ("data.extends=a", ["'extends'", "section 'data'"]),
         ("trainer=3", ["section 'trainer' must hold"]),
@@ -238,7 +241,7 @@ def test_a_learn_loop_refuses_limits_of_other_tasks() -> None:
         ("trainer: {learning_rat: 1}", ["unknown key 'learning_rat' in section 'trainer'", "'trainer.learning_rate'"]),
         ("trainer: 3", ["section 'trainer' must hold `key: value` lines, not 3"]),
         ("max_steps: 3\ntrainer: {max_steps: 4}", ["config.yaml: max_steps belongs in the section trainer:"]),
-        ("question_timeout: 3", ["question_timeout belongs in the section deployment: or questions:"]),
+        ("extra_litellm_params: {}", ["extra_litellm_params belongs in the section trainer: or questions:"]),
         ("trainer: {torch: {threads: 0}}", ["trainer.torch.threads=0", "greater than or equal to 1"]),
     ],
 )
@@ -317,3 +320,23 @@ def test_answers_do_not_depend_on_the_gate() -> None:
     }
     assert EvaluationConfig(**gate).without_gate() == EvaluationConfig()
     assert EvaluationConfig(eval_limit=5, **gate).without_gate() == EvaluationConfig(eval_limit=5)
+
+
+@pytest.mark.parametrize("path", [*GONE, *RENAMED])
+def test_a_setting_of_earlier_versions_says_what_to_do_instead(path: str, tmp_path: Path) -> None:
+    names, said = path.split("."), gone(path)
+    assert said and said.startswith(f"{path} is not a setting any more: ")
+    file = tmp_path / "config.yaml"
+    nested: Any = 5
+    for name in reversed(names):
+        nested = {name: nested}
+    file.write_text(yaml.safe_dump(nested))
+    spellings = [path, *([] if is_setting(short := path.partition(".")[2]) else [short])]
+    for at, overrides in ((file, []), *((None, [f"{name}=5"]) for name in spellings)):
+        with pytest.raises(ConfigError) as caught:
+            load_config(at, overrides)
+        assert str(caught.value).endswith(said)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        describe(path)
+    for named in re.findall(rf"\b(?:{'|'.join(SECTIONS)})(?:\.\w+)+", said.partition(": ")[2]):
+        assert describe(named), "the advice names a setting"

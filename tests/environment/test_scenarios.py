@@ -52,7 +52,7 @@ def test_every_reason_to_drop_a_question_is_counted(tmp_path: Path, database: Ma
         [
             question(1, message_ids=["<301@example.com>", "<1@example.com>"]),
             question(2, message_ids=["<2@example.com>", "<3@example.com>"]),
-            question(49, message_ids=["<4@example.com>"]),
+            question(49, inbox_address="ann@Enron.com"),
             question(5, how_realistic=0.2),
             question(6, message_ids=["<nowhere@example.com>"]),
             question(7, message_ids=["<302@example.com>"]),
@@ -65,8 +65,8 @@ def test_every_reason_to_drop_a_question_is_counted(tmp_path: Path, database: Ma
             question(1),
         ],
     )
-    test = write(tmp_path / "test.parquet", [question(100), question(101, message_ids=["<101@example.com>"])])
-    report = load(train, test, database, min_realism=0.5, excluded_ids=(49, 101))
+    test = write(tmp_path / "test.parquet", [question(100), question(101, inbox_address="ann@enron.com")])
+    report = load(train, test, database, min_realism=0.5)
     assert report.read == 15 == len(report.scenarios) + sum(map(len, report.dropped_ids.values()))
     assert report.dropped_ids["excluded_id"] == ["49", "101"] and report.dropped_ids["unrealistic"] == ["5"]
     assert report.dropped == {

@@ -22,7 +22,7 @@ class JudgeModel(LanguageModel):
     @property
     def rules(self) -> dict[str, Any]:
         """The settings of a trainer that is judged by it."""
-        return {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": self.url, "ruler_backoff": 0.0}
+        return {"scoring": "ruler", "ruler_model": "openai/own", "ruler_api_base": self.url}
 
     def answer(self, request: dict[str, Any]) -> Reply:
         time.sleep(self.seconds)

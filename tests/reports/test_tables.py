@@ -39,7 +39,7 @@ def test_rows_come_in_order_with_their_figures() -> None:
 
 def test_it_fits_a_narrow_terminal_and_omits_missing_figures() -> None:
     widest = {**ROW, "n": 200, "accuracy": 1.0, "ci95": [0.981, 1.0]}
-    assert "…" not in render({"n": 200, "policies": {"base_with_examples": widest}}, width=80)
+    assert "…" not in render({"n": 200, "policies": {"base_with_grammar": widest}}, width=80)
     assert "-" in render({"policies": {"[bold]base": {}}})
     assert "[bold]base" in render({"policies": {"[bold]base": {}}})
 

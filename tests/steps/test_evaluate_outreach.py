@@ -22,7 +22,7 @@ def test_held_out_emails_are_sampled_as_in_training_and_those_of_iteration_0_bef
     """A run without demonstrations has no adapter of step 0."""
     config = LearnLoopConfig(train_prospects=2, test_prospects=2, temperature=1.5, top_p=0.9, min_p=0.1, max_tokens=64)
     graph, scenarios = world_of(config)
-    scores = NodeScores.fresh(graph, config.node_decay)
+    scores = NodeScores.fresh(graph)
     checkpoint, before = (
         SimpleNamespace(path=Path("adapter"), manifest=SimpleNamespace(config={}, step=step))
         for step in (3, warm_start)

@@ -30,8 +30,8 @@ def test_the_weights_of_the_reward_come_from_the_configuration() -> None:
 
 
 def test_the_demonstrated_queries_come_from_the_configuration() -> None:
-    shown = task_of(TrainingConfig(name_queries=0.1, reads_in_vain=0)).show
-    assert (shown.name_queries, shown.reads_in_vain) == (0.1, 0)
+    shown = task_of(TrainingConfig(name_queries=0.1, max_wrong_reads=0)).show
+    assert (shown.name_queries, shown.max_wrong_reads) == (0.1, 0)
 
 
 def test_rewards_and_validation_follow_the_configured_judge() -> None:

@@ -12,7 +12,6 @@ from training.task import DECISION, SUSPECT
 
 HABITS = ("repeated_calls", "turn_padding", "source_spam", "unread_answer", "unread_source")
 SEARCH_HABITS = ("blind_query", "wide_search", "fixed_order")
-SHARE = 0.4
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 
 from agent.reward import Rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
-from tests.training.alert_rollouts import HABITS, SEARCH_HABITS, SHARE, Rollout, record
+from tests.training.alert_rollouts import HABITS, SEARCH_HABITS, Rollout, record
 from training.alerts import find_alerts, step_signals
 from training.history import DecisionFigures, StepRecord
 from training.task import CALL_SEQUENCE, DECISION, SUSPECT
@@ -76,7 +76,7 @@ def rows_of(steps: Iterator[list[art.TrajectoryGroup]]) -> list[StepRecord]:
             },
             **step_signals(groups, first_rollouts=len(groups[0].trajectories)),
         )
-        row = row.model_copy(update={"alerts": find_alerts(row, groups, rows, SHARE)})
+        row = row.model_copy(update={"alerts": find_alerts(row, groups, rows)})
         rows.append(StepRecord.model_validate_json(row.model_dump_json()))  # as a resumed run reads it
     return rows[1:]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import art
 import pytest
 
-from tests.training.alert_rollouts import HABITS, SHARE, Rollout, record
+from tests.training.alert_rollouts import HABITS, Rollout, record
 from training.alerts import find_alerts
 from training.history import Alert, StepRecord
 from training.task import SUSPECT
@@ -123,7 +123,7 @@ def alerts_of_measured(steps: list[Measured]) -> list[Alert]:
         figures = {name: value for name, value in vars(step).items() if name != "habits"}
         shares = {f"{SUSPECT}{name}": count / 24 for name, count in zip(HABITS, step.habits, strict=True)}
         row = StepRecord(step=number, phase="grpo", checkpoint_step=number, seconds=60.0, **figures, **shares)
-        found += find_alerts(row, groups, rows, SHARE)
+        found += find_alerts(row, groups, rows)
         rows.append(row)
     return found
 

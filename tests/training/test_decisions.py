@@ -96,14 +96,14 @@ def test_a_task_with_decisions_learns_from_groups_of_replies_with_spread(tmp_pat
         assert [question.decision for question in row.questions] == ["first", "second"] * 4
 
 
-def test_the_settings_name_the_decisions_and_the_share_of_whole_episodes(tmp_path: Path) -> None:
+def test_the_settings_name_the_decisions(tmp_path: Path) -> None:
     task = Deciding()
-    rules = deciding(decisions=("first",), decision_reward="continued", episode_share=0.5, rollouts_per_group=3)
+    rules = deciding(decisions=("first",), decision_reward="continued", rollouts_per_group=3)
     finished, backend = run(tmp_path / "some", rules, task)
     assert {call[2:] for call in task.decided} == {(("first",), 3, True)} and task.probes == {3}
     for step, row in zip(backend.trained, finished.history[1:], strict=True):
-        assert sorted(name for _, name in step) == ["episode", "episode", "first", "first"]
-        assert len(row.questions) == 4 and row.decisions["first"].groups == 2
+        assert sorted(name for _, name in step) == ["first"] * 4
+        assert len(row.questions) == 4 and row.decisions["first"].groups == 4
     probing = Deciding()
     run(tmp_path / "probing", deciding(probe_rollouts=2), probing)
     assert probing.probes == {2}

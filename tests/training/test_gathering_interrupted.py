@@ -164,7 +164,8 @@ def test_a_group_that_lost_more_than_half_of_its_rollouts_is_not_learnt_from(
     assert len(backend.trained[0]) == trained and (asked[0][0] in backend.trained[0]) == (trained == 3)
 
 
-def test_the_time_that_an_update_takes_is_not_the_rollouts(tmp_path: Path) -> None:
+def test_the_time_that_an_update_takes_is_not_the_rollouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.gathering.STEP_TIMEOUT", 3.0)
     asked = questions(tmp_path / "plain", max_steps=2)
     updated = asyncio.Event()
 
@@ -177,7 +178,7 @@ def test_the_time_that_an_update_takes_is_not_the_rollouts(tmp_path: Path) -> No
             await asyncio.sleep(4.0)
             updated.set()
 
-    finished, _ = run(tmp_path / "ahead", ahead(1, max_steps=2, step_timeout=3.0), Scripted(play=play), update)
+    finished, _ = run(tmp_path / "ahead", ahead(1, max_steps=2), Scripted(play=play), update)
     assert finished.history[2].rollout_errors == 0 and finished.history[2].off_policy_steps == 1
     assert finished.history[2].rollout_seconds > 3.5 > finished.history[2].seconds
 
@@ -186,4 +187,4 @@ def test_the_time_that_an_update_takes_is_not_the_rollouts(tmp_path: Path) -> No
             await asyncio.Event().wait()
 
     with pytest.raises(BadInput, match=r"step 2: 12 rollouts failed \(12 TimeoutError\), none finished"):
-        run(tmp_path / "hangs", ahead(1, max_steps=2, step_timeout=3.0), Scripted(play=hang), update)
+        run(tmp_path / "hangs", ahead(1, max_steps=2), Scripted(play=hang), update)

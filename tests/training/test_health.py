@@ -93,21 +93,21 @@ def test_memory_of_the_run_of_its_group_and_of_the_machine(monitored: Monitored)
     resident = health.psutil.Process().memory_info().rss
     for limit, causes in ((2 * resident, []), (resident, ["memory"])):
         monitored.set("_cgroup_limits", lambda limit=limit: [limit])
-        assert [cause for cause, _ in health._processes(HealthLimits())] == causes
+        assert [cause for cause, _ in health._processes(200)] == causes
 
 
 @pytest.mark.service
 def test_memory_of_children_counts(monitored: Monitored) -> None:
     limit = int((health.psutil.Process().memory_info().rss + 150_000_000) / 0.9)
     monitored.set("_cgroup_limits", lambda: [limit])
-    assert list(health._processes(HealthLimits())) == []
+    assert list(health._processes(200)) == []
     holding = "held = b'x' * 300_000_000; print(1, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", holding], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as child:
         assert child.stdout
         child.stdout.readline()
-        assert [cause for cause, _ in health._processes(HealthLimits())] == ["memory"]
+        assert [cause for cause, _ in health._processes(200)] == ["memory"]
 
 
 @pytest.mark.parametrize(

@@ -179,10 +179,13 @@ class Hanging(Varied):
         return await super().rollout(policy, scenario)
 
 
-def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) -> None:
-    rules = SETTINGS.model_copy(update={"step_timeout": 8.0, "stall_seconds": 2.0})
+def test_a_rollout_that_hangs_is_named_and_left_out(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.gathering.STEP_TIMEOUT", 8.0)
+    monkeypatch.setattr("training.trainer.STALL_SECONDS", 2.0)
     recorded = RecordedProgress()
-    train(tmp_path, base, rules, recorded, Hanging(lambda played: played == 5))
+    train(tmp_path, base, SETTINGS, recorded, Hanging(lambda played: played == 5))
     assert any("waiting for rollout 2 of question 1 in step 2" in sentence for sentence in recorded.warnings), (
         recorded.warnings
     )
@@ -192,10 +195,12 @@ def test_a_rollout_that_hangs_is_named_and_left_out(base: Path, tmp_path: Path) 
     require_whole(tmp_path)
 
 
-def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(base: Path, tmp_path: Path) -> None:
-    rules = SETTINGS.model_copy(update={"step_timeout": 8.0})
+def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.gathering.STEP_TIMEOUT", 8.0)
     with pytest.raises(BadInput, match=r"step 2: 3 rollouts failed \(3 TimeoutError\), none finished"):
-        train(tmp_path, base, rules, task=Hanging(lambda played: True))
+        train(tmp_path, base, SETTINGS, task=Hanging(lambda played: True))
     assert [row.step for row in history(tmp_path)] == [0, 1]
     train(tmp_path, base)
     require_whole(tmp_path)
@@ -208,7 +213,7 @@ def judge() -> Iterator[JudgeModel]:
 
 
 def judged(judge: JudgeModel, **changes: Any) -> Any:
-    return SETTINGS.model_copy(update={**judge.rules, "ruler_attempts": 3, "ruler_backoff": 0.05, **changes})
+    return SETTINGS.model_copy(update={**judge.rules, **changes})
 
 
 @pytest.mark.parametrize("bad", [one_short, prose], ids=["7 of 8 scores", "prose"])
@@ -229,7 +234,7 @@ def test_a_judge_that_often_talks_nonsense_costs_requests_or_a_group(
     rows = recorded.rows[1:]
     assert [row.groups_dropped for row in rows] == [1, 0, 0]
     assert [row.groups_trained for row in rows] == [1, 2, 2]
-    assert [row.judge_requests for row in rows] == [3 + 2, 2 + 2, 2 + 2]
+    assert [row.judge_requests for row in rows] == [6 + 2, 2 + 2, 2 + 2]
     assert "gave no usable scores" in rows[0].warnings[0] and not rows[1].warnings
     require_whole(tmp_path)
 

@@ -27,10 +27,11 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         found.append(seconds)
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr("training.llm_client.BACKOFF", 2.0)
     return found
 
 
-def ask(outcomes: Sequence[Exception | str], attempts: int) -> tuple[str | Exception, int]:
+def ask(outcomes: Sequence[Exception | str]) -> tuple[str | Exception, int]:
     """Return the result or the error, and the number of calls."""
     left = list(outcomes)
 
@@ -41,7 +42,7 @@ def ask(outcomes: Sequence[Exception | str], attempts: int) -> tuple[str | Excep
         return outcome
 
     try:
-        result: str | Exception = asyncio.run(repeated(next_outcome, attempts=attempts, backoff=2.0))
+        result: str | Exception = asyncio.run(repeated(next_outcome))
     except Exception as error:
         result = error
     return result, len(outcomes) - len(left)
@@ -49,20 +50,20 @@ def ask(outcomes: Sequence[Exception | str], attempts: int) -> tuple[str | Excep
 
 def test_errors_that_may_pass_are_repeated_with_growing_waits(waits: list[float]) -> None:
     outcomes = [status_error(429), status_error(503), TimeoutError(), ValueError("no JSON"), "fine", "never asked"]
-    assert ask(outcomes, attempts=6) == ("fine", 5)
+    assert ask(outcomes) == ("fine", 5)
     assert waits == [2.0, 4.0, 8.0, 16.0]
 
 
 def test_the_last_error_is_raised(waits: list[float]) -> None:
     last = ValueError("no JSON")
-    assert ask([status_error(500), last, "fine"], attempts=2) == (last, 2)
-    assert waits == [2.0]
+    assert ask([*[status_error(500)] * 5, last, "fine"]) == (last, 6)
+    assert waits == [2.0, 4.0, 8.0, 16.0, 32.0]
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
 def test_a_refusal_is_raised_at_once(waits: list[float], status: int) -> None:
     refused = status_error(status)
-    assert ask([refused, "fine"], attempts=5) == (refused, 1)
+    assert ask([refused, "fine"]) == (refused, 1)
     assert waits == [] and refusal(refused, "ruler_model") and error_text(refused) == f"APIStatusError: status {status}"
 
 
@@ -71,13 +72,13 @@ def test_a_request_that_is_too_long_or_filtered_is_not_repeated_and_says_nothing
     waits: list[float], kind: type[BadRequestError]
 ) -> None:
     refused = kind("too long", model="own", llm_provider="openai")
-    assert ask([refused, "fine"], attempts=5) == (refused, 1)
+    assert ask([refused, "fine"]) == (refused, 1)
     assert refusal(refused, "ruler_model") is None
 
 
 def test_bad_input_and_mistakes_in_the_program_are_raised_at_once(waits: list[float]) -> None:
     for error in (BadInput("no such model"), KeyError("usage")):
-        assert ask([error, "fine"], attempts=5) == (error, 1)
+        assert ask([error, "fine"]) == (error, 1)
     assert waits == []
 
 

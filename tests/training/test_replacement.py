@@ -85,7 +85,8 @@ def test_a_replacement_begins_while_other_groups_are_still_being_played(tmp_path
     assert began.is_set() and again.history[1].rollout_errors == 0
 
 
-def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path) -> None:
+def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.gathering.STEP_TIMEOUT", 3.0)
     replaced = set[int]()
 
     async def slowly(question: int) -> None:
@@ -96,7 +97,7 @@ def test_a_slow_judge_leaves_its_replacement_time(tmp_path: Path) -> None:
     async def briefly(*_: Any) -> None:
         await asyncio.sleep(0.01)
 
-    finished, _ = run(tmp_path, replacing(10, max_steps=1, step_timeout=3.0), Uneven(play=briefly, judge=slowly))
+    finished, _ = run(tmp_path, replacing(10, max_steps=1), Uneven(play=briefly, judge=slowly))
     row = finished.history[1]
     assert row.groups_replaced and row.rollout_errors == 0
 

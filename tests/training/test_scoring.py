@@ -109,8 +109,8 @@ def test_a_reply_that_cannot_be_used_is_asked_for_again_and_then_given_up(
     assert rewards(scored)[-1] == 1.0 and (use.requests, use.problem) == (3, "")
 
     model.reply = bad
-    [(scored, use)] = score(settings(model, ruler_attempts=2), tmp_path / "b", group())
-    assert scored is None and use.requests == 2 and use.problem and "\n" not in use.problem
+    [(scored, use)] = score(settings(model), tmp_path / "b", group())
+    assert scored is None and use.requests == 6 and use.problem and "\n" not in use.problem
     assert not list(tmp_path.glob("b/*"))
 
 
@@ -131,14 +131,18 @@ def test_waits_longer_before_each_further_request(
 
     model.reply = busy
     monkeypatch.setattr(asyncio, "sleep", recorded)
-    score(settings(model, ruler_attempts=3, ruler_backoff=0.1), tmp_path, group(2))
+    monkeypatch.setattr("training.llm_client.ATTEMPTS", 3)
+    monkeypatch.setattr("training.llm_client.BACKOFF", 0.1)
+    score(settings(model), tmp_path, group(2))
     assert [seconds for seconds in waited if seconds] == [0.1, 0.2]
     assert asked[1] - asked[0] >= 0.1 and asked[2] - asked[1] >= 0.2
 
 
-def test_a_judge_that_hangs_is_given_up(model: JudgeModel, tmp_path: Path) -> None:
+def test_a_judge_that_hangs_is_given_up(model: JudgeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.llm_client.ATTEMPTS", 2)
+    monkeypatch.setattr("training.ruler.REQUEST_TIMEOUT", 0.2)
     model.seconds = 60  # then it would give usable scores
-    [(scored, use)] = score(settings(model, ruler_attempts=2, ruler_timeout=0.2), tmp_path, group(2))
+    [(scored, use)] = score(settings(model), tmp_path, group(2))
     assert scored is None and use.problem and use.requests == 2
 
 
@@ -210,8 +214,8 @@ def test_cost_is_counted_where_the_price_is_known(model: JudgeModel, tmp_path: P
     [(_, unknown)] = score(settings(model), tmp_path, group(2))
     assert unknown.cost == 0.0
     model.reply = prose
-    [(_, wasted)] = score(settings(model, ruler_model="openai/gpt-4.1", ruler_attempts=3), tmp_path, group(3))
-    assert wasted.cost == pytest.approx(3 * priced.cost)
+    [(_, wasted)] = score(settings(model, ruler_model="openai/gpt-4.1"), tmp_path, group(3))
+    assert wasted.cost == pytest.approx(6 * priced.cost)
 
 
 def test_groups_are_judged_at_the_same_time(model: JudgeModel, tmp_path: Path) -> None:
@@ -222,9 +226,7 @@ def test_groups_are_judged_at_the_same_time(model: JudgeModel, tmp_path: Path) -
         return by_id(ids)
 
     model.reply = reply
-    scored = score(
-        settings(model, ruler_timeout=600), tmp_path, *(group(2, f"question {number}") for number in range(10))
-    )
+    scored = score(settings(model), tmp_path, *(group(2, f"question {number}") for number in range(10)))
     assert all(found is not None for found, _ in scored)
 
 
@@ -301,7 +303,7 @@ def test_a_blend_is_the_weighted_sum(importable: None, model: JudgeModel, tmp_pa
             {"ruler_api_base": "http://127.0.0.1:9", "ruler_model": "openai/own", "stop_cost": 5},
             "no price of openai/own",
         ),
-        ({"extra_litellm_params": {"response_format": "text"}}, "'response_format' is set by other"),
+        ({"extra_litellm_params": {"response_format": "text"}}, "'response_format' is set by ruler_model"),
     ],
 )
 def test_bad_input_is_named_in_one_line(changes: dict[str, Any], named: str) -> None:

@@ -21,7 +21,7 @@ from training.updates import grpo_learning_rate
 
 pytestmark = pytest.mark.service
 
-TORCH = {"threads": 1, "lora_plus_ratio": 1.0, "max_grad_norm": 1.0}
+TORCH = {"threads": 1, "lora_plus_ratio": 1.0}
 BASE = {
     "learning_rate": 1e-3,
     "learning_rate_schedule": "constant",
@@ -54,8 +54,6 @@ OTHER: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"lora_layers": 2}),
     ({}, {"seed": 1}),
     ({}, {"torch": {**TORCH, "lora_plus_ratio": 4.0}}),
-    ({}, {"torch": {**TORCH, "max_grad_norm": 1e-9}}),
-    ({}, {"torch": {**TORCH, "lora_alpha": 8.0}}),
 ]
 """Settings in addition to `BASE`, and the one that changes."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.question_writing import writing
 from agent.question_writing.settings import QuestionSettings
 from agent.question_writing.writing import WritingReport, write_questions
 from environment.email_db import MailDatabase, build_database
@@ -34,18 +35,19 @@ def settings_for(model: QuestionModel, **values: object) -> QuestionSettings:
         "question_model": "openai/own",
         "question_api_base": model.url,
         "questions_per_inbox": 12,
-        "mails_per_batch": 2,
-        "questions_per_batch": 2,
-        "question_concurrency": 2,
-        "question_attempts": 2,
-        "question_backoff": 0,
-        "question_timeout": 300,
     }
     return QuestionSettings(**(defaults | values))
 
 
 @pytest.fixture
-def write(model: QuestionModel, mails: MailDatabase, tmp_path: Path) -> Callable[..., WritingReport]:
+def write(
+    model: QuestionModel, mails: MailDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., WritingReport]:
+    """Write with small batches, so that few mails make many of them."""
+    for name in ("MAILS_PER_BATCH", "QUESTIONS_PER_BATCH", "CONCURRENT_BATCHES"):
+        monkeypatch.setattr(writing, name, 2)
+    monkeypatch.setattr("training.llm_client.ATTEMPTS", 2)
+
     def write(database: MailDatabase = mails, **values: object) -> WritingReport:
         return write_questions(
             database,

@@ -25,7 +25,6 @@ def ask(model: QuestionModel, **values: object) -> Reply:
     defaults: dict[str, object] = {
         "question_model": "openai/own",
         "question_api_base": model.url,
-        "question_backoff": 0,
     }
     settings = QuestionSettings(**(defaults | values))
     return asyncio.run(QuestionAuthor(settings).write(request_for(OWNER, MAILS, 3)))
@@ -87,16 +86,17 @@ def test_it_asks_again_after_an_unusable_reply_and_counts_both(model: QuestionMo
     assert reply.spent.prompt_tokens == 2000
 
 
-def test_only_unusable_replies_are_no_reply(model: QuestionModel) -> None:
+def test_only_unusable_replies_are_no_reply(model: QuestionModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.llm_client.ATTEMPTS", 3)
     model.reply = lambda case: "no JSON"
-    reply = ask(model, question_attempts=3)
+    reply = ask(model)
     assert (reply.questions, reply.problem, len(model.requests)) == (None, "no JSON object", 3)
     assert reply.spent.completion_tokens == 300
 
 
 def test_a_batch_that_the_provider_filters_is_no_reply(model: QuestionModel) -> None:
     model.reply = lambda case: (400, "invalid_request_error: content_policy_violation")
-    reply = ask(model, question_attempts=3)
+    reply = ask(model)
     assert reply.questions is None and "ContentPolicyViolation" in reply.problem and len(model.requests) == 1
 
 
@@ -106,24 +106,22 @@ def test_a_batch_that_the_provider_filters_is_no_reply(model: QuestionModel) -> 
         (401, 1, "refuses the key"),
         (404, 1, "is not there"),
         (400, 1, "does not accept"),
-        (429, 2, "2 attempts"),
-        (503, 2, "2 attempts"),
+        (429, 6, "6 attempts"),
+        (503, 6, "6 attempts"),
     ],
 )
 def test_a_failing_provider_is_named(model: QuestionModel, status: int, requests: int, words: str) -> None:
     model.reply = lambda case: status
     with pytest.raises(BadInput, match=words) as caught:
-        ask(model, question_attempts=2)
+        ask(model)
     assert "openai/own" in str(caught.value) and model.url in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(model.requests) == requests
 
 
 def test_an_unreachable_model_is_named() -> None:
-    settings = QuestionSettings(
-        question_model="openai/own", question_api_base="http://127.0.0.1:9/v1", question_attempts=2, question_backoff=0
-    )
-    with pytest.raises(BadInput, match="127.0.0.1:9/v1 gave no reply in 2 attempts"):
+    settings = QuestionSettings(question_model="openai/own", question_api_base="http://127.0.0.1:9/v1")
+    with pytest.raises(BadInput, match="127.0.0.1:9/v1 gave no reply in 6 attempts"):
         asyncio.run(QuestionAuthor(settings).write(request_for(OWNER, MAILS, 3)))
 
 

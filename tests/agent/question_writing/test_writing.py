@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from agent.question_writing import writing
 from agent.question_writing.batches import batches_of, chosen_inboxes
 from agent.question_writing.writing import WritingReport, _without_thread
 from environment.email_db import MailDatabase, build_database
@@ -36,11 +37,10 @@ def test_every_mail_is_in_one_batch_and_batches_are_stretches_of_time(mails: Mai
 
 
 def test_inboxes_are_the_named_or_the_largest_ones(mails: MailDatabase) -> None:
-    assert chosen_inboxes(mails, (), 1) == [OWNER]
-    assert chosen_inboxes(mails, (), 5) == [OWNER, "bob.ray@example.com"]
-    assert chosen_inboxes(mails, ("Bob <BOB.RAY@example.com>", "bob.ray@example.com"), 1) == ["bob.ray@example.com"]
+    assert chosen_inboxes(mails, ()) == [OWNER]
+    assert chosen_inboxes(mails, ("Bob <BOB.RAY@example.com>", "bob.ray@example.com")) == ["bob.ray@example.com"]
     with pytest.raises(BadMail, match="unknown inbox 'nobody@example.com'"):
-        chosen_inboxes(mails, ("nobody@example.com",), 1)
+        chosen_inboxes(mails, ("nobody@example.com",))
 
 
 def test_it_stops_when_there_are_enough(write: Write, model: QuestionModel) -> None:
@@ -56,10 +56,9 @@ def test_the_mails_run_out(write: Write) -> None:
     assert (len(report.questions), report.batches, report.stopped) == (20, 10, "mails")
 
 
-def test_a_limit_over_all_inboxes(write: Write) -> None:
-    report = write(questions_per_inbox=2, largest_inboxes=2)
+def test_the_limit_is_that_of_each_inbox(write: Write) -> None:
+    report = write(questions_per_inbox=2, question_inboxes=(OWNER, "bob.ray@example.com"))
     assert sorted(question.inbox_address for question in report.questions) == [OWNER] * 2 + ["bob.ray@example.com"] * 2
-    assert len(write(questions_per_inbox=2, largest_inboxes=2, max_questions=3).questions) == 3
 
 
 def test_rejected_questions_are_counted(write: Write, model: QuestionModel) -> None:
@@ -100,14 +99,17 @@ def test_an_unreachable_model_ends_the_run_and_keeps_the_questions(write: Write,
     assert len(model.requests) == 3 and not set(before) & set(model.asked_about())
 
 
-def test_other_checks_over_the_same_replies_cost_nothing(write: Write, model: QuestionModel) -> None:
+def test_other_checks_over_the_same_replies_cost_nothing(
+    write: Write, model: QuestionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model.reply = lambda case: json.dumps(
         {"questions": [written(mail, how_realistic=0.3 + 0.4 * (mail["id"] % 2)) for mail in case["mails"]]}
     )
-    strict = write(question_min_realism=0.5, questions_per_inbox=100)
+    strict = write(questions_per_inbox=100)
     assert (len(strict.questions), strict.rejected) == (10, {"unrealistic": 10})
     model.requests.clear()
-    assert len(write(question_min_realism=0.0, questions_per_inbox=100).questions) == 20
+    monkeypatch.setattr(writing, "MIN_REALISM", 0.0)
+    assert len(write(questions_per_inbox=100).questions) == 20
     assert model.requests == []
 
 
@@ -142,11 +144,16 @@ def test_a_batch_without_a_usable_reply_is_counted_and_asked_about_again(write: 
     ],
 )
 def test_a_model_that_writes_nothing_usable_is_given_up(
-    write: Write, model: QuestionModel, reply: Callable[[dict[str, Any]], str], words: str
+    write: Write,
+    model: QuestionModel,
+    reply: Callable[[dict[str, Any]], str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(writing, "CONCURRENT_BATCHES", 1)
     model.reply = reply
     with pytest.raises(BadInput, match="no usable question about 8 batches") as caught:
-        write(question_concurrency=1, questions_per_inbox=100)
+        write(questions_per_inbox=100)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 

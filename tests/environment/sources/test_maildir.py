@@ -120,7 +120,8 @@ def test_every_planted_defect_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("environment.sources.maildir.open", refuse_open, raising=False)
     monkeypatch.setattr(os, "scandir", refuse_listing)
     monkeypatch.setattr(rfc822, "text_of", failing_text)
-    report = build_database(mail_source(str(root)), tmp_path / "mails.sqlite", max_body_chars=500, max_recipients=2)
+    monkeypatch.setattr("environment.email_db_build.MAX_RECIPIENTS", 2)
+    report = build_database(mail_source(str(root)), tmp_path / "mails.sqlite", max_body_chars=500)
     counts = dict.fromkeys(planted, 1) | {"no_file": 3, "unreadable": 2}
     assert report.dropped == counts
     assert report.read == report.kept + report.duplicates + sum(counts.values()) and report.kept == 4

@@ -23,7 +23,7 @@ class VariedCoding(CodingTask):
     """Rewards that differ within every group, so that every step trains: the tiny model repairs nothing."""
 
     def __init__(self, sandbox_url: str) -> None:
-        settings = CodingSettings(sandbox_patience=300, max_context_tokens=4000)
+        settings = CodingSettings(max_context_tokens=4000)
         scenarios = built_in_scenarios(train=12, test=3, seed=1)
         super().__init__(scenarios, settings, sandbox_url, max_tokens=injection.MAX_TOKENS)
 

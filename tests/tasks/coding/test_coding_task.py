@@ -106,7 +106,7 @@ def test_every_bug_fails_before_and_passes_after_its_reference_patch(url: str) -
 
 def test_a_sandbox_that_fails_during_the_check_is_one_line() -> None:
     with pytest.raises(
-        BadInput, match=r"^the check of the bugs .*127\.0\.0\.1:9: ConnectError.* raise sandbox_patience"
+        BadInput, match=r"^the check of the bugs .*127\.0\.0\.1:9: ConnectError.* with a larger capacity"
     ):
         asyncio.run(require_checked(SCENARIOS, "http://127.0.0.1:9", patience=0.1))
 

@@ -30,7 +30,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def test_rows_become_bugs_and_a_seed_holds_some_out(tmp_path: Path) -> None:
+def test_rows_become_bugs_and_a_seed_holds_some_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     useless = [
         row(100, problem_statement=None),
         row(101, expected_output_json="{}"),
@@ -44,7 +44,8 @@ def test_rows_become_bugs_and_a_seed_holds_some_out(tmp_path: Path) -> None:
     )
     fewer = repository_bugs(source, train=99, test=5, seed=1, excluded=[bugs[0].id])
     assert len(fewer) == 19 and bugs[0].id not in {bug.id for bug in fewer}
-    every = load_scenarios(CodingSettings(bugs=source, dataset_size=None, coding_test_size=5, coding_seed=1))
+    monkeypatch.setattr("tasks.coding.task.BUGS_SEED", 1)
+    every = load_scenarios(CodingSettings(bugs=source, dataset_size=None, coding_test_size=5))
     assert len(every) == 20 and every[:15] == bugs
     bug = bugs[0]
     assert bug.problem == "double(4) is 5" and bug.kind == "numbers" and bug.image == "repository:1"

@@ -70,7 +70,7 @@ def loop_in(folder: Path, url: str | None) -> LearnLoop:
     graph, scenarios = synthetic_graph(0), synthetic_scenarios(0, 12, 4)
     settings = OutreachSettings()
     simulation = SimulatedProspects(graph, scenarios, 0)
-    task = OutreachTask(graph, scenarios, simulation, settings, NodeScores.fresh(graph, settings.node_decay))
+    task = OutreachTask(graph, scenarios, simulation, settings, NodeScores.fresh(graph))
     outbox = Outbox(folder / RUN / "webhook", url, private=True, first_pause=0.01)
     return LearnLoop(folder / RUN, task, EventStore(folder / "feedback.sqlite"), outbox, NoProgress(), RULES.max_steps)
 

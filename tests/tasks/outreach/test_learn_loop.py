@@ -48,20 +48,26 @@ def model() -> Iterator[OutreachModel]:
 def open_task(**settings: Any) -> OutreachTask:
     rules = OutreachSettings(**settings)
     simulation = SimulatedProspects(GRAPH, SCENARIOS, 0)
-    return OutreachTask(GRAPH, SCENARIOS, simulation, rules, NodeScores.fresh(GRAPH, rules.node_decay))
+    return OutreachTask(GRAPH, SCENARIOS, simulation, rules, NodeScores.fresh(GRAPH))
 
 
-def test_a_slow_rollout_is_no_error_as_long_as_the_policys_server_works(slow_policy: ScriptedPolicy) -> None:
+def test_a_slow_rollout_is_no_error_as_long_as_the_policys_server_works(
+    slow_policy: ScriptedPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow_policy.replies, slow_policy.tokens_between_looks = ["Hello!"], 7
-    task = open_task(reply_timeout=0.1)
+    monkeypatch.setattr("tasks.outreach.task.REPLY_TIMEOUT", 0.1)
+    task = open_task()
     trajectory = asyncio.run(task.rollout(slow_policy.policy, SCENARIOS[0]))
     assert trajectory.metadata["outcome"] == "malformed_call" and trajectory.metrics["turns"] == 1
 
 
-def test_a_policys_server_that_does_nothing_is_an_error(slow_policy: ScriptedPolicy) -> None:
+def test_a_policys_server_that_does_nothing_is_an_error(
+    slow_policy: ScriptedPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.outreach.task.REPLY_TIMEOUT", 0.1)
     slow_policy.replies, slow_policy.tokens_between_looks = ["Hello!"], 0
     with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
-        asyncio.run(open_task(reply_timeout=0.1).rollout(slow_policy.policy, SCENARIOS[0]))
+        asyncio.run(open_task().rollout(slow_policy.policy, SCENARIOS[0]))
 
 
 def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are_no_result(
@@ -79,15 +85,18 @@ def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are
         return await rollout(*arguments)
 
     monkeypatch.setattr(task, "rollout", may_fail)
-    assert len(asyncio.run(write_to_all(task, model.policy, 1, 1, recorded.append))) == 4 and recorded == []
+    assert len(asyncio.run(write_to_all(task, model.policy, 1, recorded.append))) == 4 and recorded == []
     played, failing = 0, {0, 60}
-    written = asyncio.run(write_to_all(task, model.policy, 15, 1, recorded.append))
+    many = task.scenarios * 15
+    monkeypatch.setattr(task, "scenarios", many)
+    written = asyncio.run(write_to_all(task, model.policy, 1, recorded.append))
+    monkeypatch.setattr(task, "scenarios", many[: len(many) // 15])
     assert len(written) == 59 and recorded == [
         "held-out prospects (scripted): 1 rollouts failed (1 TimeoutError: the policy server made no progress)"
     ]
     played, failing = 0, {0, 4}
     with pytest.raises(BadInput, match=r"1 rollouts failed \(1 TimeoutError: .*\), more than 2% of 4"):
-        asyncio.run(write_to_all(task, model.policy, 1, 1, recorded.append))
+        asyncio.run(write_to_all(task, model.policy, 1, recorded.append))
 
 
 def open_loop(

@@ -35,6 +35,10 @@ _HEAD_ROWS = 128
 """Rows whose logits exist at the same time: 25 MB for a vocabulary of 49,152. Fewer rows read the head more often."""
 _WEIGHT_DECAY: dict[Mode, float] = {"rl": 0.1, "sft": 0.0}  # as in ART's own trainer
 OPTIMIZER_FILE = "optimizer.pt"
+MAX_GRAD_NORM = 1.0
+"""Gradients are clipped to this norm before the optimizer's step (AdamW), the usual protection against a single odd batch."""
+ALPHA_PER_RANK = 2.0
+"""The adapter's output is scaled by this, as that of the other backends is."""
 
 
 class _TargetLogprobs(torch.autograd.Function):
@@ -106,7 +110,7 @@ class AdapterTrainer:
         self._settings = settings
         if checkpoint is None:
             self.adapter = network.new_adapter(
-                settings.lora_rank, settings.lora_alpha, settings.lora_layers, settings.seed
+                settings.lora_rank, ALPHA_PER_RANK * settings.lora_rank, settings.lora_layers, settings.seed
             )
         else:
             self.adapter = network.load_adapter(checkpoint)
@@ -236,7 +240,7 @@ class AdapterTrainer:
             self._optimizer.state.clear()
             self._mode = mode
         parameters = self.adapter.parameters()
-        grad_norm = torch.nn.utils.clip_grad_norm_(parameters, self._settings.max_grad_norm)
+        grad_norm = torch.nn.utils.clip_grad_norm_(parameters, MAX_GRAD_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate * group["rate"]
             group["weight_decay"] = _WEIGHT_DECAY[mode]

@@ -25,6 +25,8 @@ from training.backends.torch.settings import TorchSettings
 from training.backends.torch.token_tree import common_prefix
 from training.backends.torch.tool_grammar import AllowedTokens
 
+DRAFT_TOKENS = 12
+"""Maximum speculative tokens per sequence and step: few guesses are right for longer."""
 _MIN_AWAITED_TOKENS = 16
 """A prompt waits for a running prefill that saves it at least this many tokens."""
 _MIN_SHARED_TOKENS = 64
@@ -264,7 +266,7 @@ class Scheduler:
             return 0
         left = request.params.max_tokens - len(sequence.sampled) - 1
         room = max(0, self._settings.step_tokens // len(self.running) - 1)
-        guessed = self._speculation.propose(sequence.ids[:known], min(self._settings.draft_tokens, left, room))
+        guessed = self._speculation.propose(sequence.ids[:known], min(DRAFT_TOKENS, left, room))
         sequence.ids[known : known + len(guessed)] = guessed
         return len(guessed)
 

@@ -14,8 +14,6 @@ class TorchEngineSettings(BaseModel):
 
     device: str = "auto"
     """`auto` takes CUDA when there is one; otherwise a torch device such as `cpu` or `cuda:1`."""
-    lora_alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
-    """The adapter's output is scaled by `lora_alpha` / `lora_rank`."""
 
     # Memory and speed.
     threads: int | None = Field(default=None, ge=1)
@@ -31,8 +29,6 @@ class TorchEngineSettings(BaseModel):
     """Size of the cache of keys and values in tokens, shared by running and finished conversations."""
     step_tokens: int = Field(default=512, ge=16)
     """Maximum tokens per engine step. Longer prompts are computed in chunks, so that other sequences keep decoding."""
-    draft_tokens: int = Field(default=12, ge=0)
-    """Maximum speculative tokens per sequence and step (`NgramSpeculation`); 0 turns speculation off."""
     max_running: int = Field(default=48, ge=1)
     """Maximum number of conversations computed at the same time."""
     micro_batch_tokens: int = Field(default=2048, ge=64)
@@ -44,8 +40,6 @@ class TorchEngineSettings(BaseModel):
     lora_plus_ratio: float = Field(default=8.0, ge=1, le=64)
     """Learning rate of the adapter's matrices B as a multiple of the configured one, which the matrices A have (LoRA+,
     Hayou et al. 2024). B starts at zero and needs larger steps than A."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradients are clipped to this norm before the optimizer's step (AdamW)."""
 
 
 class TorchSettings(TorchEngineSettings):

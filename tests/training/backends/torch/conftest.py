@@ -25,7 +25,7 @@ def model_dir(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="session")
 def settings() -> TorchSettings:
     return TorchSettings(
-        device="cpu", threads=1, matmul_dtype="float32", lora_rank=4, lora_alpha=8, lora_layers=2, kv_cache_tokens=2048
+        device="cpu", threads=1, matmul_dtype="float32", lora_rank=4, lora_layers=2, kv_cache_tokens=2048
     )
 
 

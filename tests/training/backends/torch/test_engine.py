@@ -237,8 +237,10 @@ def test_wrong_guesses_change_nothing(
     network = PolicyNetwork(model_dir, settings)
     prompt, *others = prompts(3, shared=30)
     params = SamplingParams(max_tokens=30, seed=5)
-    plain = Engine(network, settings.model_copy(update={"draft_tokens": 0}))
-    reply = plain.submit(prompt, params).result(60)
+    with monkeypatch.context() as without_guesses:
+        without_guesses.setattr(NgramSpeculation, "propose", lambda *_: [])
+        plain = Engine(network, settings)
+        reply = plain.submit(prompt, params).result(60)
     assert plain.counters["drafted_tokens"] == 0
     plain.close()
 
