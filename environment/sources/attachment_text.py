@@ -7,6 +7,7 @@ import json
 import operator
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -63,6 +64,8 @@ class AttachmentTexts:
         self.first: dict[str, str] = {}
         """Problem -> the first file that has it, and its mail."""
         self._worker: subprocess.Popen[bytes] | None = None
+        # kreuzberg unpacks a library there, which nobody else may write.
+        self._folder = tempfile.TemporaryDirectory(prefix="attachments-")
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +74,7 @@ class AttachmentTexts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+        self._folder.cleanup()
 
     def added_to(self, mails: Iterable[Email | DroppedMail]) -> Iterable[Email | DroppedMail]:
         """Return the mails with the texts of their files."""
@@ -127,7 +131,7 @@ class AttachmentTexts:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={},
+            env={"TMPDIR": self._folder.name},
             cwd="/",
         )
 

@@ -6,6 +6,7 @@ Its limits are its arguments: bytes of memory, bytes that a file may unpack to, 
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import resource
@@ -15,11 +16,23 @@ import zipfile
 from kreuzberg import ExtractionConfig, extract_bytes_sync
 
 
+_BLANK_PDF = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
+2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>endobj
+trailer<</Root 1 0 R>>
+"""
+
+
 def main(memory: int, unpacked: int, chars: int) -> None:
+    config = ExtractionConfig(disable_ocr=True, use_cache=False)
+    # For its first PDF kreuzberg writes its library to the folder for temporary files. Under the limits it could not, and would
+    # return an empty text without an error.
+    with contextlib.suppress(Exception):
+        extract_bytes_sync(_BLANK_PDF, "application/pdf", config)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    config = ExtractionConfig(disable_ocr=True, use_cache=False)
     while line := sys.stdin.buffer.readline():
         asked = json.loads(line)
         content = sys.stdin.buffer.read(asked["size"])
