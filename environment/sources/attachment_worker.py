@@ -15,7 +15,6 @@ import zipfile
 
 from kreuzberg import ExtractionConfig, extract_bytes_sync
 
-
 _BLANK_PDF = b"""%PDF-1.4
 1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj
 2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj
