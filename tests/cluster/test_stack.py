@@ -148,8 +148,9 @@ def test_a_step_operator_needs_a_stack_that_its_pod_can_use(client: Client, monk
     remote = client.get_stack("tested")
     client.update_stack("tested", component_updates={StackComponentType.ARTIFACT_STORE: "tested-local"})
     local = client.get_stack("tested")
-    monkeypatch.setattr(Client, "active_stack_model", remote)
-    require_remote_stack(wanted)
-    monkeypatch.setattr(Client, "active_stack_model", local)
-    with pytest.raises(BadInput, match="cannot reach the local artifact store of stack tested"):
+    with monkeypatch.context() as active:  # an active stack could not be deleted afterwards
+        active.setattr(Client, "active_stack_model", remote)
         require_remote_stack(wanted)
+        active.setattr(Client, "active_stack_model", local)
+        with pytest.raises(BadInput, match="cannot reach the local artifact store of stack tested"):
+            require_remote_stack(wanted)

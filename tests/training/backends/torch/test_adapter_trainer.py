@@ -105,7 +105,8 @@ def check_gradients(trainer: AdapterTrainer, model: torch.nn.Module, scale: floa
         for side, matrix in zip("AB", pair, strict=True):
             reference = expected[f"{name}.lora_{side}.weight"] * scale
             assert matrix.grad is not None
-            torch.testing.assert_close(matrix.grad, reference, atol=1e-4, rtol=1e-3)
+            # Processors sum in different orders: one with AVX-512 differs by up to 1.2e-4.
+            torch.testing.assert_close(matrix.grad, reference, atol=2e-4, rtol=1e-3)
 
 
 @pytest.fixture
