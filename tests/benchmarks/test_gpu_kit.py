@@ -58,6 +58,18 @@ def test_a_damaged_piece_is_not_installed(kit: Path) -> None:
     assert refused.returncode != 0 and "piece-001: FAILED" in refused.stdout + refused.stderr
 
 
+def test_wheels_that_cannot_be_fetched_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setattr(sys, "argv", ["gpu_kit", str(tmp_path / "kit")])
+    with pytest.raises(SystemExit, match="2"):
+        gpu_kit.main()
+    assert "gpu_kit: pip could not fetch every wheel" in capfd.readouterr().err
+    assert not list(tmp_path.iterdir()), "nothing is left"
+
+
 def test_a_folder_is_not_overwritten(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit, match="2"):
         gpu_kit.main()
