@@ -14,6 +14,7 @@ import pytest
 
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from tasks.coding.checking import require_checked
 from tests.checkout import Checkout, settings
 from tests.fakes.server import Answer, FakeServer, Request
 from tests.front_door import FrontDoor
@@ -111,7 +112,7 @@ class BusySandbox(FakeServer):
 def test_a_sandbox_that_stays_busy_is_waited_for(
     door: FrontDoor, tiny: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.coding.task.SANDBOX_PATIENCE", 0.5)
+    monkeypatch.setitem(require_checked.__kwdefaults__, "patience", 0.5)
     with BusySandbox() as server:
         said = door.refuses("--pipeline", "train", *CODING, *tiny, *settings(sandbox_url=server.url))
     assert "HTTP 503: busy); see what the service printed, start it with a larger capacity" in said
