@@ -7,10 +7,10 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tasks.workbench.demonstrations import demonstrate
 from tasks.workbench.episode import Episode, Limits
@@ -23,6 +23,7 @@ from training.task import CALL_SEQUENCE, DECISION, Policy
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
     import art
 
+_Item = TypeVar("_Item")
 _SIDE_EFFECTS = -0.5
 """Reward of unwanted changes, so that doing nothing is better than doing harm."""
 _MALFORMED = -0.2
@@ -56,16 +57,17 @@ class WorkbenchTask(EvaluatedTask):
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
         """Return tasks as an honest agent does them, those with few calls first.
 
-        The shortest of every template are taken, as many of one as of another, with and without a change.
-        A task that an agent could do without looking at anything teaches nothing that is right.
+        There are equally many of every template and number of reference calls: a policy that mostly sees one call stops
+        after the first. A task that an agent could do without looking at anything teaches nothing
+        that is right.
         """
-        usable: dict[tuple[str, bool], list[Episode]] = defaultdict(list)
+        usable: dict[str, dict[int, list[Episode]]] = defaultdict(lambda: defaultdict(list))
         for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
             shown = demonstrate(self.tables, scenario, self.limits)
             if shown.calls and self.verdict(shown).correct:
-                usable[scenario.template, bool(scenario.reference)].append(shown)
-        ordered = (sorted(episodes, key=lambda episode: episode.context_tokens) for episodes in usable.values())
-        chosen = [episode for row in zip_longest(*ordered) for episode in row if episode is not None][:limit]
+                usable[scenario.template][len(scenario.reference)].append(shown)
+        groups = _in_turn([list(of_template.values()) for of_template in usable.values()])
+        chosen = _in_turn(groups)[:limit]
         return [self._trajectory(episode) for episode in sorted(chosen, key=lambda episode: len(episode.calls))]
 
     def verdict(self, episode: Episode) -> Verdict:
@@ -188,6 +190,11 @@ class WorkbenchTask(EvaluatedTask):
                 **({DECISION: "call"} if end is not None else {}),
             },
         )
+
+
+def _in_turn(groups: Iterable[Sequence[_Item]]) -> list[_Item]:
+    """Return the first of every group, then the second of every group, and so on."""
+    return [item for row in zip_longest(*groups) for item in row if item is not None]
 
 
 def _written(calls: Sequence[Call]) -> str:
