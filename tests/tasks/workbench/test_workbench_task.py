@@ -84,6 +84,15 @@ def test_few_demonstrations_show_every_template_once(office: Path, seed: int) ->
     assert sorted(template[question] for question in few) == sorted(templates)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_few_demonstrations_show_as_many_tasks_of_several_calls_as_of_one(office: Path, seed: int) -> None:
+    task = WorkbenchTask(*load_office(WorkbenchSettings(folder=str(office))), LIMITS, seed)
+    same_template = [scenario.model_copy(update={"template": "the same"}) for scenario in task.scenarios]
+    calls = {scenario.question: len(scenario.reference) for scenario in same_template}
+    few = task.demonstrations(same_template, 2)
+    assert sorted(calls[trajectory.metadata["question"]] for trajectory in few) == [1, 2]
+
+
 def test_a_demonstration_that_cannot_know_an_id_is_left_out(task: WorkbenchTask) -> None:
     secret = first(task).model_copy(update={"question": "Delete that email"})
     assert task.demonstrations([secret], 5) == []
