@@ -1,4 +1,4 @@
-"""A checkout on a machine with a GPU, and base models of the profiles' shapes."""
+"""A checkout on a machine with GPUs, and base models of the profiles' shapes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ BECOME = f"""
 """
 
 
-def gpu_checkout(folder: Path, runtime: Path) -> Checkout:
-    """Create a checkout in `folder`, whose `run.py` finds a GPU. ART installs vLLM in `runtime`, unless that is done."""
+def gpu_checkout(folder: Path, runtime: Path, gpus: int = 1) -> Checkout:
+    """Create a checkout in `folder` whose programs find GPUs. ART installs vLLM in `runtime`, unless that is done."""
     checkout = Checkout.create(folder)
-    checkout.environment |= gpu_machine(runtime)
-    command = folder / "run.py"
-    text = command.read_text()
-    assert text.count(START) == 1
-    command.write_text(text.replace(START, START + BECOME))
+    checkout.environment |= gpu_machine(runtime, gpus)
+    for program in ("run.py", "serving/policy_program.py"):
+        text = (folder / program).read_text()
+        assert text.count(START) == 1
+        (folder / program).write_text(text.replace(START, START + BECOME))
     return checkout
 
 

@@ -1,9 +1,11 @@
-"""The profiles of backend=local from data to evaluation, in their shape and a small size: vLLM, Unsloth, TRL and the GPU are stand-ins."""
+"""The profiles of backend=local from data to answers, in their shape and a small size: vLLM, Unsloth, TRL and the GPUs are stand-ins."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -12,17 +14,17 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from environment.sources.synthetic import synthetic_company
 from tests.checkout import Checkout, settings
+from tests.enron import company, write_enron
 from tests.fakes.judge import JudgeModel
 from tests.fakes.language_model import Reply
 from tests.gpu_checkout import gpu_checkout, tiny_qwen
+from tests.ports import free_port
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.served import served_images
+from tests.serving.deployed import ask
 from tests.standstill import guarded
 from tests.tasks.coding.r2e_rows import MODULE, REPORT, folder_of, row
 
@@ -69,48 +71,61 @@ def assert_rehearsed(runs: Path, done: CompletedProcess[str], phases: tuple[str,
     assert "was asked in its sleep" not in said and said.count("wakes up") == rows[-1]["checkpoint_step"]
 
 
-def write_enron(folder: Path) -> list[str]:
-    """A small company in the columns of the two Enron datasets, and the settings that name its folders."""
-    company = synthetic_company(train_inboxes=2, test_inboxes=1, mails_per_inbox=70, questions_per_inbox=8)
-    mails = [
-        {
-            "message_id": mail.message_id,
-            "subject": mail.subject,
-            "from": mail.from_address,
-            "to": list(mail.to_addresses),
-            "cc": list(mail.cc_addresses),
-            "bcc": list(mail.bcc_addresses),
-            "date": mail.date,
-            "body": mail.body,
-        }
-        for mail in company.emails()
-    ]
-    questions = [
-        question.model_dump(include={"id", "question", "answer", "message_ids", "how_realistic", "inbox_address"})
-        | {"query_date": question.query_date.date().isoformat(), "split": question.split}
-        for question in company.scenarios()
-    ]
-    for name, rows in (("emails", mails), ("questions", questions)):
-        (folder / name).mkdir(parents=True)
-        for split in ("train", "test"):
-            chosen = [row for row in rows if row.get("split", "train") == split]
-            if chosen:
-                pq.write_table(pa.Table.from_pylist(chosen), folder / name / f"{split}-00000-of-00001.parquet")
-    return settings(emails=folder / "emails", train_questions=folder / "questions")
-
-
-def mail_words(folder: Path, judges: Judges) -> list[str]:
+def mail_words(folder: Path, judges: Judges, profile: str = "training_local.yaml") -> list[str]:
     base = tiny_qwen(folder / "qwen2.5", "qwen2", "qwen2_5")
-    words = ["--config", "configs/training_local.yaml", *write_enron(folder / "enron")]
+    words = ["--config", f"configs/{profile}", *write_enron(folder / "enron")]
     return words + settings(base_model=base, ruler_api_base=judges.url, judge_api_base=judges.url)
 
 
-def test_mail_from_parquet_files_to_an_evaluation(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
+def test_mail_from_parquet_files_to_an_answer(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
     words = mail_words(tmp_path, judges)
     words += settings(max_steps=2, max_tokens=64, max_turns=3, validate_every=1, validation_questions=2, eval_limit=2)
     words += settings(demonstrations=4, warm_start_learning_rate=1e-3)
     done = checkout.run("--pipeline", "all", *words, "--summary", "summary.json")
     assert_rehearsed(checkout.folder / "outputs" / "runs", done, ("warm_start", "grpo", "grpo"))
+    assert_served(checkout, tmp_path / "qwen2.5")
+
+
+def assert_served(checkout: Checkout, base: Path) -> None:
+    """vLLM answers in the deployed service, which takes it along when it goes."""
+    question = next(question for question in company().scenarios() if question.split == "test")
+    asked = question.model_dump(include={"question", "inbox_address"}) | {"query_date": "2024-06-28"}
+    port = free_port()
+    done = checkout.run("--pipeline", "deploy", "--name", "trained", "--unpromoted", *settings(port=port))
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        vllm = [process for process in psutil.process_iter(["cmdline"]) if serves(process, base)]
+        assert vllm, "the torch engine answers"
+        status, answer = ask(f"http://127.0.0.1:{port}", **asked)
+        assert (
+            status == 200
+            and answer["question"] == question.question
+            and {"answer", "source_ids", "success"} <= set(answer)
+        ), answer
+    finally:
+        zenml = [str(Path(checkout.command()[0]).with_name("zenml")), "deployment", "deprovision", "trained", "-y"]
+        os.spawnve(os.P_WAIT, zenml[0], zenml, checkout.environment)
+    _, alive = psutil.wait_procs(vllm, timeout=60)
+    assert not alive
+
+
+def serves(process: psutil.Process, base: Path) -> bool:
+    return {"serve", str(base)} <= set(process.info["cmdline"] or [])
+
+
+def test_two_gpus_sample_and_train_at_once(runtime: Path, judges: Judges, tmp_path: Path) -> None:
+    checkout = gpu_checkout(tmp_path / "project", runtime, gpus=2)
+    checkout.environment["OPENAI_API_KEY"] = "of-a-test"
+    words = mail_words(tmp_path, judges, "training_two_gpus_k8s.yaml")
+    words += settings(max_steps=2, max_tokens=32, max_turns=2, validate_every=0, step_settings="{}", settings="{}")
+    planned = checkout.run("--pipeline", "train", *words, "--dry-run")
+    assert re.search(r"GPU 0: 80\.0 GB free, .*the trainer's weights.*; GPU 1: 80\.0 GB free, .*vLLM's", planned.stdout)
+    done = checkout.run("--pipeline", "train", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["off_policy_steps"] for row in checkout.history()] == [0, 1]
+    [log] = (checkout.folder / "outputs" / "runs").rglob("vllm-runtime.log")
+    said = [line for line in log.read_text().splitlines() if line.startswith("vllm ")]
+    assert said[0] == "vllm serves on GPU 1" and len(said) == 4 and not any("sleeps" in line for line in said)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The Jobs that ZenML submits for configs/training_k8s.yaml and evaluation_k8s.yaml: only steps that run the model ask for a GPU."""
+"""The Jobs that ZenML submits for the profiles of training and evaluation on Kubernetes: only steps that run the model ask for GPUs."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def test_the_job_that_starts_a_run(
     (container,) = pod["containers"]
     assert container["image"] == IMAGE and pod["serviceAccountName"] == "email-agent"
     assert "nvidia" not in str(pod) and "affinity" not in pod
+    assert all(container["resources"][bound].keys() >= {"cpu", "memory"} for bound in ("requests", "limits"))
     assert "must-not-travel" not in str(pod)
     assert_unprivileged(container)
 
@@ -71,17 +72,19 @@ def step_operator(kubernetes_stack: Client) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("file", "step", "hours", "shared"),
+    ("file", "step", "gpus", "hours", "shared"),
     [
-        ("training_k8s.yaml", "train_agent", 12, "16Gi"),
-        ("training_k8s.yaml", "run_inference", 2, "8Gi"),
-        ("training_k8s.yaml", "ask_production", 2, "8Gi"),
-        ("evaluation_k8s.yaml", "run_inference", 2, "8Gi"),
-        ("evaluation_k8s.yaml", "ask_production", 2, "8Gi"),
+        ("training_k8s.yaml", "train_agent", "1", 12, "16Gi"),
+        ("training_k8s.yaml", "run_inference", "1", 2, "8Gi"),
+        ("training_k8s.yaml", "ask_production", "1", 2, "8Gi"),
+        ("training_two_gpus_k8s.yaml", "train_agent", "2", 12, "16Gi"),
+        ("training_two_gpus_k8s.yaml", "run_inference", "1", 2, "8Gi"),
+        ("evaluation_k8s.yaml", "run_inference", "1", 2, "8Gi"),
+        ("evaluation_k8s.yaml", "ask_production", "1", 2, "8Gi"),
     ],
 )
 def test_the_jobs_on_a_gpu(
-    cluster: ApiServer, step_operator: Any, file: str, step: str, hours: int, shared: str
+    cluster: ApiServer, step_operator: Any, file: str, step: str, gpus: str, hours: int, shared: str
 ) -> None:
     settings = read_profile(CONFIGS / file)["step_settings"][step]["settings"]
     info = SimpleNamespace(
@@ -104,7 +107,8 @@ def test_the_jobs_on_a_gpu(
     assert {entry["name"] for entry in container["env"]} == {"A", "ZENML_ENABLE_REPO_INIT_WARNINGS"}, (
         "keys by reference only"
     )
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == gpus
+    assert container["resources"]["requests"]["nvidia.com/gpu"] == gpus
     assert container["envFrom"] == [{"secretRef": {"name": "email-agent-keys"}}]
     assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
     assert pod["volumes"] == [{"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": shared}}]

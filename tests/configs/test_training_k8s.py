@@ -1,4 +1,4 @@
-"""configs/training_k8s.yaml against ZenML's and Kubernetes' own classes, which would silently ignore unknown keys."""
+"""configs/training_k8s.yaml and what extends it against ZenML's and Kubernetes' own classes, which would silently ignore unknown keys."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from zenml.utils.settings_utils import is_valid_setting_key
 from cluster.flavors import FLAVOR
 from configs.loading import load_config
 from configs.profiles import read_profile
+from training.backends import gpus_occupied, require_effect
 from training.backends.memory import gpu_parts
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "configs" / "training_k8s.yaml"
+TWO_GPUS = ROOT / "configs" / "training_two_gpus_k8s.yaml"
 QWEN_7B_BYTES = 15_231_233_024
 """Weights of Qwen2.5-7B-Instruct in bfloat16."""
 KINDS: dict[str, type[BaseModel]] = {
@@ -140,9 +142,9 @@ def test_pod_of_the_training_step(config: dict[str, Any]) -> None:
     assert spec["tolerations"][0]["key"] == "nvidia.com/gpu"
 
 
-@pytest.mark.parametrize("name", ["training_k8s.yaml", "evaluation_k8s.yaml"])
+@pytest.mark.parametrize("name", ["training_k8s.yaml", "evaluation_k8s.yaml", "training_two_gpus_k8s.yaml"])
 def test_a_node_that_the_affinity_admits_passes_the_preflight_check(name: str) -> None:
-    settings = load_config(FILE, []).for_training()
+    settings = load_config(TWO_GPUS if name == TWO_GPUS.name else FILE, []).for_training()
     needed = max(sum(parts.values()) for parts in gpu_parts(QWEN_7B_BYTES / 2, settings))
     steps = read_profile(ROOT / "configs" / name)["step_settings"]
     assert set(steps) >= {"run_inference", "ask_production"}, "every step that runs the model has a GPU"
@@ -152,6 +154,21 @@ def test_a_node_that_the_affinity_admits_passes_the_preflight_check(name: str) -
         [memory] = [rule for rule in term["matchExpressions"] if rule["key"] == "nvidia.com/gpu.memory"]
         assert memory["operator"] == "Gt" and int(memory["values"][0]) * 2**20 >= needed
         assert int(memory["values"][0]) < 46_068, "cards of 48 GB are enough"
+
+
+def test_the_training_pod_has_the_gpus_that_its_settings_occupy() -> None:
+    for file, gpus in ((FILE, 1), (TWO_GPUS, 2)):
+        check_all(profile := read_profile(file))
+        settings = load_config(file, []).for_training()
+        require_effect(settings)
+        resources = train_pod(profile)["resources"]
+        assert gpus_occupied(settings) == gpus == len(gpu_parts(QWEN_7B_BYTES / 2, settings))
+        assert resources["requests"]["nvidia.com/gpu"] == resources["limits"]["nvidia.com/gpu"] == str(gpus)
+    one = copy.deepcopy(read_profile(FILE))
+    for bound in ("requests", "limits"):
+        train_pod(one)["resources"][bound]["nvidia.com/gpu"] = "2"
+    one["trainer"]["max_steps_off_policy"] = 1
+    assert one == read_profile(TWO_GPUS), "it differs in nothing else"
 
 
 def test_gpu_settings_stand_only_under_the_step_operator(config: dict[str, Any]) -> None:
