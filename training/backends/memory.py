@@ -66,7 +66,7 @@ def _too_little(
     largest = max(fitting, key=lambda packaged: packaged.parameters)
     return (
         f"{line}: free some memory, or take a base model of at most {most_parameters / 1e9:.2g} billion parameters, "
-        f"such as {largest.requirement}"
+        f"such as {largest.requirement} (license: {largest.license})"
     )
 
 
