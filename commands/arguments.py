@@ -101,7 +101,8 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     for option, pipelines in _ONLY_FOR.items():
         given = arguments.start if option == "from" else getattr(arguments, option.replace("-", "_"))
         if given not in (None, False) and arguments.pipeline not in pipelines:
-            parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
+            *others, last = pipelines
+            parser.error(f"--{option} is for --pipeline {' or '.join(filter(None, [', '.join(others), last]))}")
     if arguments.new_code and arguments.resume is None:
         parser.error("--new-code needs --resume NAME")
     if arguments.resume and (arguments.no_cache or arguments.schedule is not None or arguments.start is not None):

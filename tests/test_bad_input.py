@@ -27,9 +27,9 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
     [
         (["--pipeline", "trian"], "invalid choice: 'trian' (choose from 'data', 'train'"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["--summary", "x.json"], "--summary is for --pipeline eval and --pipeline all"),
-        (["--checkpoint", "x"], "--checkpoint is for --pipeline eval and --pipeline deploy"),
-        (["--pipeline", "eval", "--schedule", "0 2 * * *"], "--schedule is for --pipeline train and --pipeline all"),
+        (["--summary", "x.json"], "--summary is for --pipeline eval or all"),
+        (["--checkpoint", "x"], "--checkpoint is for --pipeline eval, deploy, ask or export"),
+        (["--pipeline", "eval", "--schedule", "0 2 * * *"], "--schedule is for --pipeline train or all"),
         (["--dry-run", "--schedule", "0 2 * * *"], "leave out --schedule"),
         (["--pipeline", "all", "--summary", "configs"], "is a folder; name a file"),
         (["--pipeline", "all", "--summary", "run.py/x/y.json"], "run.py is not a folder that can be written to"),

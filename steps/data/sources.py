@@ -110,7 +110,7 @@ def current_source_version(config: DataConfig) -> str:
             except Exception as error:  # the Hub's client raises its own errors and those of its HTTP library
                 reason = " ".join(str(error).split())[:160]
                 raise Unreachable(
-                    f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again"
+                    f"{dataset}: the Hub does not say whether it changed ({reason}): check the connection, or name a folder with its files"
                 ) from error
             version.update(f"{dataset} {revision}\n".encode())
     return version.hexdigest()[:16]

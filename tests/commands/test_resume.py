@@ -207,6 +207,6 @@ def test_a_run_that_is_in_the_artifact_store_only(runs: Path, tmp_path: Path, mo
 
 
 def test_known_runs_are_listed(runs: Path) -> None:
-    assert "there is no run 'first'; there are none yet" in refusal("first")
+    assert "there is no run 'first'; no run has been recorded yet: --pipeline train records one" in refusal("first")
     begun(runs, "long")
-    assert "there is no run 'first'; there are long (r-long)" in refusal("first")
+    assert "there is no run 'first'; known runs: long (r-long)" in refusal("first")
