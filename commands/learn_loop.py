@@ -18,7 +18,7 @@ from zenml.client import Client
 from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
-from commands.dry_run import plan_lines
+from commands.dry_run import plan_lines, require_none, say_checks
 from commands.pipeline_run import run_pipeline
 from commands.train import base_model_content
 from configs.config import Config
@@ -198,20 +198,14 @@ def _say_plan(
     held_out = sum(scenario.split == "test" for scenario in scenarios)
     prospects = f"{len(scenarios) - held_out} train and {held_out} held-out prospects"
     say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
-    failed = []
     here = check_run(config, config.base_model, models=MODELS, runs=LEARN_LOOPS)
-    for check in check_run_elsewhere(config) if elsewhere else here:
-        say(str(check))
-        if not check.ok:
-            failed.append(check)
+    failed = say_checks(check_run_elsewhere(config) if elsewhere else here)
     pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
     for line in plan_lines(plan_run(config, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
     emails = 4 * held_out
     say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")
-    if failed:
-        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
-        raise BadInput(f"this plan cannot run here yet: {failed[0].found}{more}")
+    require_none(failed, "this plan cannot run here yet: ")
     say("nothing was run (--dry-run)")
 
 

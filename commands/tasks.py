@@ -23,7 +23,7 @@ from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
 from commands.closing_table import print_closing_table
 from commands.continue_from import artifact_of, with_start
-from commands.dry_run import plan_lines
+from commands.dry_run import plan_lines, require_none, say_checks
 from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
 from commands.schedules import schedule_pipeline
@@ -197,13 +197,9 @@ class _Run:
             failed += [] if check.ok else [check]
         if dry_run:
             here = check_run(self.training, self.training.base_model, models=MODELS, runs=RUNS)
-            for check in check_run_elsewhere(self.training) if "train_agent" in self.elsewhere else here:
-                say(str(check))
-                failed += [] if check.ok else [check]
+            failed += say_checks(check_run_elsewhere(self.training) if "train_agent" in self.elsewhere else here)
             say("")
-        if failed:
-            more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
-            raise BadInput(f"{failed[0].found}{more}")
+        require_none(failed)
 
     def _checks_of_task(self) -> Iterator[Check]:
         """Yield the plug-in's checks, once the scenarios could be read."""

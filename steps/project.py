@@ -55,7 +55,7 @@ def task_code(plugin: TaskPlugin) -> str:
 
 def learn_loop_code() -> str:
     """Return the digest of the code that a learn loop depends on, a part of its key."""
-    return code_digest("steps/learn_loop", "tasks/outreach", "training")
+    return code_digest("steps/learn_loop", "steps/training", "tasks/outreach", "training")
 
 
 def git_revision() -> str | None:

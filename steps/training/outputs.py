@@ -22,15 +22,10 @@ SERVICE_PAGE = "http://localhost:8080/"
 """Where a service is by default."""
 
 
-def outputs_of(
-    run: TrainingRun,
-    experiment: Experiment,
-    run_folder: Path,
-    files: BaseModelFiles,
-    source: str,
-    inherited_alerts: Sequence[str] = (),
-) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
-    """Return the outputs of a training step, and describe the run in its folder and in the metadata of the step.
+def checkpoints_of(
+    run: TrainingRun, experiment: Experiment, files: BaseModelFiles, source: str, inherited_alerts: Sequence[str]
+) -> tuple[Checkpoint, Checkpoint]:
+    """Return the checkpoint of a finished run, and that before its first GRPO step, or the first again without one.
 
     `files` of the base model come from `source`. The checkpoint has the alerts of its run and `inherited_alerts`.
 
@@ -39,8 +34,6 @@ def outputs_of(
     """
     if run.checkpoint is None:
         raise BadInput(nothing_learnt(run))
-    experiment = experiment.model_copy(update={"stopped": run.stopped})
-    experiment.save(run_folder)
     described = manifest_fields(files, source, experiment)
     alerts = alerts_about(run, experiment.config.get("max_steps_off_policy", 0)) | set(inherited_alerts)
     start_seconds = _seconds_until(run, 0)
@@ -53,11 +46,18 @@ def outputs_of(
         start_seconds=start_seconds,
         **described,
     )
-    warm_start = trained
-    if run.warm_start:
-        warm_start = Checkpoint.from_adapter(
-            run.warm_start, name=f"{experiment.run}-warm-start", step=0, seconds=start_seconds, **described
-        )
+    if not run.warm_start:
+        return trained, trained
+    name = f"{experiment.run}-warm-start"
+    return trained, Checkpoint.from_adapter(run.warm_start, name=name, step=0, seconds=start_seconds, **described)
+
+
+def outputs_of(
+    run: TrainingRun, experiment: Experiment, run_folder: Path, checkpoints: tuple[Checkpoint, Checkpoint]
+) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
+    """Return the outputs of a training step, and describe the run in its folder and in the metadata of the step."""
+    experiment = experiment.model_copy(update={"stopped": run.stopped})
+    experiment.save(run_folder)
     log_metadata({"training": _outcome_of(run), "experiment": _identity_of(experiment)}, infer_model=True)
     history = [row.model_dump() for row in run.history]
     page = training_html(
@@ -68,7 +68,7 @@ def outputs_of(
         best_step=run.checkpoint_of,
         ask_at=SERVICE_PAGE if experiment.task == MAIL_TASK else None,
     )
-    return trained, warm_start, history, HTMLString(page)
+    return *checkpoints, history, HTMLString(page)
 
 
 def alerts_about(run: TrainingRun, steps_ahead: int) -> set[str]:

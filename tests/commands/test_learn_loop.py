@@ -73,7 +73,7 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
         ("training/trainer.py", {"training", "coding", "learn loop"}),
         ("agent/task.py", {"training"}),
         ("sandbox/inside/init.py", {"coding"}),
-        ("steps/training/outputs.py", {"training", "coding"}),
+        ("steps/training/outputs.py", {"training", "coding", "learn loop"}),
         ("sandbox/checks.py", {"coding"}),
         ("tasks/coding/task.py", {"coding"}),
         ("tasks/outreach/task.py", {"learn loop"}),
