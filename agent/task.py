@@ -134,7 +134,7 @@ class EmailSearchTask:
             )
         return art.Trajectory(
             messages_and_choices=run.record,
-            tools=tool_schemas(self.settings.optional_arguments),
+            tools=tool_schemas(),
             reward=reward,
             metrics={
                 **measured,

@@ -18,16 +18,18 @@ from zenml.client import Client
 from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
+from commands.continue_from import with_start
 from commands.dry_run import plan_lines, require_none, say_checks
 from commands.pipeline_run import run_pipeline
 from commands.train import base_model_content
 from configs.config import Config
+from configs.gone import fixed_otherwise
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig
 from reports.console import console, say
 from reports.learn_loop import notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
-from steps.learn_loop.world import model_name, source_version, sources_of, world_of
+from steps.learn_loop.world import TASK, model_name, source_version, sources_of, world_of
 from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
 from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
@@ -55,8 +57,8 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
         BadInput: a setting, graph or scenario cannot be used, or another loop works on this graph.
         ConfigError: a setting cannot be read.
     """
-    config = learn_loop_config(file, overrides)
-    placed = load_config(file or DEFAULT_CONFIG, overrides)
+    placed = with_start(placed_config(file, overrides), model=model_name(), dry_run=dry_run)
+    config = placed.for_learn_loop()
     graph, scenarios = world_of(config)
     require_settings(config, scenarios, keys=not dry_run)
     require_placement(placed, config)
@@ -99,13 +101,18 @@ def require_placement(placed: Config, config: LearnLoopConfig) -> None:
 
 
 def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfig:
-    """Load the settings of a loop. ART_BASE_MODEL replaces the default of base_model."""
+    """Load the settings of a loop as its pipeline takes them."""
+    return placed_config(file, overrides).for_learn_loop()
+
+
+def placed_config(file: Path | None, overrides: list[str]) -> Config:
+    """Load the settings of a loop, and where its steps run. ART_BASE_MODEL replaces the default of base_model."""
     chosen = os.environ.get("ART_BASE_MODEL")
     if chosen and not any(word.startswith(("base_model=", "trainer.base_model=")) for word in overrides):
         overrides = [*overrides, f"base_model={json.dumps(chosen, ensure_ascii=False)}"]
     if project := os.environ.get("ART_PROJECT"):
         os.environ.setdefault("WANDB_PROJECT", project)
-    return load_config(file or DEFAULT_CONFIG, overrides).for_learn_loop()
+    return load_config(file or DEFAULT_CONFIG, [*overrides, f"task={TASK}"])
 
 
 def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, keys: bool = True) -> None:
@@ -152,6 +159,8 @@ def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
     changed = sorted(key for key in now if begun.get(key) != now[key] and not key.startswith("webhook_"))
     sources = sources_of(config)
     changed += sorted(key for key, content in experiment.sources.items() if sources.get(key) != content)
+    if differing := fixed_otherwise(begun):
+        say(f"learn loop {folder.name} goes on with values that are fixed now: {', '.join(differing)}")
     if changed:
         raise BadInput(
             f"learn loop {folder.name} began with another {', '.join(changed)}: continue with the same settings, or choose another "
