@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,46 +9,13 @@ from zenml import log_metadata
 from zenml.types import HTMLString
 
 from reports.training import training_html
-from steps.published_model import manifest_fields
-from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import Checkpoint
-from training.errors import BadInput
 from training.experiment import MAIL_TASK, Experiment
 from training.rollout_samples import sample_rollouts
 from training.trainer import TrainingRun
 
 SERVICE_PAGE = "http://localhost:8080/"
 """Where a service is by default."""
-
-
-def checkpoints_of(
-    run: TrainingRun, experiment: Experiment, files: BaseModelFiles, source: str, inherited_alerts: Sequence[str]
-) -> tuple[Checkpoint, Checkpoint]:
-    """Return the checkpoint of a finished run, and that before its first GRPO step, or the first again without one.
-
-    `files` of the base model come from `source`. The checkpoint has the alerts of its run and `inherited_alerts`.
-
-    Raises:
-        BadInput: the run has no checkpoint.
-    """
-    if run.checkpoint is None:
-        raise BadInput(nothing_learnt(run))
-    described = manifest_fields(files, source, experiment)
-    alerts = alerts_about(run, experiment.config.get("max_steps_off_policy", 0)) | set(inherited_alerts)
-    start_seconds = _seconds_until(run, 0)
-    trained = Checkpoint.from_adapter(
-        run.checkpoint,
-        name=experiment.run,
-        step=run.checkpoint_of,
-        alerts=tuple(sorted(alerts)),
-        seconds=_seconds_until(run, run.checkpoint_of),
-        start_seconds=start_seconds,
-        **described,
-    )
-    if not run.warm_start:
-        return trained, trained
-    name = f"{experiment.run}-warm-start"
-    return trained, Checkpoint.from_adapter(run.warm_start, name=name, step=0, seconds=start_seconds, **described)
 
 
 def outputs_of(
@@ -122,6 +88,6 @@ def _outcome_of(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _seconds_until(run: TrainingRun, step: int) -> float:
+def seconds_until(run: TrainingRun, step: int) -> float:
     """Return the seconds of all rows up to that of `step`."""
     return sum(row.seconds for row in run.history if row.step <= step)

@@ -14,8 +14,8 @@ from configs.schema import LearnLoopConfig, TrainingConfig
 from reports.console import say
 from steps.interruption import run_cancellable
 from steps.project import MODELS, RUNS, git_revision
-from steps.published_model import base_model_files
-from steps.training.outputs import checkpoints_of, outputs_of
+from steps.published_model import base_model_files, manifest_fields
+from steps.training.outputs import alerts_about, nothing_learnt, outputs_of, seconds_until
 from steps.training.published_run import RUNS_FOLDER, experiments_elsewhere, open_console
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.serverless import remote_base_model
@@ -114,7 +114,28 @@ class Begun:
         return outputs_of(run, experiment, run_folder, self.checkpoints_of(run, experiment))
 
     def checkpoints_of(self, run: TrainingRun, experiment: Experiment) -> tuple[Checkpoint, Checkpoint]:
-        """Return the checkpoint of a finished run and that of its warm start. Raises BadInput if there is none."""
+        """Return the checkpoint of a finished run, and that before its first GRPO step, or the first again without one.
+
+        Raises:
+            BadInput: the run has no checkpoint.
+        """
+        if run.checkpoint is None:
+            raise BadInput(nothing_learnt(run))
+        described = manifest_fields(self.files, self._base["source"], experiment)
         # Alerts stay unresolved in a run that continues from a suspicious policy.
         inherited = self._continued.manifest.alerts if self._continued else ()
-        return checkpoints_of(run, experiment, self.files, self._base["source"], inherited)
+        alerts = alerts_about(run, self.config.max_steps_off_policy).union(inherited)
+        start_seconds = seconds_until(run, 0)
+        trained = Checkpoint.from_adapter(
+            run.checkpoint,
+            name=experiment.run,
+            step=run.checkpoint_of,
+            alerts=tuple(sorted(alerts)),
+            seconds=seconds_until(run, run.checkpoint_of),
+            start_seconds=start_seconds,
+            **described,
+        )
+        if not run.warm_start:
+            return trained, trained
+        name = f"{experiment.run}-warm-start"
+        return trained, Checkpoint.from_adapter(run.warm_start, name=name, step=0, seconds=start_seconds, **described)
