@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ from reports.console import console, say
 from reports.learn_loop import notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.learn_loop.world import TASK, model_name, source_version, sources_of, world_of
-from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
+from steps.project import LEARN_LOOPS, MODELS, ROOT, digest_of, learn_loop_code
 from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import SYNTHETIC_GRAPH
@@ -138,12 +137,8 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
 
 def run_key(config: LearnLoopConfig, base: str | None, salt: str = "") -> str:
     """Return twelve hexadecimal digits, equal for the same settings, files, code and `base_model_content`."""
-    digest = hashlib.sha256(f"{salt}{source_version(config)}{base}".encode())
-    digest.update(
-        json.dumps(config.model_dump(mode="json", exclude={"webhook_url", "webhook_private"}), sort_keys=True).encode()
-    )
-    digest.update(learn_loop_code().encode())
-    return digest.hexdigest()[:12]
+    settings = config.model_dump(mode="json", exclude={"webhook_url", "webhook_private"})
+    return digest_of([salt, source_version(config), base, settings, learn_loop_code()])[:12]
 
 
 def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
@@ -195,9 +190,7 @@ def is_at_work(key: str) -> bool:
 
 def graph_key(config: LearnLoopConfig) -> str:
     """Return a key of the graph, equal for loops on the same graph."""
-    return hashlib.sha256(json.dumps([config.graph, config.graph_seed, source_version(config)]).encode()).hexdigest()[
-        :12
-    ]
+    return digest_of([config.graph, config.graph_seed, source_version(config)])[:12]
 
 
 def _say_plan(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -34,7 +32,7 @@ from pipelines.task import task_evaluation_pipeline, task_retraining_pipeline, t
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
 from steps.model_registry import find_checkpoint, other_in_production
-from steps.project import MODELS, OUTPUTS, RUNS, task_code
+from steps.project import MODELS, OUTPUTS, RUNS, digest_of, task_code
 from tasks import load_plugin
 from training.decisions import compared_decisions
 from training.errors import BadInput
@@ -125,7 +123,7 @@ def _stored(checkpoint: str, task: str) -> Trained:
 
 def identity_of(plugin: TaskPlugin, chosen: Any, scenarios: Sequence[Any]) -> str:
     """Return the digest of what the plug-in says makes a run another one."""
-    return hashlib.sha256(json.dumps(plugin.identity(chosen, scenarios), sort_keys=True).encode()).hexdigest()
+    return digest_of(plugin.identity(chosen, scenarios))
 
 
 def run_key(
@@ -144,7 +142,7 @@ def run_key(
         base,
         nonce,
     ]
-    return f"{plugin.name[0]}{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"
+    return f"{plugin.name[0]}{digest_of(parts)[:9]}"
 
 
 class _Run:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import subprocess
 import sys
+from typing import Any
 
 from environment.home import CODE, HOME
 from training.plugin import TaskPlugin
@@ -38,6 +40,11 @@ def code_digest(*rooms: str) -> str:
         digest.update(f"{name}\0".encode())
         digest.update(hashlib.sha256((ROOT / name).read_bytes()).digest())
     return digest.hexdigest()
+
+
+def digest_of(parts: Any) -> str:
+    """Return the SHA-256 of what can be written as JSON, for the key of a run."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def training_code() -> str:
