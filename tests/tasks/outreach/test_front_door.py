@@ -117,8 +117,10 @@ def test_a_run_leaves_its_results_and_the_same_command_reuses_them(tiny_base: Pa
     assert continued.returncode == 0, continued.stderr
     rows = [json.loads(row) for row in next(folder.with_name("second").rglob(HISTORY_FILE)).read_text().splitlines()]
     assert [row["phase"] for row in rows] == ["continued", "grpo"]
-    exported = checkout.run("--pipeline", "export", "--task", "outreach", "--checkpoint", str(start), "--to", "agent")
+    exported = checkout.run(
+        "--pipeline", "export", "--task", "outreach", "--checkpoint", str(start), "--to", "exported"
+    )
     assert exported.returncode == 0, exported.stderr
-    assert "Outreach agent" in (checkout.folder / "agent" / "README.md").read_text()
+    assert "Outreach agent" in (checkout.folder / "exported" / "README.md").read_text()
     other = checkout.run(*words, "--set", "seed=5")
     assert other.returncode == 2 and "began with another seed" in other.stderr
