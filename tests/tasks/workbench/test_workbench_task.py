@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.workbench.demonstrations import demonstrate
 from tasks.workbench.episode import Limits
+from tasks.workbench.judge import Call
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.task import WorkbenchTask
 from tests.fakes.policy import ScriptedPolicy, Turn
@@ -75,6 +77,41 @@ def test_demonstrations_look_up_what_the_question_does_not_say(task: WorkbenchTa
     assert "Cancel the meetings on Sunday" not in shown  # it would show that nothing need be looked up
 
 
+@pytest.mark.parametrize(
+    ("question", "toolkit", "reference", "looked_up"),
+    [
+        (
+            "Cancel my meetings on Monday",
+            "calendar",
+            Call("calendar.delete_event", {"event_id": "00000003"}),
+            [("calendar.search_events", {"time_min": "2023-12-04 00:00:00", "time_max": "2023-12-04 23:59:59"})],
+        ),
+        (
+            "Give all of bob's tasks in review to ann",
+            "project_management",
+            Call(
+                "project_management.update_task",
+                {"task_id": "00000002", "field": "assigned_to_email", "new_value": "ann.lee@atlas.com"},
+            ),
+            [
+                ("company_directory.find_email_address", {"name": "bob"}),
+                (
+                    "project_management.search_tasks",
+                    {"assigned_to_email": "bob.ray@atlas.com", "list_name": "In Review"},
+                ),
+                ("company_directory.find_email_address", {"name": "ann"}),
+            ],
+        ),
+    ],
+)
+def test_a_demonstration_looks_up_nothing_else(
+    task: WorkbenchTask, question: str, toolkit: str, reference: Call, looked_up: list[Call]
+) -> None:
+    asked = {"question": question, "toolkits": (toolkit,), "reference": (reference,)}
+    shown = demonstrate(task.tables, first(task).model_copy(update=asked), LIMITS)
+    assert shown.calls == [*looked_up, reference]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_few_demonstrations_show_every_template_once(office: Path, seed: int) -> None:
     task = WorkbenchTask(*load_office(WorkbenchSettings(folder=str(office))), LIMITS, seed)
@@ -82,6 +119,15 @@ def test_few_demonstrations_show_every_template_once(office: Path, seed: int) ->
     templates = {template[trajectory.metadata["question"]] for trajectory in task.demonstrations(task.scenarios, 100)}
     few = [trajectory.metadata["question"] for trajectory in task.demonstrations(task.scenarios, len(templates))]
     assert sorted(template[question] for question in few) == sorted(templates)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_demonstrations_show_as_many_tasks_of_several_calls_as_of_one(office: Path, seed: int) -> None:
+    task = WorkbenchTask(*load_office(WorkbenchSettings(folder=str(office))), LIMITS, seed)
+    same_template = [scenario.model_copy(update={"template": "the same"}) for scenario in task.scenarios]
+    calls = {scenario.question: len(scenario.reference) for scenario in same_template}
+    few = task.demonstrations(same_template, 2)
+    assert sorted(calls[trajectory.metadata["question"]] for trajectory in few) == [1, 2]
 
 
 def test_a_demonstration_that_cannot_know_an_id_is_left_out(task: WorkbenchTask) -> None:
