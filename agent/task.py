@@ -132,7 +132,7 @@ class EmailSearchTask:
             measured = counts.model_dump(exclude=set(OF_REFERENCE))
         return art.Trajectory(
             messages_and_choices=run.record,
-            tools=tool_schemas(self.settings.optional_arguments),
+            tools=tool_schemas(),
             reward=reward,
             metrics={
                 **measured,

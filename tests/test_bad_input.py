@@ -44,7 +44,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", "--set", "agent.learning_rate=1"], "it belongs in section 'trainer'"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
         (settings(emails="run.py", train_questions="absent"), "tar or zip archive, mbox"),
-        (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
+        (settings(synthetic_questions_per_inbox=401), "must be between 1 and 400"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
         (
             ["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")],

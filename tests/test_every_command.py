@@ -131,7 +131,7 @@ def test_limits_are_found() -> None:
 WORDS_THAT_ARE_REFUSED = {
     "--checkpoint": (["eval", "deploy", "ask", "export"], ["--checkpoint", "absent"], "absent"),
     "--resume": (["train"], ["--resume", "absent"], "absent"),
-    "--from": (["train", "all"], ["--from", "absent"], "absent"),
+    "--from": (["train", "all", "learn-loop"], ["--from", "absent"], "absent"),
     "--schedule": (["train", "all"], ["--schedule", "often"], "five fields"),
     "--summary": (["eval", "all"], ["--summary", "configs"], "is a folder"),
 }

@@ -35,7 +35,6 @@ def company(config: DataConfig) -> SyntheticCompany:
         seed=config.data_seed,
         train_inboxes=config.synthetic_train_inboxes,
         test_inboxes=config.synthetic_test_inboxes,
-        mails_per_inbox=config.synthetic_mails_per_inbox,
         questions_per_inbox=config.synthetic_questions_per_inbox,
     )
 
