@@ -94,6 +94,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
     from configs.loading import explicit_values, load_config, require_source
     from configs.prompt import with_prompt
+    from configs.schema import ConfigError
     from environment.home import HOME
 
     load_dotenv(HOME / ".env")
@@ -137,6 +138,10 @@ def execute(arguments: argparse.Namespace) -> None:
         options = {"form": arguments.format or "adapter", "checkpoint": arguments.checkpoint, "base_model": named}
         run_export(arguments.to, config, **options)
         return
+    if config.task == "outreach":
+        raise ConfigError(
+            "task=outreach: use --pipeline learn-loop, which trains and evaluates it, or --pipeline export"
+        )
     if config.task != "email-search" and arguments.pipeline != "deploy":
         from commands.tasks import run_task
 

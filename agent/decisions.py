@@ -149,7 +149,7 @@ class DecisionPlay:
         self._judge = judge
         self._settings = settings
         self._weights = weights
-        self._schemas = tool_schemas(settings.optional_arguments)
+        self._schemas = tool_schemas()
         messages = [dict(message) for message in opening_messages(scenario.question, mailbox, settings)]
         self._start = State(messages, MailTools(mailbox, settings), [], 0, frozenset(gold_ids))
 
@@ -164,13 +164,13 @@ class DecisionPlay:
         finishes from there. Replies with the same calls are finished once.
 
         Raises:
-            TimeoutError: when the policy's server makes no progress for `rollout_timeout` seconds.
+            TimeoutError: when the policy's server makes no progress.
             openai.OpenAIError: when the policy's server fails.
         """
         groups: list[art.TrajectoryGroup] = []
         times: Counter[str] = Counter()
         state: State | None = self._start
-        async with noting_progress(self._policy, self._settings.rollout_timeout) as callbacks:
+        async with noting_progress(self._policy) as callbacks:
             sampling = self._model(self._policy)
             greedy = self._model(self._policy.model_copy(update={"temperature": 0.0}))
             while state is not None and state.may_follow() & set(decisions):
@@ -195,7 +195,7 @@ class DecisionPlay:
         return groups
 
     def _model(self, policy: Policy) -> Runnable:
-        return connect(policy, optional_arguments=self._settings.optional_arguments)
+        return connect(policy)
 
     async def _replies(self, model: Runnable, state: State, count: int, callbacks: list[Any]) -> list[_Reply]:
         """Sample replies with one request, and execute their calls."""

@@ -236,7 +236,7 @@ def demonstration(run: AgentRun, scenario: Scenario, settings: AgentSettings) ->
     """Return an oracle episode as a trajectory for supervised fine-tuning."""
     return art.Trajectory(
         messages_and_choices=run.record,
-        tools=tool_schemas(settings.optional_arguments),
+        tools=tool_schemas(),
         reward=1.0,
         metadata={"scenario_id": scenario.id, "kind": scenario.kind},
     )

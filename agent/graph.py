@@ -81,13 +81,11 @@ class EpisodeState(TypedDict):
 _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], ChatOpenAI]] = WeakKeyDictionary()
 
 
-def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
+def connect(policy: Policy) -> Runnable:
     """Return a chat model with the mail tools bound.
 
     Policies at the same base URL share one client and its connection pool. Otherwise the policy of each training step
     would keep its sockets open until the end of the run. Pools cannot cross event loops, so each loop has its own.
-
-    `optional_arguments`: see `tool_schemas`.
     """
     of_this_loop = _clients.setdefault(asyncio.get_running_loop(), {})
     server = (policy.base_url, policy.api_key)
@@ -101,7 +99,7 @@ def connect(policy: Policy, *, optional_arguments: bool) -> Runnable:
             http_async_client=DefaultAsyncHttpxClient(trust_env=not is_here(policy.base_url)),
         )
     return of_this_loop[server].bind_tools(
-        tool_schemas(optional_arguments),
+        tool_schemas(),
         tool_choice="required" if policy.must_call else None,
         **policy.request_arguments(),
     )

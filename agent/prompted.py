@@ -24,7 +24,6 @@ class PromptedModel(BaseModel):
     model: str
     api_base: str | None = None
     max_tokens: int
-    optional_arguments: bool = False
 
     def require_ready(self, setting: str) -> None:
         """Raise BadInput when the model cannot be asked. The message begins with `setting`, which names the model."""
@@ -39,7 +38,7 @@ class PromptedModel(BaseModel):
             return await litellm.acompletion(
                 model=self.model,
                 messages=convert_to_openai_messages(list(messages)),
-                tools=tool_schemas(self.optional_arguments),
+                tools=tool_schemas(),
                 temperature=0.0,
                 max_tokens=self.max_tokens,
                 drop_params=True,

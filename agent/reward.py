@@ -18,6 +18,9 @@ from agent.rollout import AgentRun
 from environment.models import Scenario
 from environment.tools import FINAL_ANSWER, READ, SEARCH
 
+OF_REFERENCE = frozenset({"correct", "overlap", "facts", "found", "read", "cited", "gold_count"})
+"""Counts that need the reference answer or its mails, which unlabelled questions lack."""
+
 
 class Rubric(BaseModel):
     """What the episode did, counted; `found`, `read` and `cited` (seen *and* cited) are fractions of the gold mails."""

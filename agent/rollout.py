@@ -21,7 +21,7 @@ from agent.settings import AgentSettings
 from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
-from training.standstill import PolicyServerProgress, progress_of
+from training.standstill import REPLY_TIMEOUT, PolicyServerProgress, progress_of
 from training.task import Policy
 
 if TYPE_CHECKING:  # importing ART takes ten seconds, and the deployed service does not need it
@@ -82,10 +82,10 @@ class _NotesProgress(AsyncCallbackHandler):
 
 
 @contextlib.asynccontextmanager
-async def noting_progress(policy: Policy, seconds: float) -> AsyncIterator[list[AsyncCallbackHandler]]:
-    """Yield callbacks for requests to the policy's server. Raise `TimeoutError` when it makes no progress for `seconds`."""
+async def noting_progress(policy: Policy) -> AsyncIterator[list[AsyncCallbackHandler]]:
+    """Yield callbacks for requests to the policy's server. Raise `TimeoutError` when it makes no progress."""
     progress = progress_of(policy.base_url)
-    async with progress.required(seconds):
+    async with progress.required(REPLY_TIMEOUT):
         yield [_NotesProgress(progress)]
 
 
@@ -110,7 +110,7 @@ async def answer_question(
     With a `watcher`, the policy's server streams its replies.
 
     Raises:
-        TimeoutError: when the policy's server makes no progress on any episode for `settings.rollout_timeout` seconds.
+        TimeoutError: when the policy's server makes no progress on any episode for `REPLY_TIMEOUT` seconds.
         openai.OpenAIError: when the policy's server fails. A failed episode is an error, not a wrong answer.
     """
     started = time.monotonic()
@@ -127,8 +127,8 @@ async def answer_question(
     model: Any = policy
     limit: AbstractAsyncContextManager[list[AsyncCallbackHandler]] = contextlib.nullcontext([])
     if isinstance(policy, Policy):
-        model = connect(policy, optional_arguments=settings.optional_arguments)
-        limit = noting_progress(policy, settings.rollout_timeout)
+        model = connect(policy)
+        limit = noting_progress(policy)
     context = EpisodeContext(model, MailTools(mailbox, settings), settings.max_turns, question, uuid.uuid4().hex)
     # Two graph steps per turn. The limit only guards against an endless graph.
     config: dict[str, Any] = {"recursion_limit": 2 * settings.max_turns + 2}

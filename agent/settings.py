@@ -59,12 +59,6 @@ class AgentSettings(BaseModel):
 
     max_turns: int = Field(default=6, ge=1, le=50, description="model replies per question")
     max_tokens: int = Field(default=96, ge=8, le=4096, description="sampled tokens per reply")
-    rollout_timeout: float = Field(
-        default=300.0,
-        gt=0,
-        le=3600,
-        description="fail a question when the policy server has made no progress for this many seconds",
-    )
     max_results: int = Field(default=3, ge=1, le=20, description="mails per search")
     read_chars: int = Field(
         default=750, ge=100, le=20_000, description="characters of a mail's body that one read shows"
@@ -75,11 +69,6 @@ class AgentSettings(BaseModel):
         le=2000,
         description="characters of the matching passage that a search shows of each of its first three hits, so that the "
         "model can choose before it opens one; 0: eight words",
-    )
-    optional_arguments: bool = Field(
-        default=False,
-        description="describe the optional tool arguments to the model (search filters, reading position); prompts "
-        "become longer",
     )
 
     def require_room(self, max_context: int) -> None:

@@ -13,7 +13,7 @@ from agent.decisions import OPEN, QUERY, DecisionPlay
 from agent.demonstrations import demonstration, play_oracle
 from agent.exploit_flags import exploit_flags
 from agent.judges import Judge
-from agent.reward import rubric, verifiable_reward
+from agent.reward import OF_REFERENCE, rubric, verifiable_reward
 from agent.reward_weights import RewardWeights
 from agent.rollout import AgentRun, answer_question
 from agent.settings import DECISIONS, EMAIL_SEARCH, USUAL_DECISIONS, AgentSettings, DemonstrationSettings
@@ -129,12 +129,10 @@ class EmailSearchTask:
         else:
             counts = rubric(run, scenario, gold_ids, correct=False)
             reward = 0.0
-            measured = counts.model_dump(
-                exclude={"correct", "overlap", "facts", "found", "read", "cited", "gold_count"}
-            )
+            measured = counts.model_dump(exclude=set(OF_REFERENCE))
         return art.Trajectory(
             messages_and_choices=run.record,
-            tools=tool_schemas(self.settings.optional_arguments),
+            tools=tool_schemas(),
             reward=reward,
             metrics={
                 **measured,

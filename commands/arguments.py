@@ -17,7 +17,7 @@ _ONLY_FOR = {
     "checkpoint": ("eval", "deploy", "ask", "export"),
     "date": ("ask",),
     "format": ("export",),
-    "from": ("train", "all"),
+    "from": ("train", "all", "learn-loop"),
     "dry-run": ("train", "stack", "learn-loop"),
     "inbox": ("ask",),
     "json": ("ask",),
@@ -75,11 +75,20 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     add("words", nargs="*", metavar="WORD", help="compare: names of experiments or keys of runs; ask: the question")
     add("--config", type=Path, metavar="FILE", help="YAML file with settings (see configs/); default: the CPU profile")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting; may be repeated")
-    add("--task", metavar="NAME", help="short for --set task=NAME: email-search, coding, workbench or module:PLUGIN")
+    add(
+        "--task",
+        metavar="NAME",
+        help="short for --set task=NAME: email-search, coding, workbench, outreach or module:PLUGIN",
+    )
     add("--no-cache", action="store_true", help="run every step again: new data, a new training run, new questions")
     add("--resume", metavar="NAME", help="train: continue this run, by name or key; refuses other settings")
     add("--new-code", action="store_true", help="with --resume: continue although the training code has changed")
-    add("--from", dest="start", metavar="RUN|CHECKPOINT", help="train, all: a new run that begins with this adapter")
+    add(
+        "--from",
+        dest="start",
+        metavar="RUN|CHECKPOINT",
+        help="train, all, learn-loop: a new run that begins with this adapter",
+    )
     add("--checkpoint", metavar="PATH", help="eval, deploy, ask, export: this checkpoint folder or artifact id")
     add("--to", type=Path, metavar="FOLDER", help="export: a new folder for the files")
     add("--format", choices=("adapter", "merged", "gguf"), help="export: gguf, for llama.cpp and Ollama, is merged too")
@@ -98,10 +107,13 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if arguments.words and arguments.pipeline not in ("compare", "ask"):
         parser.error(f"unexpected words: {' '.join(arguments.words)}")
+    if arguments.task == "outreach" and arguments.pipeline in ("train", "all"):
+        arguments.pipeline = "learn-loop"  # trains and evaluates in one pipeline
     for option, pipelines in _ONLY_FOR.items():
         given = arguments.start if option == "from" else getattr(arguments, option.replace("-", "_"))
         if given not in (None, False) and arguments.pipeline not in pipelines:
-            parser.error(f"--{option} is for --pipeline {' and --pipeline '.join(pipelines)}")
+            *others, last = pipelines
+            parser.error(f"--{option} is for --pipeline {' or '.join(filter(None, [', '.join(others), last]))}")
     if arguments.new_code and arguments.resume is None:
         parser.error("--new-code needs --resume NAME")
     if arguments.resume and (arguments.no_cache or arguments.schedule is not None or arguments.start is not None):

@@ -74,7 +74,7 @@ def version_of_source(data: DataConfig) -> str:
         return current_source_version(data)
     except Unreachable as error:
         if prepared := prepared_version(data):
-            say(f"{error}; the data that were prepared before are used")
+            say(f"{error}; this run uses the data that were prepared before")
             return prepared
         return source_version(data)  # reading the source reports the problem
 

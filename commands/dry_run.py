@@ -5,7 +5,7 @@ Trains and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import chain
 
@@ -74,26 +74,36 @@ def run_plan(config: Config) -> None:
     config, start = _start(config)
     training, data = config.for_training(), config.data
     decisions = mail_decisions(training)
-    failed = []
     if runs_elsewhere("train_agent", config.step_settings):
         machine = check_run_elsewhere(training)
     else:
         machine = chain(_judge(training), check_run(training, training.base_model, models=MODELS, runs=RUNS))
-    for check in chain(_sources(data), _questions(data, training), start, machine):
-        say(str(check))
-        if not check.ok:
-            failed.append(check)
+    failed = say_checks(chain(_sources(data), _questions(data, training), start, machine))
     kind = training.base_model, training.backend
     decides = bool(decisions)
     pace = earlier_pace(RUNS, *kind, decisions=decides) or MEASURED.get((*kind, decides, multiplies_bfloat16()))
     say("")
-    if failed:
-        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
-        raise BadInput(f"{failed[0].found}{more}")
+    require_none(failed)
     limits = {"max_turns": training.max_turns, "max_tokens": training.max_tokens}
     for line in plan_lines(plan_run(training, **limits, pace=pace, decisions=decisions)):
         say(line)
     say("nothing was trained (--dry-run)")
+
+
+def say_checks(checks: Iterable[RunCheck]) -> list[RunCheck]:
+    """Print each check, and return those that failed."""
+    failed = []
+    for check in checks:
+        say(str(check))
+        failed += [] if check.ok else [check]
+    return failed
+
+
+def require_none(failed: Sequence[RunCheck], why: str = "") -> None:
+    """Raise BadInput, which begins with `why`, if there are failed checks."""
+    if failed:
+        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
+        raise BadInput(f"{why}{failed[0].found}{more}")
 
 
 def _sources(data: DataConfig) -> Iterator[RunCheck]:

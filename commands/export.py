@@ -8,6 +8,8 @@ from pathlib import Path
 from configs.config import Config
 from reports.console import say
 from steps.exported_model import CARD, MAIL_AGENT, Agent, Form, export_checkpoint, require_empty
+from steps.learn_loop.world import TASK as OUTREACH
+from steps.learn_loop.world import model_name
 from steps.model_registry import describe_version, find_checkpoint
 from steps.project import MODELS
 from steps.published_model import base_model_files
@@ -44,5 +46,7 @@ def run_export(folder: Path, config: Config, *, form: Form, checkpoint: str | No
 def _agent(config: Config) -> Agent:
     if config.task == MAIL_TASK:
         return MAIL_AGENT
+    if config.task == OUTREACH:
+        return Agent("Outreach agent", model_name())
     plugin = load_plugin(config.task)
     return Agent(plugin.title, plugin.model_name(config.for_task(plugin.settings)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -18,17 +17,19 @@ from zenml.client import Client
 from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
 from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
-from commands.dry_run import plan_lines
+from commands.continue_from import with_start
+from commands.dry_run import plan_lines, require_none, say_checks
 from commands.pipeline_run import run_pipeline
 from commands.train import base_model_content
 from configs.config import Config
+from configs.gone import fixed_otherwise
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig
 from reports.console import console, say
 from reports.learn_loop import notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
-from steps.learn_loop.world import model_name, source_version, sources_of, world_of
-from steps.project import LEARN_LOOPS, MODELS, ROOT, learn_loop_code
+from steps.learn_loop.world import TASK, model_name, source_version, sources_of, world_of
+from steps.project import LEARN_LOOPS, MODELS, ROOT, digest_of, learn_loop_code
 from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import SYNTHETIC_GRAPH
@@ -55,8 +56,8 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
         BadInput: a setting, graph or scenario cannot be used, or another loop works on this graph.
         ConfigError: a setting cannot be read.
     """
-    config = learn_loop_config(file, overrides)
-    placed = load_config(file or DEFAULT_CONFIG, overrides)
+    placed = with_start(placed_config(file, overrides), model=model_name(), dry_run=dry_run)
+    config = placed.for_learn_loop()
     graph, scenarios = world_of(config)
     require_settings(config, scenarios, keys=not dry_run)
     require_placement(placed, config)
@@ -99,13 +100,18 @@ def require_placement(placed: Config, config: LearnLoopConfig) -> None:
 
 
 def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfig:
-    """Load the settings of a loop. ART_BASE_MODEL replaces the default of base_model."""
+    """Load the settings of a loop as its pipeline takes them."""
+    return placed_config(file, overrides).for_learn_loop()
+
+
+def placed_config(file: Path | None, overrides: list[str]) -> Config:
+    """Load the settings of a loop, and where its steps run. ART_BASE_MODEL replaces the default of base_model."""
     chosen = os.environ.get("ART_BASE_MODEL")
     if chosen and not any(word.startswith(("base_model=", "trainer.base_model=")) for word in overrides):
         overrides = [*overrides, f"base_model={json.dumps(chosen, ensure_ascii=False)}"]
     if project := os.environ.get("ART_PROJECT"):
         os.environ.setdefault("WANDB_PROJECT", project)
-    return load_config(file or DEFAULT_CONFIG, overrides).for_learn_loop()
+    return load_config(file or DEFAULT_CONFIG, [*overrides, f"task={TASK}"])
 
 
 def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, keys: bool = True) -> None:
@@ -131,12 +137,8 @@ def require_settings(config: LearnLoopConfig, scenarios: Sequence[Scenario], *, 
 
 def run_key(config: LearnLoopConfig, base: str | None, salt: str = "") -> str:
     """Return twelve hexadecimal digits, equal for the same settings, files, code and `base_model_content`."""
-    digest = hashlib.sha256(f"{salt}{source_version(config)}{base}".encode())
-    digest.update(
-        json.dumps(config.model_dump(mode="json", exclude={"webhook_url", "webhook_private"}), sort_keys=True).encode()
-    )
-    digest.update(learn_loop_code().encode())
-    return digest.hexdigest()[:12]
+    settings = config.model_dump(mode="json", exclude={"webhook_url", "webhook_private"})
+    return digest_of([salt, source_version(config), base, settings, learn_loop_code()])[:12]
 
 
 def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
@@ -152,6 +154,8 @@ def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
     changed = sorted(key for key in now if begun.get(key) != now[key] and not key.startswith("webhook_"))
     sources = sources_of(config)
     changed += sorted(key for key, content in experiment.sources.items() if sources.get(key) != content)
+    if differing := fixed_otherwise(begun):
+        say(f"learn loop {folder.name} goes on with values that are fixed now: {', '.join(differing)}")
     if changed:
         raise BadInput(
             f"learn loop {folder.name} began with another {', '.join(changed)}: continue with the same settings, or choose another "
@@ -186,9 +190,7 @@ def is_at_work(key: str) -> bool:
 
 def graph_key(config: LearnLoopConfig) -> str:
     """Return a key of the graph, equal for loops on the same graph."""
-    return hashlib.sha256(json.dumps([config.graph, config.graph_seed, source_version(config)]).encode()).hexdigest()[
-        :12
-    ]
+    return digest_of([config.graph, config.graph_seed, source_version(config)])[:12]
 
 
 def _say_plan(
@@ -198,20 +200,14 @@ def _say_plan(
     held_out = sum(scenario.split == "test" for scenario in scenarios)
     prospects = f"{len(scenarios) - held_out} train and {held_out} held-out prospects"
     say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
-    failed = []
     here = check_run(config, config.base_model, models=MODELS, runs=LEARN_LOOPS)
-    for check in check_run_elsewhere(config) if elsewhere else here:
-        say(str(check))
-        if not check.ok:
-            failed.append(check)
+    failed = say_checks(check_run_elsewhere(config) if elsewhere else here)
     pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
     for line in plan_lines(plan_run(config, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
     emails = 4 * held_out
     say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")
-    if failed:
-        more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
-        raise BadInput(f"this plan cannot run here yet: {failed[0].found}{more}")
+    require_none(failed, "this plan cannot run here yet: ")
     say("nothing was run (--dry-run)")
 
 

@@ -11,7 +11,7 @@ from zenml.client import Client
 
 from commands.data import DataRun, data_in_store
 from configs.config import Config, is_setting
-from configs.gone import without_gone
+from configs.gone import fixed_otherwise, without_gone
 from configs.loading import explicit_values, load_config
 from reports.console import say
 from steps.data.sources import settings_of_step
@@ -95,6 +95,8 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
             f"--resume {name}: {began}: add --new-code to continue with today's code (its history then mixes both), or start a new "
             f"run: {_new_run(experiment, explicit_values(file, overrides))}"
         )
+    if differing := fixed_otherwise(experiment.config):
+        say(f"run {experiment.run} goes on with values that are fixed now: {', '.join(differing)}")
     return Resumable(experiment, folder, config, data)
 
 

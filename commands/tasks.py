@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -23,7 +21,7 @@ from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
 from commands.closing_table import print_closing_table
 from commands.continue_from import artifact_of, with_start
-from commands.dry_run import plan_lines
+from commands.dry_run import plan_lines, require_none, say_checks
 from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
 from commands.schedules import schedule_pipeline
@@ -34,7 +32,7 @@ from pipelines.task import task_evaluation_pipeline, task_retraining_pipeline, t
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
 from steps.model_registry import find_checkpoint, other_in_production
-from steps.project import MODELS, OUTPUTS, RUNS, task_code
+from steps.project import MODELS, OUTPUTS, RUNS, digest_of, task_code
 from tasks import load_plugin
 from training.decisions import compared_decisions
 from training.errors import BadInput
@@ -125,7 +123,7 @@ def _stored(checkpoint: str, task: str) -> Trained:
 
 def identity_of(plugin: TaskPlugin, chosen: Any, scenarios: Sequence[Any]) -> str:
     """Return the digest of what the plug-in says makes a run another one."""
-    return hashlib.sha256(json.dumps(plugin.identity(chosen, scenarios), sort_keys=True).encode()).hexdigest()
+    return digest_of(plugin.identity(chosen, scenarios))
 
 
 def run_key(
@@ -144,7 +142,7 @@ def run_key(
         base,
         nonce,
     ]
-    return f"{plugin.name[0]}{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:9]}"
+    return f"{plugin.name[0]}{digest_of(parts)[:9]}"
 
 
 class _Run:
@@ -197,13 +195,9 @@ class _Run:
             failed += [] if check.ok else [check]
         if dry_run:
             here = check_run(self.training, self.training.base_model, models=MODELS, runs=RUNS)
-            for check in check_run_elsewhere(self.training) if "train_agent" in self.elsewhere else here:
-                say(str(check))
-                failed += [] if check.ok else [check]
+            failed += say_checks(check_run_elsewhere(self.training) if "train_agent" in self.elsewhere else here)
             say("")
-        if failed:
-            more = f" (and {len(failed) - 1} more above)" if len(failed) > 1 else ""
-            raise BadInput(f"{failed[0].found}{more}")
+        require_none(failed)
 
     def _checks_of_task(self) -> Iterator[Check]:
         """Yield the plug-in's checks, once the scenarios could be read."""

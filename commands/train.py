@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 from datetime import UTC, datetime
 from uuid import UUID
@@ -21,7 +19,7 @@ from configs.loading import load_config
 from configs.schema import ConfigError, TrainingConfig
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
-from steps.project import MODELS, OUTPUTS, RUNS, training_code
+from steps.project import MODELS, OUTPUTS, RUNS, digest_of, training_code
 from training.backends import require_effect
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
@@ -121,8 +119,7 @@ def run_key(config: TrainingConfig, data: DataRun, base: str | None, nonce: str 
         base,
         nonce,
     ]
-    identity = json.dumps(parts, sort_keys=True)
-    return f"r{hashlib.sha256(identity.encode()).hexdigest()[:9]}"
+    return f"r{digest_of(parts)[:9]}"
 
 
 def _say_if_begun_otherwise(training: TrainingConfig, data: DataRun, base: str | None, key: str) -> None:

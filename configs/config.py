@@ -35,8 +35,8 @@ class Config(BaseModel):
 
     task: str = Field(
         default="email-search",
-        pattern=r"^(email-search|coding|workbench|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
-        description="task to train: email-search, coding, workbench, or package.module:NAME of a training.plugin.TaskPlugin",
+        pattern=r"^(email-search|coding|workbench|outreach|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        description="task to train: email-search, coding, workbench, outreach, or package.module:NAME of a training.plugin.TaskPlugin",
     )
     task_settings: dict[str, Any] = Field(
         default_factory=dict, description="settings of a task at package.module:NAME; the others have a section each"

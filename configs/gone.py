@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 GONE = {
     "trainer.stall_seconds": "leave it out, because a warning after five minutes suits every run",
-    "trainer.step_timeout": "set agent.rollout_timeout, which ends a rollout whose server makes no progress",
+    "trainer.step_timeout": "leave it out; a rollout fails after five minutes without progress of the policy's server",
     "trainer.health.memory_share": "leave it out, because the warning at 90% of the memory changes nothing in the run",
     "trainer.health.gpu_share": "leave it out, because the warning at 98% of the GPU memory changes nothing in the run",
     "trainer.health.free_share": "leave it out, because the warning at 5% of free memory changes nothing in the run",
@@ -42,8 +43,39 @@ GONE = {
     "trainer.torch.lora_alpha": "set trainer.learning_rate; alpha is twice lora_rank",
     "trainer.torch.max_grad_norm": "set trainer.learning_rate; gradients are clipped to the norm 1",
     "trainer.torch.draft_tokens": "leave it out, because speculation changes the speed only",
+    "agent.optional_arguments": "leave it out, because it makes every prompt longer; the tools accept those arguments anyway",
+    "agent.rollout_timeout": "leave it out; an episode fails after five minutes without progress of the policy's server",
+    "trainer.open_share": "leave it out; three quarters of a step's questions are open ones",
+    "data.synthetic_mails_per_inbox": "set data.synthetic_questions_per_inbox; an inbox has 45 mails for 16 questions",
 }
 """Setting, or part of one -> what to do instead."""
+FIXED: dict[str, Any] = {
+    "trainer.stall_seconds": 300.0,
+    "trainer.health.memory_share": 0.9,
+    "trainer.health.gpu_share": 0.98,
+    "trainer.health.free_share": 0.05,
+    "trainer.health.stale_seconds": 3600.0,
+    "trainer.health.server_seconds": 10.0,
+    "trainer.alert_share": 0.4,
+    "trainer.warm_start_epochs": 1,
+    "trainer.warm_start_batch_size": 2,
+    "trainer.episode_share": 0.0,
+    "trainer.ruler_attempts": 6,
+    "trainer.ruler_backoff": 2.0,
+    "trainer.ruler_timeout": 600.0,
+    "outreach.reply_timeout": 600.0,
+    "outreach.sends_per_email": 200,
+    "outreach.node_decay": 0.97,
+    "outreach.test_samples": 1,
+    "coding.coding_seed": 42,
+    "coding.sandbox_patience": 300.0,
+    "trainer.torch.max_grad_norm": 1.0,
+    "trainer.torch.draft_tokens": 12,
+    "agent.optional_arguments": False,
+    "agent.rollout_timeout": 300.0,
+    "trainer.open_share": 0.75,
+}
+"""Setting that runs of earlier versions recorded and that acts on their next steps -> its value now."""
 RENAMED = {"agent.reads_in_vain": "agent.max_wrong_reads"}
 """Setting -> its name now."""
 
@@ -67,3 +99,16 @@ def without_gone(flat: Mapping[str, Any], above: str = "") -> dict[str, Any]:
         for key, value in flat.items()
         if key in renamed or gone(f"{above}{key}") is None
     }
+
+
+def fixed_otherwise(flat: Mapping[str, Any]) -> list[str]:
+    """Return, in words, the settings of a recorded run whose value is another one than the one that is fixed now."""
+    said = []
+    for path, fixed in {**FIXED, "trainer.torch.lora_alpha": 2 * flat.get("lora_rank", 0)}.items():
+        *above, key = path.split(".")[1:]
+        part: Any = flat
+        for name in above:
+            part = part.get(name, {})
+        if part.get(key) not in (None, fixed):
+            said.append(f"{path}={json.dumps(part[key])} (now {json.dumps(fixed)})")
+    return said

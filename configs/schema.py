@@ -52,8 +52,9 @@ class DataConfig(BaseModel):
 
     synthetic_train_inboxes: int = Field(default=8, ge=1, le=10_000, description="synthetic inboxes for training")
     synthetic_test_inboxes: int = Field(default=4, ge=1, le=10_000, description="synthetic inboxes for evaluation")
-    synthetic_mails_per_inbox: int = Field(default=180, ge=60, le=100_000, description="mails per synthetic inbox")
-    synthetic_questions_per_inbox: int = Field(default=64, ge=4, le=1000, description="questions per synthetic inbox")
+    synthetic_questions_per_inbox: int = Field(
+        default=64, ge=4, le=1000, description="questions per synthetic inbox; it has about three mails for each"
+    )
 
     train_limit: int | None = Field(
         default=600, ge=1, description="questions to train on (not for synthetic mails), drawn by data_seed; null: all"

@@ -25,40 +25,24 @@ SEARCH = "search_inbox_tool"
 READ = "read_email_tool"
 FINAL_ANSWER = "return_final_answer_tool"
 
-_Properties = dict[str, dict[str, Any]]
-_FILTERS: _Properties = {
-    "from_addr": {"type": "string"},
-    "to_addr": {"type": "string"},
-    "sent_after": {"type": "string", "description": "YYYY-MM-DD"},
-    "sent_before": {"type": "string", "description": "YYYY-MM-DD"},
-    "max_results": {"type": "integer"},
-}
-_PASSAGE: _Properties = {"start": {"type": "integer", "description": "character to read on from"}}
 
-
-def _schema(name: str, description: str, required: _Properties, optional: _Properties) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": required | optional, "required": list(required)}
+def _schema(name: str, description: str, properties: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-def tool_schemas(optional_arguments: bool) -> list[dict[str, Any]]:
-    """Return the tools as OpenAI tool definitions, with or without their optional arguments.
+def tool_schemas() -> list[dict[str, Any]]:
+    """Return the tools as OpenAI tool definitions, without their optional arguments.
 
-    The tools always accept the optional arguments; describing them makes every prompt longer.
+    The tools accept the filters of a search and the position to read on from too. Describing them makes every prompt longer.
     """
     return [
-        _schema(
-            SEARCH,
-            "Find mails by keywords.",
-            {"keywords": {"type": "array", "items": {"type": "string"}}},
-            _FILTERS if optional_arguments else {},
-        ),
-        _schema(READ, "Read one mail.", {"email_id": {"type": "integer"}}, _PASSAGE if optional_arguments else {}),
+        _schema(SEARCH, "Find mails by keywords.", {"keywords": {"type": "array", "items": {"type": "string"}}}),
+        _schema(READ, "Read one mail.", {"email_id": {"type": "integer"}}),
         _schema(
             FINAL_ANSWER,
             "Answer the question and cite the mails that prove it.",
             {"answer": {"type": "string"}, "source_ids": {"type": "array", "items": {"type": "integer"}}},
-            {},
         ),
     ]
 
@@ -71,7 +55,7 @@ _MAX_THREAD = 5
 
 
 class ToolSettings(Protocol):
-    """Limits of what a tool shows, and which arguments the schemas describe."""
+    """Limits of what a tool shows."""
 
     @property
     def max_results(self) -> int:
@@ -84,10 +68,6 @@ class ToolSettings(Protocol):
     @property
     def passage_chars(self) -> int:
         """Characters of the passage that a search shows of each of its first hits; 0: eight words, as for the others."""
-
-    @property
-    def optional_arguments(self) -> bool:
-        """Whether the schemas describe the optional arguments."""
 
 
 class ToolResult(BaseModel):

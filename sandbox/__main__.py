@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from typing import NoReturn
 
 import uvicorn
 from pydantic import ValidationError
@@ -20,14 +21,28 @@ from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Runner
 
+HIGHEST_PORT = 65535
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print one line without the usage."""
+        self.exit(2, f"error: {message}; `{self.prog} --help` explains every option\n")
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_PORT):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: expected 1 to {HIGHEST_PORT}")
+    return int(text)
+
 
 def main(words: list[str] | None = None) -> int:
     """Run the service. Return the exit code: 2 if a setting is wrong or this machine cannot isolate untrusted code."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox", description=__doc__)
+    parser = _Arguments(prog="python -m sandbox", description=__doc__)
     parser.add_argument(
         "--host", default="127.0.0.1", help="the service has no access control: use it in a trusted network only"
     )
-    parser.add_argument("--port", type=int, default=8100)
+    parser.add_argument("--port", type=_port, default=8100)
     parser.add_argument("--fd", type=int, help="an inherited socket to accept on, which --host and --port are of")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of sandbox/settings.py or limits.KEY"
@@ -44,9 +59,8 @@ def main(words: list[str] | None = None) -> int:
         settings = SandboxSettings.model_validate({**values, "limits": limits})
     except ValidationError as error:
         first = error.errors()[0]
-        print(
-            f"error: --set {'.'.join(map(str, first['loc']))}: {first['msg']}; see sandbox/settings.py", file=sys.stderr
-        )
+        reason = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"][0].lower() + first["msg"][1:]
+        print(f"error: --set {'.'.join(map(str, first['loc']))}: {reason}; see sandbox/settings.py", file=sys.stderr)
         return 2
     try:
         runner = _runner(settings, owner=f"{socket.gethostname()}-{arguments.port}"[-63:].lstrip("-._"))

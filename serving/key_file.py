@@ -13,6 +13,8 @@ from serving.settings import LEAST_KEY_CHARS, AccessKey
 from training.errors import BadInput
 from training.yaml_text import load_yaml
 
+_EXPECTED = f"expected a list of name, key (at least {LEAST_KEY_CHARS} ASCII characters) and optionally inboxes"
+
 
 class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -27,15 +29,20 @@ def read_keys(file: Path) -> tuple[AccessKey, ...]:
     """Return the keys in `file` by their SHA-256, so that no key is stored with the deployment. Raises BadInput."""
     try:
         content = load_yaml(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise BadInput(f"access_keys: {file} cannot be read as YAML ({type(error).__name__})") from None
+    except OSError as error:
+        raise BadInput(
+            f"access_keys: {file} cannot be read ({error.strerror}); name a YAML file, {_EXPECTED}"
+        ) from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise BadInput(f"access_keys: {file} is not YAML ({type(error).__name__}); {_EXPECTED}") from None
     try:
         entries = TypeAdapter(list[_Entry]).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]  # its input may be a key and is not shown
-        where = ".".join(str(part) for part in first["loc"])
-        expected = f"expected a list of name, key (at least {LEAST_KEY_CHARS} ASCII characters) and optionally inboxes"
-        raise BadInput(f"access_keys: {file}: {where or 'content'}: {first['msg']}; {expected}") from None
+        number, *parts = first["loc"] or (None,)
+        where = "content" if number is None else ": ".join([f"entry {int(number) + 1}", *map(str, parts)])
+        reason = first["msg"][0].lower() + first["msg"][1:]
+        raise BadInput(f"access_keys: {file}: {where}: {reason}; {_EXPECTED}") from None
     names = [entry.name for entry in entries]
     if len(set(names)) < len(names) or len({entry.key for entry in entries}) < len(entries):
         raise BadInput(f"access_keys: {file}: a name or a key occurs twice; each may occur once")

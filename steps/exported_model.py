@@ -91,7 +91,7 @@ def modelfile_of(checkpoint: Checkpoint, base: BaseModelFiles) -> str:
     """Build Ollama's Modelfile. It has the system prompt and the tools as the policy was trained to read them."""
     settings = episode_settings(checkpoint.manifest.config)
     system = {"role": "system", "content": settings.system_prompt or prompts.load("system")}
-    tools = tool_schemas(settings.optional_arguments)
+    tools = tool_schemas()
     tokenizer = load_tokenizer(base.path)
 
     def render(messages: list[dict[str, str]]) -> str:
@@ -141,7 +141,7 @@ def _usage(manifest: CheckpointManifest, agent: Agent) -> dict[str, Any]:
         return {"prompts": None, "tools": []}
     settings = episode_settings(manifest.config)
     shown = {"system": settings.system_prompt or prompts.load("system"), "question": prompts.load("question")}
-    return {"prompts": shown, "tools": tool_schemas(settings.optional_arguments)}
+    return {"prompts": shown, "tools": tool_schemas()}
 
 
 def _model_version(manifest: CheckpointManifest, model: str) -> ModelVersionResponse | None:

@@ -99,7 +99,8 @@ def current_model_version(model: str = MODEL_NAME) -> ModelVersionResponse:
                 return version
     except KeyError:
         pass  # no model is the same to the caller as a model without versions
-    raise BadInput("there is no trained checkpoint yet: run `python run.py --pipeline train` first")
+    of_task = "" if model == MODEL_NAME else " with the same task"
+    raise BadInput(f"there is no trained checkpoint yet: run `python run.py --pipeline train`{of_task} first")
 
 
 def find_mail_database(stored: StoredCheckpoint | None = None, reference: str | None = None) -> ArtifactVersionResponse:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import subprocess
 import sys
+from typing import Any
 
 from environment.home import CODE, HOME
 from training.plugin import TaskPlugin
@@ -40,6 +42,11 @@ def code_digest(*rooms: str) -> str:
     return digest.hexdigest()
 
 
+def digest_of(parts: Any) -> str:
+    """Return the SHA-256 of what can be written as JSON, for the key of a run."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
 def training_code() -> str:
     """Return the digest of the code that a training run of the e-mail agent depends on, a part of its key."""
     return code_digest("agent", "environment", "steps/training", "training")
@@ -55,7 +62,7 @@ def task_code(plugin: TaskPlugin) -> str:
 
 def learn_loop_code() -> str:
     """Return the digest of the code that a learn loop depends on, a part of its key."""
-    return code_digest("steps/learn_loop", "tasks/outreach", "training")
+    return code_digest("steps/learn_loop", "steps/training", "tasks/outreach", "training")
 
 
 def git_revision() -> str | None:

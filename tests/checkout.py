@@ -50,7 +50,6 @@ SMALL_COMPANY = [
     for setting in (
         "synthetic_train_inboxes=1",
         "synthetic_test_inboxes=1",
-        "synthetic_mails_per_inbox=70",
         "synthetic_questions_per_inbox=24",
     )
     for word in ("--set", setting)

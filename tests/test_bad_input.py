@@ -27,9 +27,9 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
     [
         (["--pipeline", "trian"], "invalid choice: 'trian' (choose from 'data', 'train'"),
         (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["--summary", "x.json"], "--summary is for --pipeline eval and --pipeline all"),
-        (["--checkpoint", "x"], "--checkpoint is for --pipeline eval and --pipeline deploy"),
-        (["--pipeline", "eval", "--schedule", "0 2 * * *"], "--schedule is for --pipeline train and --pipeline all"),
+        (["--summary", "x.json"], "--summary is for --pipeline eval or all"),
+        (["--checkpoint", "x"], "--checkpoint is for --pipeline eval, deploy, ask or export"),
+        (["--pipeline", "eval", "--schedule", "0 2 * * *"], "--schedule is for --pipeline train or all"),
         (["--dry-run", "--schedule", "0 2 * * *"], "leave out --schedule"),
         (["--pipeline", "all", "--summary", "configs"], "is a folder; name a file"),
         (["--pipeline", "all", "--summary", "run.py/x/y.json"], "run.py is not a folder that can be written to"),
@@ -44,7 +44,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--dry-run", "--set", "agent.learning_rate=1"], "it belongs in section 'trainer'"),
         (settings(emails="absent_folder", train_questions="absent"), "absent_folder"),
         (settings(emails="run.py", train_questions="absent"), "tar or zip archive, mbox"),
-        (settings(synthetic_mails_per_inbox=61, synthetic_questions_per_inbox=300), "mails_per_inbox"),
+        (settings(synthetic_questions_per_inbox=401), "must be between 1 and 400"),
         (settings(scoring="ruler"), "OPENAI_API_KEY"),
         (
             ["--dry-run", *settings(scoring="ruler", ruler_api_base="http://127.0.0.1:9/v1", ruler_rubric="no.txt")],

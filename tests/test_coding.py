@@ -59,7 +59,7 @@ def test_bad_input_is_one_line_and_nothing_is_spent(door: FrontDoor, words: list
     ("words", "message"),
     [
         (["deploy"], "task coding answers no questions of users: measure it with --pipeline eval, or export it"),
-        (["export", "--to", "folder"], "there is no trained checkpoint yet"),
+        (["export", "--to", "folder"], "yet: run `python run.py --pipeline train` with the same task first"),
         (["eval", "--checkpoint", "folder"], "checkpoint: folder is neither a folder nor an artifact version"),
     ],
 )

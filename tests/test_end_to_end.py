@@ -205,7 +205,7 @@ def test_a_killed_training_goes_on_and_others_continue_from_its_adapter(checkout
     assert "seed 0, data_seed 42" in compared.stdout
     assert len(list((checkout.folder / "outputs" / "reports").glob("compare-*.html"))) == 1
     unknown = checkout.run("--pipeline", "compare", "second")
-    assert unknown.returncode == 2 and "there is no run 'second'; there are first (r" in unknown.stderr
+    assert unknown.returncode == 2 and "there is no run 'second'; known runs: first (r" in unknown.stderr
 
     # New runs, under other settings, that begin with the adapter of this one: by its name, and by the checkpoint's folder.
     [before] = manifests(checkout).values()

@@ -131,7 +131,7 @@ def test_limits_are_found() -> None:
 WORDS_THAT_ARE_REFUSED = {
     "--checkpoint": (["eval", "deploy", "ask", "export"], ["--checkpoint", "absent"], "absent"),
     "--resume": (["train"], ["--resume", "absent"], "absent"),
-    "--from": (["train", "all"], ["--from", "absent"], "absent"),
+    "--from": (["train", "all", "learn-loop"], ["--from", "absent"], "absent"),
     "--schedule": (["train", "all"], ["--schedule", "often"], "five fields"),
     "--summary": (["eval", "all"], ["--summary", "configs"], "is a folder"),
 }
@@ -157,7 +157,7 @@ def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--pipeline", "compare"], "which runs? there are none yet"),
+        (["--pipeline", "compare"], "name a run; no run has been recorded yet: --pipeline train records one"),
         (["--pipeline", "compare", "absent"], "there is no run 'absent'"),
         (["--pipeline", "mcp", "--name", "absent"], "there is no service 'absent'"),
         (["--help", "learning_rat"], "did you mean 'trainer.learning_rate'"),

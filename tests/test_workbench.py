@@ -95,7 +95,7 @@ def test_a_folder_that_is_not_the_benchmark(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train"], "workbench.folder=None: no such folder; it must hold the benchmark's CSV files"),
+        (["train"], "workbench.folder is not set: name the folder with the benchmark's CSV files"),
         (["train", "--set", "workbench.folder=nowhere"], "workbench.folder=nowhere: no such folder"),
         (["train", "--set", "workbench.held_out_templates=2"], "held_out_templates=2"),
         (["deploy"], "task workbench answers no questions of users"),

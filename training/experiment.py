@@ -15,6 +15,8 @@ from training.errors import BadInput
 from training.files import write_text
 
 EXPERIMENT_FILE = "experiment.json"
+_LISTED = 10
+"""Known runs, the newest, that an error about an unknown name lists."""
 MAIL_TASK = "email-search"
 Where = TypeVar("Where")
 """Location of a run: its folder, or None."""
@@ -129,14 +131,20 @@ def find_runs(known: Sequence[tuple[Experiment, Where]], names: list[str]) -> li
     Raises:
         BadInput: no name is given, or a name fits no run or several.
     """
-    there = ", ".join(e.run if e.name == e.run else f"{e.name} ({e.run})" for e, _ in known) or "none yet"
+    listed = [e.run if e.name == e.run else f"{e.name} ({e.run})" for e, _ in known[-_LISTED:]]
+    older = f" and {len(known) - _LISTED} older ones" if len(known) > _LISTED else ""
+    there = (
+        f"known runs: {', '.join(listed)}{older}"
+        if known
+        else "no run has been recorded yet: --pipeline train records one"
+    )
     if not names:
-        raise BadInput(f"which runs? there are {there}")
+        raise BadInput(f"name a run; {there}")
     found = []
     for name in names:
         fitting = [(e, folder) for e, folder in known if e.name == name or e.run.startswith(name)]
         if not fitting:
-            raise BadInput(f"there is no run {name!r}; there are {there}")
+            raise BadInput(f"there is no run {name!r}; {there}")
         if len(fitting) > 1:
             raise BadInput(f"{name!r} names several runs: {', '.join(e.run for e, _ in fitting)}; name one of them")
         found += fitting

@@ -48,12 +48,6 @@ class TrainerSettings(BaseModel):
         default="immediate",
         description="reward of a reply at a decision: what it achieves at once, or that of the episode finished greedily",
     )
-    open_share: float = Field(
-        default=0.75,
-        ge=0,
-        le=1,
-        description="with decisions: share of a step's questions that the policy last failed, or that look hard; 0: any",
-    )
     probe_rollouts: int | None = Field(
         default=2,
         ge=2,

@@ -17,6 +17,9 @@ from weakref import WeakKeyDictionary
 
 from training.loopback import DIRECT
 
+REPLY_TIMEOUT = 300.0
+"""Seconds without progress of a policy's server after which an episode fails. Only a hang takes as long: a busy server's counters
+move."""
 _ANSWER_SECONDS = 30.0
 
 

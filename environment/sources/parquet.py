@@ -111,7 +111,8 @@ def _is_local(source: str | Path) -> bool:
     if _HUB_ID.fullmatch(str(source)):
         return False
     raise BadMail(
-        f"'{source}' does not exist; give a folder, a file or the id of a dataset on the Hugging Face Hub (owner/name)"
+        f"'{source}' does not exist; set emails, train_questions or test_questions to a folder, a file or the id of a dataset "
+        "on the Hugging Face Hub (owner/name)"
     )
 
 

@@ -18,6 +18,7 @@ only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
@@ -100,10 +101,12 @@ def synthetic_company(
     seed: int = 0,
     train_inboxes: int = 8,
     test_inboxes: int = 4,
-    mails_per_inbox: int = 180,
+    mails_per_inbox: int | None = None,
     questions_per_inbox: int = 64,
 ) -> SyntheticCompany:
     """Return a company whose mails and questions follow from these numbers alone, on every Python version.
+
+    By default an inbox has 180 mails for 64 questions, in proportion for other numbers, and at least 60.
 
     Raises `BadMail` when a number is out of range or the mails cannot hold the facts that the questions need.
     """
@@ -115,6 +118,8 @@ def synthetic_company(
         raise BadMail("train_inboxes and test_inboxes are both 0: ask for at least one inbox")
     if not 1 <= questions_per_inbox <= MAX_QUESTIONS:
         raise BadMail(f"questions_per_inbox is {questions_per_inbox}, but must be between 1 and {MAX_QUESTIONS}")
+    if mails_per_inbox is None:
+        mails_per_inbox = max(60, math.ceil(questions_per_inbox * 180 / 64))
     if mails_per_inbox < (needed := mails_needed(questions_per_inbox)):
         raise BadMail(
             f"mails_per_inbox is {mails_per_inbox}, but {questions_per_inbox} questions per inbox need at least {needed}"

@@ -35,7 +35,6 @@ def company(config: DataConfig) -> SyntheticCompany:
         seed=config.data_seed,
         train_inboxes=config.synthetic_train_inboxes,
         test_inboxes=config.synthetic_test_inboxes,
-        mails_per_inbox=config.synthetic_mails_per_inbox,
         questions_per_inbox=config.synthetic_questions_per_inbox,
     )
 
@@ -110,7 +109,7 @@ def current_source_version(config: DataConfig) -> str:
             except Exception as error:  # the Hub's client raises its own errors and those of its HTTP library
                 reason = " ".join(str(error).split())[:160]
                 raise Unreachable(
-                    f"{dataset}: the Hub does not say whether it changed ({reason}); the next run asks again"
+                    f"{dataset}: the Hub does not say whether it changed ({reason}): check the connection, or name a folder with its files"
                 ) from error
             version.update(f"{dataset} {revision}\n".encode())
     return version.hexdigest()[:16]

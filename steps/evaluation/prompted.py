@@ -15,5 +15,4 @@ def prompted_model(config: EvaluationConfig, settings: AgentSettings) -> Prompte
         model=config.baseline_model,
         api_base=config.baseline_api_base,
         max_tokens=settings.max_tokens,
-        optional_arguments=settings.optional_arguments,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from zenml import step
@@ -33,6 +34,8 @@ from training.backends.serving import BASE, open_policy_server
 from training.checkpoint import Checkpoint
 from training.task import Policy
 
+_SAMPLING = {"temperature", "top_p", "min_p", "max_tokens"}
+
 
 @step(
     cache_policy=CachePolicy(
@@ -57,9 +60,6 @@ def evaluate_outreach(
     fresh = NodeScores.fresh(known, learnt.decay)
     files = base_model_files(base["source"], base["checksum"], progress=say)
 
-    def warn(line: str) -> None:
-        say(line, alarm=True)
-
     # Without demonstrations there is no adapter before the first step, and its checkpoint stands in.
     untouched = warm_start.manifest.step > 0
     before = BASE if untouched else "warm_start"
@@ -73,16 +73,9 @@ def evaluate_outreach(
         }
         written = {}
         for row, (model, scores) in rows.items():
-            policy = Policy(
-                base_url=base_url,
-                model=model,
-                temperature=config.temperature,
-                top_p=config.top_p,
-                min_p=config.min_p,
-                max_tokens=config.max_tokens,
-            )
+            policy = Policy(base_url=base_url, model=model, **config.model_dump(include=_SAMPLING))
             task = open_task(config, known, scenarios, scores)
-            written[row] = await write_to_all(task, policy, config.max_concurrent, warn)
+            written[row] = await write_to_all(task, policy, config.max_concurrent, partial(say, alarm=True))
         return written
 
     adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 EVENTS = LEARN_LOOPS / "feedback.sqlite"
 """Messages of all runs, and their events."""
 MODEL_NAME = "ART_MODEL_NAME"
+TASK = "outreach"
+"""The task that runs of the loop record."""
 
 
 def world_of(config: LearnLoopConfig) -> tuple[KnowledgeGraph, list[Scenario]]:

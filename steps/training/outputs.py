@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,7 @@ from zenml import log_metadata
 from zenml.types import HTMLString
 
 from reports.training import training_html
-from steps.published_model import manifest_fields
-from training.backends.model_sources.folder import BaseModelFiles
 from training.checkpoint import Checkpoint
-from training.errors import BadInput
 from training.experiment import MAIL_TASK, Experiment
 from training.rollout_samples import sample_rollouts
 from training.trainer import TrainingRun
@@ -23,41 +19,11 @@ SERVICE_PAGE = "http://localhost:8080/"
 
 
 def outputs_of(
-    run: TrainingRun,
-    experiment: Experiment,
-    run_folder: Path,
-    files: BaseModelFiles,
-    source: str,
-    inherited_alerts: Sequence[str] = (),
+    run: TrainingRun, experiment: Experiment, run_folder: Path, checkpoints: tuple[Checkpoint, Checkpoint]
 ) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
-    """Return the outputs of a training step, and describe the run in its folder and in the metadata of the step.
-
-    `files` of the base model come from `source`. The checkpoint has the alerts of its run and `inherited_alerts`.
-
-    Raises:
-        BadInput: the run has no checkpoint.
-    """
-    if run.checkpoint is None:
-        raise BadInput(nothing_learnt(run))
+    """Return the outputs of a training step, and describe the run in its folder and in the metadata of the step."""
     experiment = experiment.model_copy(update={"stopped": run.stopped})
     experiment.save(run_folder)
-    described = manifest_fields(files, source, experiment)
-    alerts = alerts_about(run, experiment.config.get("max_steps_off_policy", 0)) | set(inherited_alerts)
-    start_seconds = _seconds_until(run, 0)
-    trained = Checkpoint.from_adapter(
-        run.checkpoint,
-        name=experiment.run,
-        step=run.checkpoint_of,
-        alerts=tuple(sorted(alerts)),
-        seconds=_seconds_until(run, run.checkpoint_of),
-        start_seconds=start_seconds,
-        **described,
-    )
-    warm_start = trained
-    if run.warm_start:
-        warm_start = Checkpoint.from_adapter(
-            run.warm_start, name=f"{experiment.run}-warm-start", step=0, seconds=start_seconds, **described
-        )
     log_metadata({"training": _outcome_of(run), "experiment": _identity_of(experiment)}, infer_model=True)
     history = [row.model_dump() for row in run.history]
     page = training_html(
@@ -68,7 +34,7 @@ def outputs_of(
         best_step=run.checkpoint_of,
         ask_at=SERVICE_PAGE if experiment.task == MAIL_TASK else None,
     )
-    return trained, warm_start, history, HTMLString(page)
+    return *checkpoints, history, HTMLString(page)
 
 
 def alerts_about(run: TrainingRun, steps_ahead: int) -> set[str]:
@@ -122,6 +88,6 @@ def _outcome_of(run: TrainingRun) -> dict[str, Any]:
     }
 
 
-def _seconds_until(run: TrainingRun, step: int) -> float:
+def seconds_until(run: TrainingRun, step: int) -> float:
     """Return the seconds of all rows up to that of `step`."""
     return sum(row.seconds for row in run.history if row.step <= step)

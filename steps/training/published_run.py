@@ -19,15 +19,15 @@ RUNS_FOLDER = "training_runs"
 LOOPS_FOLDER = "learn_loops"
 
 
-def experiments_elsewhere() -> list[Experiment]:
+def experiments_elsewhere(kept_in: str = RUNS_FOLDER) -> list[Experiment]:
     """Return the experiments that a remote artifact store has; none if the store is a folder of this machine."""
     store = Client().active_stack.artifact_store
-    return [] if store.config.is_local else published_experiments(store)
+    return [] if store.config.is_local else published_experiments(store, kept_in)
 
 
-def published_experiments(store: BaseArtifactStore) -> list[Experiment]:
+def published_experiments(store: BaseArtifactStore, kept_in: str = RUNS_FOLDER) -> list[Experiment]:
     """Return the experiments of the runs in the store. Raises errors of the store, and BadInput if a run is damaged."""
-    runs = os.path.join(store.path, RUNS_FOLDER)
+    runs = os.path.join(store.path, kept_in)
     found = []
     for name in store.listdir(runs) if store.exists(runs) else []:
         file = os.path.join(runs, os.fsdecode(name), EXPERIMENT_FILE)

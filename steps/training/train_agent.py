@@ -46,8 +46,8 @@ def train_agent(
     """
     continued = find_checkpoint(start).checkpoint if start else None
     run_key = run_key or get_step_context().model.version
-    begun = Begun(config.model_copy(update={"continue_from": start or None}), run_key, base, continued)
-    config = begun.config
+    config = config.model_copy(update={"continue_from": start or None})
+    begun = Begun(config, run_key, base, continued)
     require_labels(config, scenarios)
     config.require_judge()
     task = mail_task(config, database, scenarios)

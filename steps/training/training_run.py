@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from zenml.types import HTMLString
 
-from configs.schema import TrainingConfig
+from configs.schema import LearnLoopConfig, TrainingConfig
 from reports.console import say
 from steps.interruption import run_cancellable
 from steps.project import MODELS, RUNS, git_revision
-from steps.published_model import base_model_files
-from steps.training.outputs import outputs_of
-from steps.training.published_run import experiments_elsewhere, open_console
+from steps.published_model import base_model_files, manifest_fields
+from steps.training.outputs import alerts_about, nothing_learnt, outputs_of, seconds_until
+from steps.training.published_run import RUNS_FOLDER, experiments_elsewhere, open_console
 from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.experiment import Experiment
 from training.preflight import require_ready
+from training.progress import Progress
 from training.scoring import scoring_sources
 from training.session import run_training
 from training.task import Task
 from training.traces import traced
+from training.trainer import TrainingRun
 from training.wandb_log import with_wandb
 
 
@@ -36,7 +40,12 @@ class Begun:
     """
 
     def __init__(
-        self, config: TrainingConfig, run_key: str, base: dict[str, str], continued: Checkpoint | None
+        self,
+        config: TrainingConfig | LearnLoopConfig,
+        run_key: str,
+        base: dict[str, str],
+        continued: Checkpoint | None,
+        runs: Path = RUNS,
     ) -> None:
         self.config, self.run_key, self._base, self._continued = config, run_key, base, continued
         self.files: BaseModelFiles = base_model_files(base["source"], base["checksum"], progress=say)
@@ -46,8 +55,15 @@ class Begun:
             continued.require_base(self.files)
             continued.require_shape(config.lora_rank, config.lora_layers)
         serverless = config.backend == "serverless"
-        self._trained_base = remote_base_model(base["source"]) if serverless else str(self.files.path)
-        require_ready(config, self._trained_base, models=MODELS, runs=RUNS)
+        trained_base = remote_base_model(base["source"]) if serverless else str(self.files.path)
+        require_ready(config, trained_base, models=MODELS, runs=runs)
+        self.trained_with: dict[str, Any] = {
+            "base_model": trained_base,
+            "settings": config,
+            "max_tokens": config.max_tokens,
+            "start": continued.path if continued else None,
+        }
+        """Arguments of `run_training`."""
 
     def experiment(
         self,
@@ -74,26 +90,52 @@ class Begun:
             created=datetime.now(UTC),
         )
 
+    @contextmanager
+    def recorded(
+        self, experiment: Experiment, run_folder: Path, kept_in: str = RUNS_FOLDER
+    ) -> Iterator[tuple[Experiment, Progress]]:
+        """Open the records of the run: its folder, console, Weights & Biases and traces.
+
+        Yields the experiment, which continues the one of an earlier start. `kept_in` is the folder of the artifact store.
+        """
+        with open_console(self.config.max_steps, run_folder, kept_in) as console:
+            experiment = experiment.resuming(run_folder, experiments_elsewhere(kept_in))
+            experiment.save(run_folder)
+            with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
+                yield experiment, progress
+
     def train(
         self, task: Task, experiment: Experiment
     ) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
         """Train, or resume a killed run of the same key. Return the outputs of a training step."""
         run_folder: Path = RUNS / f"{self.run_key}-{self._base['checksum'][:8]}"
-        with open_console(self.config.max_steps, run_folder) as console:
-            experiment = experiment.resuming(run_folder, experiments_elsewhere())
-            experiment.save(run_folder)
-            with with_wandb(console, experiment, run_folder) as logged, traced(logged, experiment) as progress:
-                run = run_cancellable(
-                    run_training(
-                        task,
-                        base_model=self._trained_base,
-                        settings=self.config,
-                        max_tokens=self.config.max_tokens,
-                        run_folder=run_folder,
-                        progress=progress,
-                        start=self._continued.path if self._continued else None,
-                    )
-                )
+        with self.recorded(experiment, run_folder) as (experiment, progress):
+            run = run_cancellable(run_training(task, run_folder=run_folder, progress=progress, **self.trained_with))
+        return outputs_of(run, experiment, run_folder, self.checkpoints_of(run, experiment))
+
+    def checkpoints_of(self, run: TrainingRun, experiment: Experiment) -> tuple[Checkpoint, Checkpoint]:
+        """Return the checkpoint of a finished run, and that before its first GRPO step, or the first again without one.
+
+        Raises:
+            BadInput: the run has no checkpoint.
+        """
+        if run.checkpoint is None:
+            raise BadInput(nothing_learnt(run))
+        described = manifest_fields(self.files, self._base["source"], experiment)
         # Alerts stay unresolved in a run that continues from a suspicious policy.
         inherited = self._continued.manifest.alerts if self._continued else ()
-        return outputs_of(run, experiment, run_folder, self.files, self._base["source"], inherited)
+        alerts = alerts_about(run, self.config.max_steps_off_policy).union(inherited)
+        start_seconds = seconds_until(run, 0)
+        trained = Checkpoint.from_adapter(
+            run.checkpoint,
+            name=experiment.run,
+            step=run.checkpoint_of,
+            alerts=tuple(sorted(alerts)),
+            seconds=seconds_until(run, run.checkpoint_of),
+            start_seconds=start_seconds,
+            **described,
+        )
+        if not run.warm_start:
+            return trained, trained
+        name = f"{experiment.run}-warm-start"
+        return trained, Checkpoint.from_adapter(run.warm_start, name=name, step=0, seconds=start_seconds, **described)

@@ -102,7 +102,6 @@ class CodingPlugin(TaskPlugin):
                 settings,
                 sandbox_url,
                 max_tokens=trained_with["max_tokens"],
-                rollout_timeout=trained_with["rollout_timeout"],
                 system_prompt=trained_with["system_prompt"],
                 seed=trained_with["seed"],
                 max_concurrent=concurrent,

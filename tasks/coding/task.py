@@ -28,6 +28,7 @@ from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
 from training.plugin import Attempt, EvaluatedTask
 from training.policy_client import policy_client
+from training.standstill import REPLY_TIMEOUT
 from training.task import CALL_SEQUENCE, Policy
 from training.user_functions import reward_by
 
@@ -46,7 +47,7 @@ class CodingTask(EvaluatedTask):
     """Bugs to repair in a sandbox.
 
     The base URL is that of the sandbox service; `max_tokens` are sampled per cell. A policy's server that
-    makes no progress for `rollout_timeout` seconds fails the episode.
+    makes no progress for `REPLY_TIMEOUT` seconds fails the episode.
 
     Raises:
         BadInput: there is no such reward function, or a prompt does not fit into `max_context_tokens`.
@@ -61,7 +62,6 @@ class CodingTask(EvaluatedTask):
         sandbox_url: str,
         *,
         max_tokens: int,
-        rollout_timeout: float = 300.0,
         system_prompt: str | None = None,
         seed: int = 0,
         max_concurrent: int = 8,
@@ -69,7 +69,6 @@ class CodingTask(EvaluatedTask):
         self.max_concurrent = max_concurrent
         self.scenarios, self.settings, self.sandbox_url = list(scenarios), settings, sandbox_url
         self.max_tokens, self.system_prompt, self.seed = max_tokens, system_prompt, seed
-        self.rollout_timeout = rollout_timeout
         self._reward = reward_function(settings.coding_reward)
         require_room(self.scenarios, settings, max_tokens=max_tokens, system_prompt=system_prompt)
 
@@ -181,7 +180,7 @@ class CodingTask(EvaluatedTask):
 
     async def run(self, policy: Policy, scenario: CodingScenario) -> CodingRun:
         """One episode of a policy."""
-        return await self._play(PolicyActor(policy, policy_client(policy), self.rollout_timeout), scenario)
+        return await self._play(PolicyActor(policy, policy_client(policy), REPLY_TIMEOUT), scenario)
 
     async def scripted(self, cells: Sequence[str], scenario: CodingScenario) -> CodingRun:
         """One episode of known cells."""

@@ -42,7 +42,7 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
 from tasks.outreach.written import WrittenEmail, logged_choices
 from training.files import write_text
-from training.history import HISTORY_FILE, StepRecord, read_history, without_damaged_end
+from training.history import HISTORY_FILE, StepRecord, checkpoint_folder, read_history, without_damaged_end
 from training.progress import ForwardedProgress, Progress
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -99,8 +99,11 @@ class LearnLoop(ForwardedProgress):
         self._outbox = outbox
         self._iterations = iterations
 
-    async def run(self, *, base_model: str, settings: TrainerSettings, max_tokens: int) -> TrainingRun:
-        """Run to the last iteration. Resumes after the last finished one.
+    async def run(
+        self, *, base_model: str, settings: TrainerSettings, max_tokens: int, start: Path | None = None
+    ) -> TrainingRun:
+        """Run to the last iteration. Resumes after the last finished one. The checkpoint is that of the last iteration, because
+        choosing the best one would need more e-mails.
 
         Raises:
             BadInput: as `run_training`.
@@ -119,15 +122,18 @@ class LearnLoop(ForwardedProgress):
             max_tokens=max_tokens,
             run_folder=self.folder / "training",
             progress=self,
+            start=start,
             run=self.folder.name,
         )
-        last = run.history[-1].step
+        row = run.history[-1]
+        last, trained = row.step, row.checkpoint_step
         compared = self.compared_emails(last)
         for emails, target in ((compared.before, BASELINE), (compared.after, FINAL)):
             write_json(self.folder / target, [email.model_dump() for email in emails])
         self._outbox.flush(_GOODBYE_SECONDS)
         self.save_state("finished", last)
-        return run
+        kept = checkpoint_folder(run.folder, trained) if trained else None
+        return run.model_copy(update={"checkpoint": kept, "checkpoint_of": last})
 
     def _finished_rows(self) -> list[StepRecord]:
         """Return the rows after which the trainer continues, without those of a damaged checkpoint."""

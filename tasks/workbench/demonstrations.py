@@ -93,8 +93,11 @@ class _Agent:
         """Yield look-ups that may show a record, the simplest first."""
         if table == "events":
             day = record["event_start"][:10]
+            windows = [(MOMENT, ""), (f"{day} 00:00:00", f"{day} 23:59:59")]
+            if re.search("|".join((*_DAYS, *_MONTHS)), self.asked):
+                windows.reverse()
             for text in [*self.named(record, "event_name", "participant_email"), ""]:
-                for low, high in ((MOMENT, ""), (f"{day} 00:00:00", f"{day} 23:59:59")):
+                for low, high in windows:
                     yield _look("calendar.search_events", query=text, time_min=low, time_max=high)
         elif table == "emails":
             for text in self.named(record, "subject", "sender/recipient"):
@@ -128,8 +131,13 @@ class _Agent:
         for record in workspace.records("customers"):
             if record["customer_name"].lower() in self.asked and "customer_relationship_manager" in self.toolkits:
                 yield _look("customer_relationship_manager.search_customers", customer_name=record["customer_name"])
+        receivers = {call.arguments.get("new_value") for call in self.reference}
         for name, address in self.people.items():
-            if "project_management" in self.toolkits and re.search(r"\btasks\b", self.asked):
+            if (
+                "project_management" in self.toolkits
+                and re.search(r"\btasks\b", self.asked)
+                and address not in receivers
+            ):
                 self.find(address)
                 named = next((text for text in ALLOWED["list_name"] if text.lower() in self.asked), "")
                 yield _look("project_management.search_tasks", assigned_to_email=address, list_name=named)

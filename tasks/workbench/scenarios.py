@@ -52,7 +52,11 @@ def load_office(settings: WorkbenchSettings) -> tuple[Tables, list[WorkbenchScen
     Raises:
         BadInput: there is no such folder, or a file of it is not the benchmark's.
     """
-    if settings.folder is None or not Path(settings.folder).is_dir():
+    if settings.folder is None:
+        raise BadInput(
+            "workbench.folder is not set: name the folder with the benchmark's CSV files (docs/workbench.md)"
+        )
+    if not Path(settings.folder).is_dir():
         raise BadInput(
             f"workbench.folder={settings.folder}: no such folder; it must hold the benchmark's CSV files (docs/workbench.md)"
         )

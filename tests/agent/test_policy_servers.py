@@ -72,7 +72,7 @@ def test_servers_and_keys_are_not_mixed_up(scripted: ScriptedPolicy) -> None:
     async def clients() -> list[object]:
         other = {"base_url": "http://127.0.0.1:9/v1"}, {"api_key": "another"}, {"model": "another"}
         policies = [scripted.policy, *(scripted.policy.model_copy(update=change) for change in other)]
-        return [connect(policy, optional_arguments=False).bound.root_async_client for policy in policies]
+        return [connect(policy).bound.root_async_client for policy in policies]
 
     first, server, key, model = asyncio.run(clients())
     assert first is not server and first is not key and first is model
@@ -96,7 +96,7 @@ def test_rollouts_with_the_same_calls_have_the_same_call_sequence(
 )
 def test_a_proxy_of_the_environment_is_for_other_machines(base_url: str, proxied: bool) -> None:
     async def client() -> Any:
-        return connect(Policy(base_url=base_url, model="m"), optional_arguments=False).bound.root_async_client._client
+        return connect(Policy(base_url=base_url, model="m")).bound.root_async_client._client
 
     assert asyncio.run(client()).trust_env == proxied
 

@@ -9,6 +9,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 import agent.evaluation
+from agent import rollout
 from agent.demonstrations import demonstration
 from agent.evaluation import Evaluation
 from agent.judges import JudgeError, Verdict
@@ -110,11 +111,12 @@ def test_an_unknown_tool_is_an_observation_not_an_error(scripted: ScriptedPolicy
 
 
 def test_a_slow_episode_is_no_error_as_long_as_the_server_works(
-    scripted: ScriptedPolicy, database: MailDatabase
+    scripted: ScriptedPolicy, database: MailDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted.replies = [SEARCH, ANSWER]
     scripted.seconds_per_reply, scripted.tokens_between_looks = 1.0, 7
-    episode = run(scripted, database, rollout_timeout=0.1)
+    monkeypatch.setattr(rollout, "REPLY_TIMEOUT", 0.1)
+    episode = run(scripted, database)
     assert episode.outcome == "answered" and episode.seconds > 2 and scripted.tokens > 7
 
 
@@ -130,12 +132,13 @@ def test_every_reply_counts_as_progress_of_the_server(
 
 @pytest.mark.parametrize("between_looks", [0, None], ids=["counters that stand still", "no counters"])
 def test_a_server_that_does_nothing_ends_the_episode(
-    scripted: ScriptedPolicy, database: MailDatabase, between_looks: int | None
+    scripted: ScriptedPolicy, database: MailDatabase, between_looks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted.replies = [SEARCH] * 5
     scripted.seconds_per_reply, scripted.tokens_between_looks = 3.0, between_looks
+    monkeypatch.setattr(rollout, "REPLY_TIMEOUT", 0.1)
     with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
-        run(scripted, database, rollout_timeout=0.1)
+        run(scripted, database)
 
 
 def test_a_question_that_fails_is_asked_again_and_too_many_failures_are_no_result(

@@ -29,7 +29,7 @@ def test_calls_are_text_for_the_server_and_parsed_for_the_agent(tmp_path: Path) 
     between.client = httpx.Client(base_url="http://there/v1", transport=httpx.MockTransport(upstream))
     turns = [{"role": "system", "content": "other"}, {"role": "user", "content": "When?"}]
     turns += [{"role": "assistant", "content": '>>search "a"', "tool_calls": []}, {"role": "tool", "content": "1 mail"}]
-    asked = {"messages": turns, "tools": tool_schemas(False), "max_completion_tokens": 9}
+    asked = {"messages": turns, "tools": tool_schemas(), "max_completion_tokens": 9}
     with httpx.Client(trust_env=False) as client:
         reply = client.post(f"{between.url}/chat/completions", json=asked).json()["choices"][0]["message"]
     between.shutdown()

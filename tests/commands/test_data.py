@@ -28,7 +28,7 @@ def test_the_hub_is_asked_for_a_new_revision_and_no_reply_is_reported(monkeypatc
     monkeypatch.setattr(command, "prepared_version", lambda data: "revision a")
     assert command.version_of_source(DataConfig()) == "revision a"
     assert said == [
-        "somebody/mails: the Hub does not say whether it changed; the data that were prepared before are used"
+        "somebody/mails: the Hub does not say whether it changed; this run uses the data that were prepared before"
     ]
     monkeypatch.setattr(command, "prepared_version", lambda data: None)
     nowhere = DataConfig(emails="no/such/folder")

@@ -82,6 +82,27 @@ def test_an_invalid_key_file_is_refused(tmp_path: Path, content: str) -> None:
         read_keys(file)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "keys.yaml cannot be read (No such file or directory); name a YAML file, expected a list of name, key"),
+        ("[", "keys.yaml is not YAML (ParserError); expected a list of name, key"),
+        ("ann: x", "keys.yaml: content: input should be a valid list; expected"),
+        (
+            "- {name: ann, key: sixteen characters}\n- {name: bo, key: short}",
+            "entry 2: key: string should have at least 16",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_key_file_is_named(tmp_path: Path, content: str | None, said: str) -> None:
+    file = tmp_path / "keys.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(BadInput) as refused:
+        read_keys(file)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
 def test_keys_are_known_by_their_digest_only(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text(

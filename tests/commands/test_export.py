@@ -91,7 +91,7 @@ def test_an_adapter_loads_with_peft_and_with_this_project(checkpoint: Checkpoint
     for name, tensor in load_file(checkpoint.path / ADAPTER_WEIGHTS).items():
         assert torch.equal(weights[name], tensor.to(torch.float16))
     assert str(tmp_path) not in (out / "adapter_config.json").read_text()
-    tools = {"tools": exported_model.tool_schemas(False), "tokenize": False}
+    tools = {"tools": exported_model.tool_schemas(), "tokenize": False}
     asked = [{"role": "user", "content": "Who?"}]
     rendered = [AutoTokenizer.from_pretrained(folder).apply_chat_template(asked, **tools) for folder in (base, out)]
     assert rendered[0] == rendered[1] and "search_inbox_tool" in rendered[0]

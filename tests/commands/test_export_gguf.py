@@ -95,7 +95,7 @@ def test_the_modelfile_composes_the_prompt_of_the_training(checkpoint: Checkpoin
     system = modelfile.split('SYSTEM """')[1].split('"""')[0]
     tokenizer = load_tokenizer(tmp_path / "base-1")
     turns = [*MESSAGES, {"role": "assistant", "content": "call"}, {"role": "tool", "content": "found"}]
-    expected = tokenizer.apply_chat_template(turns, tool_schemas(False), tokenize=False, add_generation_prompt=True)
+    expected = tokenizer.apply_chat_template(turns, tool_schemas(), tokenize=False, add_generation_prompt=True)
     assert composed(modelfile, [{"role": "system", "content": system}, *turns[1:]]) == expected
     assert "search_inbox_tool" in system and "PARAMETER stop <|im_end|>\n" in modelfile
 
@@ -137,7 +137,7 @@ def test_llama_cpp_gives_the_same_tokens_and_the_same_reply(checkpoint: Checkpoi
     def asked(path: str, **request: Any) -> Any:
         return httpx.post(f"{server.listening_address}/{path}", json=request, timeout=60, trust_env=False).json()
 
-    tools = tool_schemas(False)
+    tools = tool_schemas()
     ids = tokenizer.apply_chat_template(MESSAGES, tools, add_generation_prompt=True)
     prompt = asked("apply-template", messages=MESSAGES, tools=tools)["prompt"]
     assert asked("tokenize", content=prompt, add_special=False, parse_special=True)["tokens"] == ids

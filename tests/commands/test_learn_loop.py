@@ -55,6 +55,12 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
         return str(caught.value)
 
     learn_loop._require_same_run(folder, config)
+    begun = Experiment.load(folder)
+    begun.model_copy(update={"config": begun.config | {"node_decay": 0.5}}).save(folder)
+    said: list[str] = []
+    monkeypatch.setattr(learn_loop, "say", said.append)
+    learn_loop._require_same_run(folder, config)
+    assert said == ["learn loop first goes on with values that are fixed now: outreach.node_decay=0.5 (now 0.97)"]
     assert "began with another seed: " in refusal("seed=5")
     written(tmp_path, synthetic_scenarios(0, 4, 3))
     assert "began with another graph and prospects: " in refusal()
@@ -73,7 +79,7 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
         ("training/trainer.py", {"training", "coding", "learn loop"}),
         ("agent/task.py", {"training"}),
         ("sandbox/inside/init.py", {"coding"}),
-        ("steps/training/outputs.py", {"training", "coding"}),
+        ("steps/training/outputs.py", {"training", "coding", "learn loop"}),
         ("sandbox/checks.py", {"coding"}),
         ("tasks/coding/task.py", {"coding"}),
         ("tasks/outreach/task.py", {"learn loop"}),

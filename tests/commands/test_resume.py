@@ -108,6 +108,31 @@ def test_a_run_with_settings_of_earlier_versions_is_resumed(runs: Path) -> None:
     assert "max_steps 50 -> 60:" in refusal("old", "max_steps=60")
 
 
+def test_a_resumed_run_says_which_of_its_settings_are_fixed_at_other_values(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(resume, "say", said.append)
+    same = begun(runs, "same", recorded={"stall_seconds": 300.0})
+    same.config["torch"] |= {"max_grad_norm": 1.0, "lora_alpha": 32.0}
+    same.save(runs / same.run)
+    find_resumable("same", None, [])
+    assert not said
+    other = begun(runs, "other", recorded={"stall_seconds": 60.0, "optional_arguments": True})
+    other.config["torch"] |= {"max_grad_norm": 0.5, "lora_alpha": 8.0}
+    other.save(runs / other.run)
+    find_resumable("other", None, [])
+    [line] = said
+    assert line.startswith(
+        "run r-other goes on with values that are fixed now: trainer.stall_seconds=60.0 (now 300.0), "
+    )
+    assert (
+        "torch.max_grad_norm=0.5 (now 1.0)" in line
+        and "torch.lora_alpha=8.0 (now 32)" in line
+        and "agent.optional_arguments=true (now false)" in line
+    )
+
+
 def test_new_parts_of_a_setting_had_their_defaults(runs: Path) -> None:
     experiment = begun(runs, "old")
     for setting, part in (("torch", "max_running"), ("health", "disk_bytes"), ("verifiable_weights", "few_turns")):
@@ -207,6 +232,6 @@ def test_a_run_that_is_in_the_artifact_store_only(runs: Path, tmp_path: Path, mo
 
 
 def test_known_runs_are_listed(runs: Path) -> None:
-    assert "there is no run 'first'; there are none yet" in refusal("first")
+    assert "there is no run 'first'; no run has been recorded yet: --pipeline train records one" in refusal("first")
     begun(runs, "long")
-    assert "there is no run 'first'; there are long (r-long)" in refusal("first")
+    assert "there is no run 'first'; known runs: long (r-long)" in refusal("first")

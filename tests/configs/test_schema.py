@@ -9,7 +9,7 @@ import yaml
 
 from configs.config import SECTIONS, Config, is_setting
 from configs.description import describe
-from configs.gone import GONE, RENAMED, gone
+from configs.gone import FIXED, GONE, RENAMED, gone
 from configs.loading import explicit_values, load_config, require_source
 from configs.prompt import with_prompt
 from configs.schema import ConfigError, EvaluationConfig, TrainingConfig
@@ -320,6 +320,10 @@ def test_answers_do_not_depend_on_the_gate() -> None:
     }
     assert EvaluationConfig(**gate).without_gate() == EvaluationConfig()
     assert EvaluationConfig(eval_limit=5, **gate).without_gate() == EvaluationConfig(eval_limit=5)
+
+
+def test_fixed_values_are_of_settings_that_are_gone() -> None:
+    assert FIXED.keys() <= GONE.keys()
 
 
 @pytest.mark.parametrize("path", [*GONE, *RENAMED])

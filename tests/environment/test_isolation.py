@@ -20,7 +20,7 @@ CALLS = 10_000
 NOW = datetime(2001, 1, 20)
 SECRET = "xyzzysecret"
 MARK = "0wnm4il"
-LIMITS = SimpleNamespace(max_results=5, read_chars=300, optional_arguments=False, passage_chars=0)
+LIMITS = SimpleNamespace(max_results=5, read_chars=300, passage_chars=0)
 
 HOSTILE = [
     "", " ", "\x00", "\ud800", "\u202e", "é", "ß", "İ", "\u0301", "𝒳", "🦅", "\n", "\t", "%", "_", "*", '"', "'", "''", "`",

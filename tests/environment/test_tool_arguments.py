@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from environment.tool_arguments import AnswerArguments, ReadArguments, SearchArguments, faulty_option
-from environment.tools import FINAL_ANSWER, READ, SEARCH, tool_schemas
+from environment.tools import FINAL_ANSWER, READ, SEARCH
+from tests.described_arguments import full_schemas
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,6 @@ def test_numbers_may_be_text_and_sources_may_be_anything() -> None:
 
 def test_the_schemas_describe_exactly_these_arguments() -> None:
     models = {SEARCH: SearchArguments, READ: ReadArguments, FINAL_ANSWER: AnswerArguments}
-    for schema in tool_schemas(optional_arguments=True):
+    for schema in full_schemas():
         function = schema["function"]
         assert function["parameters"]["properties"].keys() == models[function["name"]].model_fields.keys()

@@ -17,7 +17,7 @@ from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 NAMES = [SEARCH, READ, FINAL_ANSWER]
 FOREIGN = 3
-LIMITS = SimpleNamespace(max_results=5, read_chars=200, optional_arguments=False, passage_chars=0)
+LIMITS = SimpleNamespace(max_results=5, read_chars=200, passage_chars=0)
 
 
 @pytest.fixture
@@ -42,23 +42,16 @@ def tools(database_of: Callable[[Iterable[Email]], MailDatabase]) -> MailTools:
     return tools
 
 
-@pytest.mark.parametrize("optional_arguments", [False, True])
-def test_the_schemas_name_the_three_tools(optional_arguments: bool) -> None:
-    names = [schema["function"]["name"] for schema in tool_schemas(optional_arguments)]
+def test_the_schemas_name_the_three_tools() -> None:
+    names = [schema["function"]["name"] for schema in tool_schemas()]
     assert names == ["search_inbox_tool", "read_email_tool", "return_final_answer_tool"]
 
 
-def test_without_optional_arguments_the_schemas_are_those_that_models_were_trained_with() -> None:
+def test_the_schemas_are_those_that_models_were_trained_with() -> None:
     """A changed byte here is another prompt: trained checkpoints and measured results stop to be comparable."""
-    text = json.dumps(tool_schemas(False))
+    text = json.dumps(tool_schemas())
     trained_with = "76211dd0420f06ca9c66b23b8723fdc1d801d9b891d1c6135499977a59873c11"
     assert hashlib.sha256(text.encode()).hexdigest() == trained_with and len(text) < 800
-    named = [set(schema["function"]["parameters"]["properties"]) for schema in tool_schemas(True)]
-    assert named[0] == {"keywords", "from_addr", "to_addr", "sent_after", "sent_before", "max_results"}
-    assert named[1] == {"email_id", "start"}
-    assert [schema["function"]["parameters"]["required"] for schema in tool_schemas(True)] == [
-        schema["function"]["parameters"]["required"] for schema in tool_schemas(False)
-    ]
 
 
 def test_a_search_shows_a_line_per_hit(tools: MailTools) -> None:

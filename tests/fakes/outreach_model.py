@@ -56,10 +56,12 @@ def without_backend(url: str, backend: type[CountingBackend] = CountingBackend) 
         run_folder: Path,
         progress: Progress,
         run: str,
+        start: Path | None,
     ) -> TrainingRun:
         assert run == run_folder.parent.name, "loops are told apart on a server that they share"
         model = CountingModel(run_folder)
         model.inference_base_url = url
-        return await Trainer(task, model, backend(model), settings, max_tokens=max_tokens, progress=progress).run()
+        options = {"max_tokens": max_tokens, "progress": progress, "start": start}
+        return await Trainer(task, model, backend(model), settings, **options).run()
 
     return run_training

@@ -30,7 +30,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 SMALL = {
     "synthetic_train_inboxes": 1,
     "synthetic_test_inboxes": 1,
-    "synthetic_mails_per_inbox": 70,
     "synthetic_questions_per_inbox": 24,
     "demonstrations": 4,
     "max_steps": 14,

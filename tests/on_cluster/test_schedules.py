@@ -33,7 +33,6 @@ LOOKS = timedelta(seconds=30)
 TINY = {
     "synthetic_train_inboxes": 1,
     "synthetic_test_inboxes": 1,
-    "synthetic_mails_per_inbox": 70,
     "synthetic_questions_per_inbox": 24,
     "demonstrations": 2,
     "max_steps": 1,

@@ -32,7 +32,6 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataRun:
     config = DataConfig(
         synthetic_train_inboxes=1,
         synthetic_test_inboxes=1,
-        synthetic_mails_per_inbox=60,
         synthetic_questions_per_inbox=4,
     )
     started = data_preparation_pipeline(config=config, source_version=source_version(config))

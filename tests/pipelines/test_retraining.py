@@ -28,7 +28,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def retrain(base: Path, continue_from: str | None = None, **data: int) -> PipelineRunResponse:
-    company = {"synthetic_train_inboxes": 1, "synthetic_test_inboxes": 1, "synthetic_mails_per_inbox": 70}
+    company = {"synthetic_train_inboxes": 1, "synthetic_test_inboxes": 1}
     started = retraining_pipeline.with_options(model=Model(name=MODEL_NAME))(
         data=DataConfig(**company, **{"synthetic_questions_per_inbox": 24} | data),
         training=TrainingConfig(

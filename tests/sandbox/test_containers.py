@@ -195,7 +195,7 @@ def test_summaries_of_pytest() -> None:
     ("words", "message"),
     [
         (["runner=docker"], "error: no Docker daemon answers"),
-        (["runner=podman"], "error: --set runner: Input should be 'local', 'docker' or 'kubernetes'"),
+        (["runner=podman"], "error: --set runner: input should be 'local', 'docker' or 'kubernetes'"),
         (["runner=kubernetes", "pod_template=nowhere.yaml"], "error: pod_template=nowhere.yaml: "),
     ],
 )
@@ -206,3 +206,26 @@ def test_a_runner_that_is_missing_is_one_line(
     assert main([part for word in words for part in ("--set", word)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(message) and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--port", "99999"],
+            "error: argument --port: '99999' is not a port: expected 1 to 65535; `python -m sandbox --help`",
+        ),
+        (["--port", "any"], "error: argument --port: 'any' is not a port"),
+        (["--ports", "8100"], "error: unrecognized arguments"),
+    ],
+)
+def test_a_wrong_option_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    said = capsys.readouterr().err
+    assert left.value.code == 2 and said.startswith(message) and said.count("\n") == 1
+
+
+def test_an_unknown_setting_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--set", "foo=1"]) == 2
+    assert capsys.readouterr().err == "error: --set foo: unknown setting; see sandbox/settings.py\n"

@@ -50,10 +50,20 @@ def test_runs_are_found_by_name_key_and_its_first_letters(tmp_path: Path) -> Non
         (["r1"], "several runs: r12345, r19999"),
         (["seeds"], "r2, r3"),
         (["no"], "no run 'no'"),
-        ([], "which runs"),
+        ([], "name a run; known runs: "),
     ):
         with pytest.raises(BadInput, match=named):
             find_runs(known_runs(tmp_path), names)
+
+
+def test_an_unknown_name_lists_the_newest_runs_only(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"r{number}-base").mkdir()
+        experiment(f"r{number}").save(tmp_path / f"r{number}-base")
+    known = known_runs(tmp_path)
+    with pytest.raises(BadInput) as refused:
+        find_runs(known, ["no"])
+    assert str(refused.value).endswith(f"known runs: {', '.join(e.run for e, _ in known[2:])} and 2 older ones")
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_names_do_not_make_a_mail_too_long(tmp_path: Path) -> None:
 def test_a_name_is_found_and_shown(tmp_path: Path) -> None:
     mails = [mail(TEXT, file("attachment; filename=Okland_offer-2024.pdf"), number=1), mail(TEXT, number=2)]
     build_database(mails, tmp_path / "mails.sqlite")
-    limits = SimpleNamespace(max_results=5, read_chars=500, optional_arguments=True, passage_chars=0)
+    limits = SimpleNamespace(max_results=5, read_chars=500, passage_chars=0)
     with_tools = MailTools(
         MailDatabase(tmp_path / "mails.sqlite").mailbox("ann@x.example", datetime(2030, 1, 1)), limits
     )

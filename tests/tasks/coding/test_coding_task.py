@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tasks.coding import task as task_module
 from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.checking import require_checked
 from tasks.coding.errors import SandboxUnavailable
@@ -176,8 +177,11 @@ def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(
     assert asyncio.run(one_reply()) == "1"
 
 
-def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str, slow_policy: ScriptedPolicy) -> None:
-    task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64, rollout_timeout=0.1)
+def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(
+    url: str, slow_policy: ScriptedPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64)
+    monkeypatch.setattr(task_module, "REPLY_TIMEOUT", 0.1)
 
     async def run() -> CodingRun:
         assert policy_client(slow_policy.policy).timeout is None
@@ -189,9 +193,10 @@ def test_a_slow_episode_is_no_error_as_long_as_the_policys_server_works(url: str
 
 @pytest.mark.parametrize("between_looks", [0, None], ids=["counters that stand still", "no counters"])
 def test_a_policys_server_that_does_nothing_is_an_error(
-    url: str, slow_policy: ScriptedPolicy, between_looks: int | None
+    url: str, slow_policy: ScriptedPolicy, between_looks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64, rollout_timeout=0.1)
+    task = CodingTask(SCENARIOS, CodingSettings(), url, max_tokens=64)
+    monkeypatch.setattr(task_module, "REPLY_TIMEOUT", 0.1)
     slow_policy.replies, slow_policy.tokens_between_looks = ["1"], between_looks
     with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
         asyncio.run(task.run(slow_policy.policy, SCENARIOS[0]))

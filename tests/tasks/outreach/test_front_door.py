@@ -10,6 +10,21 @@ import pytest
 import run
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tests.checkout import Checkout, settings
+from tests.tiny_checkpoint import tiny_checkpoint
+from training.checkpoint import MANIFEST
+from training.experiment import Experiment
+from training.history import HISTORY_FILE
+
+REWARDS = """
+from itertools import count
+
+numbers = count()
+
+
+def counted(trajectory):
+    return next(numbers) % 2
+"""
+"""A reward with spread among the e-mails of a model that cannot write any."""
 
 
 @pytest.mark.parametrize(
@@ -41,6 +56,29 @@ def test_a_scenario_that_names_no_node_is_refused(tmp_path: Path, capsys: pytest
     assert "prospects.jsonl, line 1: scenario train-1 starts from node 'p7'" in capsys.readouterr().err
 
 
+def test_the_task_is_the_same_pipeline_by_another_name(capsys: pytest.CaptureFixture[str]) -> None:
+    outreach = ["--task", "outreach"]
+    assert run.main(["--pipeline", "train", *outreach, "--dry-run", *settings(train_prospects=5)]) == 0
+    assert "5 train and 18 held-out prospects" in capsys.readouterr().out
+    for words in (["--pipeline", "eval", *outreach], ["--pipeline", "train", *settings(task="outreach")]):
+        assert run.main(words) == 2
+        assert "task=outreach: use --pipeline learn-loop" in capsys.readouterr().err
+
+
+def test_a_loop_starts_only_from_a_policy_that_writes_emails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = tiny_checkpoint(tmp_path, seed=1).path
+    assert run.main(["--pipeline", "learn-loop", "--dry-run", "--from", str(start)]) == 2
+    assert "the checkpoint was trained with task=email-search" in capsys.readouterr().err
+    start = tiny_checkpoint(tmp_path, seed=2, task="outreach").path
+    words = ["--pipeline", "learn-loop", "--dry-run", "--from", str(start)]
+    assert run.main([*words, *settings(lora_rank=2, lora_layers=1)]) == 2
+    assert "lora_layers=1 does not fit the checkpoint" in capsys.readouterr().err
+    assert run.main([*words, *settings(lora_rank=2)]) == 0
+    assert "warm start     0 demonstrations" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.service
 def test_a_run_leaves_its_results_and_the_same_command_reuses_them(tiny_base: Path, tmp_path: Path) -> None:
@@ -69,5 +107,20 @@ def test_a_run_leaves_its_results_and_the_same_command_reuses_them(tiny_base: Pa
     again = checkout.run(*words)
     assert again.returncode == 0 and "scores only" in again.stdout
     assert (folder / "iterations" / "0001" / "emails.json").read_text() == written
+    experiment = Experiment.load(folder)
+    assert (experiment.task, experiment.seeds) == ("outreach", {"seed": 0, "graph_seed": 0})
+    store = checkout.environment["ZENML_CONFIG_PATH"]
+    start = next(file.parent for file in Path(store).rglob(MANIFEST) if json.loads(file.read_text())["step"] == 1)
+    (checkout.folder / "rewards.py").write_text(REWARDS)
+    words_of_own = [*words, *settings(scoring="custom", reward_function="rewards:counted", experiment="second")]
+    continued = checkout.run(*words_of_own, "--from", str(start))
+    assert continued.returncode == 0, continued.stderr
+    rows = [json.loads(row) for row in next(folder.with_name("second").rglob(HISTORY_FILE)).read_text().splitlines()]
+    assert [row["phase"] for row in rows] == ["continued", "grpo"]
+    exported = checkout.run(
+        "--pipeline", "export", "--task", "outreach", "--checkpoint", str(start), "--to", "exported"
+    )
+    assert exported.returncode == 0, exported.stderr
+    assert "Outreach agent" in (checkout.folder / "exported" / "README.md").read_text()
     other = checkout.run(*words, "--set", "seed=5")
     assert other.returncode == 2 and "began with another seed" in other.stderr

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.workbench.demonstrations import demonstrate
 from tasks.workbench.episode import Limits
+from tasks.workbench.judge import Call
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.task import WorkbenchTask
 from tests.fakes.policy import ScriptedPolicy, Turn
@@ -73,6 +75,41 @@ def test_demonstrations_look_up_what_the_question_does_not_say(task: WorkbenchTa
     assert several[-2:] == ["customer_relationship_manager.update_customer", "project_management.update_task"]
     assert "project_management.search_tasks" in several
     assert "Cancel the meetings on Sunday" not in shown  # it would show that nothing need be looked up
+
+
+@pytest.mark.parametrize(
+    ("question", "toolkit", "reference", "looked_up"),
+    [
+        (
+            "Cancel my meetings on Monday",
+            "calendar",
+            Call("calendar.delete_event", {"event_id": "00000003"}),
+            [("calendar.search_events", {"time_min": "2023-12-04 00:00:00", "time_max": "2023-12-04 23:59:59"})],
+        ),
+        (
+            "Give all of bob's tasks in review to ann",
+            "project_management",
+            Call(
+                "project_management.update_task",
+                {"task_id": "00000002", "field": "assigned_to_email", "new_value": "ann.lee@atlas.com"},
+            ),
+            [
+                ("company_directory.find_email_address", {"name": "bob"}),
+                (
+                    "project_management.search_tasks",
+                    {"assigned_to_email": "bob.ray@atlas.com", "list_name": "In Review"},
+                ),
+                ("company_directory.find_email_address", {"name": "ann"}),
+            ],
+        ),
+    ],
+)
+def test_a_demonstration_looks_up_nothing_else(
+    task: WorkbenchTask, question: str, toolkit: str, reference: Call, looked_up: list[Call]
+) -> None:
+    asked = {"question": question, "toolkits": (toolkit,), "reference": (reference,)}
+    shown = demonstrate(task.tables, first(task).model_copy(update=asked), LIMITS)
+    assert shown.calls == [*looked_up, reference]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,7 +10,7 @@ import pytest
 from art.preprocessing.tokenize import tokenize_trajectory
 from art.trajectories import History, Trajectory
 
-from environment.tools import tool_schemas
+from tests.described_arguments import full_schemas
 from tests.training.backends.torch.test_prompt_template import FAMILIES, model_with, sampled
 from training.backends.prompt_template import load_tokenizer
 from training.backends.torch.chat_format import ChatFormat, ParsedReply, ordered_tool
@@ -52,7 +52,7 @@ def conversation(text: str, place: str) -> tuple[list[dict[str, Any]], list[dict
         {"role": "assistant", "content": at.get("reply", ""), "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": "Subject: " + at.get("mail", "Hello")},
     ]
-    tools = tool_schemas(True)
+    tools = full_schemas()
     tools[0]["function"]["description"] += at.get("tool", "")
     return messages, [ordered_tool(tool) for tool in tools]
 

@@ -11,8 +11,8 @@ from art.trajectories import History, Trajectory
 from openai.types.chat.chat_completion import Choice
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from environment.tools import tool_schemas
 from tasks.outreach.tools import TOOLS as OF_OUTREACH
+from tests.described_arguments import full_schemas
 from training.backends.model_sources.wheels import CHATML_COMPACT, CHATML_HERMES
 from training.backends.prompt_template import (
     QWEN3_WITHOUT_THOUGHTS,
@@ -36,7 +36,7 @@ FAMILIES = {
     "smollm2": CHATML_HERMES,
     "smollm2-compact": CHATML_COMPACT,
 }
-OF_MAIL = tool_schemas(True)
+OF_MAIL = full_schemas()
 OPENING = [{"role": "system", "content": "Repair the bug."}, {"role": "user", "content": "It prints 1."}]
 CALL = '<tool_call>\n{"name": "search_inbox_tool", "arguments": {"keywords": ["Ann"]}}\n</tool_call>'
 EPISODES = {

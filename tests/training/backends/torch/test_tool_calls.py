@@ -15,14 +15,14 @@ from openai.types.chat.chat_completion import Choice
 from transformers import AutoTokenizer
 
 from agent.graph import outcome_of
-from environment.tools import tool_schemas
+from tests.described_arguments import full_schemas
 from training.backends.model_sources.wheels import CHATML_COMPACT
 from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.tool_calls import CompactCalls, HermesCalls, short_name
 from training.backends.torch.tool_grammar import ANY_TOOL, ToolGrammar
 
 USER = [{"role": "user", "content": "who?"}]
-MAIL = tool_schemas(optional_arguments=True)
+MAIL = full_schemas()
 HOSTILE = [
     '"',
     "\n",
