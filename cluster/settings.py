@@ -14,7 +14,7 @@ class StackSettings(BaseModel):
     stack_name: str = Field(
         default="email-agent-k8s",
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
-        description="name of the stack; its components are named after it",
+        description="name of the stack, of lower-case letters, digits and '-'; its components are named after it",
     )
     kubernetes_context: str | None = Field(default=None, description="context of the kubeconfig (see `kubectl config`)")
     kubernetes_namespace: str = Field(default="zenml", description="namespace of pods and deployments; must exist")

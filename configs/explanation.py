@@ -9,6 +9,14 @@ from pydantic.fields import FieldInfo
 
 from configs.gone import gone
 
+_PLAIN = {
+    "tuple_type": "expected a list, such as [a, b]",
+    "list_type": "expected a list, such as [a, b]",
+    "dict_type": "expected a mapping, such as {key: value}",
+    "model_type": "expected its parts, such as {key: value}",
+}
+"""Reasons in the words of YAML instead of Python's, by the type of pydantic's error."""
+
 
 def bounds(field: FieldInfo) -> str:
     """Return the limits of a number, such as `>= 1 and <= 1024`."""
@@ -39,12 +47,19 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
         line = str(first["msg"]).removeprefix("Value error, ")
         begins_with_key = re.split(r"\W", line, maxsplit=1)[0] in model.model_fields
         return line if not path else f"{path}.{line}" if begins_with_key else f"{path}: {line}"
-    reason = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
         if said := gone(path):
             return said
         above = path.rpartition(".")[0]
-        return f"{path}: unknown key; `python run.py --help {above}` lists the parts of {above}"
+        known = (
+            f"`python run.py --help {above}` lists the parts of {above}"
+            if above
+            else f"there are {', '.join(kind.model_fields)}"
+        )
+        return f"{path}: unknown key; {known}"
+    reason = _PLAIN.get(first["type"], first["msg"][0].lower() + first["msg"][1:])
+    if first["type"] == "string_pattern_mismatch" and field and field.description:
+        reason = f"not valid; it is the {field.description}"
     limits = bounds(field) if field else ""
     return f"{path}={first['input']!r}: {reason}" + (f" (allowed: {limits})" if limits else "")
 

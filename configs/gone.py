@@ -45,7 +45,6 @@ GONE = {
     "trainer.torch.draft_tokens": "leave it out, because speculation changes the speed only",
     "agent.optional_arguments": "leave it out, because it makes every prompt longer; the tools accept those arguments anyway",
     "agent.rollout_timeout": "leave it out; an episode fails after five minutes without progress of the policy's server",
-    "trainer.open_share": "leave it out; three quarters of a step's questions are open ones",
     "data.synthetic_mails_per_inbox": "set data.synthetic_questions_per_inbox; an inbox has 45 mails for 16 questions",
 }
 """Setting, or part of one -> what to do instead."""
@@ -73,7 +72,6 @@ FIXED: dict[str, Any] = {
     "trainer.torch.draft_tokens": 12,
     "agent.optional_arguments": False,
     "agent.rollout_timeout": 300.0,
-    "trainer.open_share": 0.75,
 }
 """Setting that runs of earlier versions recorded and that acts on their next steps -> its value now."""
 RENAMED = {"agent.reads_in_vain": "agent.max_wrong_reads"}

@@ -38,7 +38,7 @@ TASK = ("--task", "examples.larger_number:PLUGIN")
             [*TASK, "--set", "task_settings={most: 1}"],
             "task_settings.most=1: input should be greater than or equal to 9",
         ),
-        ([*TASK, "--set", "task_settings={least: 1}"], "task_settings.least"),
+        ([*TASK, "--set", "task_settings={least: 1}"], "task_settings.least: unknown key; there are most, pairs"),
         ([*TASK, "--set", "decisions=[call]"], "task larger-number has no decision 'call': it has none"),
         (["--task", "coding", "--set", "task_settings={most: 9}"], "task_settings: no effect on task=coding"),
     ],

@@ -21,10 +21,6 @@ SOLVED = 0.9
 """Share of right replies from which a question counts as solved. One slip among eight sampled replies leaves it open."""
 
 
-OPEN_SHARE = 0.75
-"""Share of a step's questions that are open: the others show whether what is learnt already is forgotten."""
-
-
 @dataclass(frozen=True)
 class TrainQuestion:
     """A train scenario, its position in the run's fixed order, and its kind if the task has kinds."""
@@ -108,7 +104,7 @@ class OpenQuestions:
 
     @property
     def _open_count(self) -> int:
-        return round(OPEN_SHARE * self._settings.groups_per_step)
+        return round(self._settings.open_share * self._settings.groups_per_step)
 
     def _choose(self, step: int, before: Sequence[StepRecord]) -> list[TrainQuestion]:
         settings = self._settings
@@ -123,7 +119,8 @@ class OpenQuestions:
         # Open ones come last among the others: the step would have more of them than its share.
         taken = {question.index for question in asked}
         rest = [question for question in ranked if question.index not in taken]
-        rest.sort(key=lambda question: is_open[question.index])
+        if settings.open_share:
+            rest.sort(key=lambda question: is_open[question.index])
         asked += rest[: settings.groups_per_step - len(asked)]
         random.Random(f"decisions-{settings.seed}-{step}").shuffle(asked)
         return asked

@@ -48,6 +48,12 @@ class TrainerSettings(BaseModel):
         default="immediate",
         description="reward of a reply at a decision: what it achieves at once, or that of the episode finished greedily",
     )
+    open_share: float = Field(
+        default=0.75,
+        ge=0,
+        le=1,
+        description="with decisions: share of a step's questions that the policy last failed, or that look hard; 0: any",
+    )
     probe_rollouts: int | None = Field(
         default=2,
         ge=2,
@@ -256,7 +262,9 @@ class TrainerSettings(BaseModel):
     )
 
     experiment: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9][\w.-]{0,63}$", description="name of the run; null: its key"
+        default=None,
+        pattern=r"^[A-Za-z0-9][\w.-]{0,63}$",
+        description="name of the run, of at most 64 letters, digits, '.', '_' and '-'; null: its key",
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="order of scenarios, sampling, adapter initialisation")
 

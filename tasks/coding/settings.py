@@ -13,7 +13,7 @@ class CodingSettings(BaseModel):
     model_name: str = Field(
         default="coding-agent",
         pattern=r"^[A-Za-z0-9][\w.-]{0,63}$",
-        description="name under which trained versions are registered",
+        description="name under which trained versions are registered, of at most 64 letters, digits, '.', '_' and '-'",
     )
     project: str | None = Field(
         default=None, min_length=1, description="project in Weights & Biases; null: WANDB_PROJECT of the environment"

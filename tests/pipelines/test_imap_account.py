@@ -53,7 +53,7 @@ def test_an_account_is_a_mail_source(server: ImapServer, tmp_path: Path, monkeyp
     server.folders["INBOX"].add(raw_mail(3))
     assert "data: 3 mails" in door.run(*data).stdout
     server.close()
-    assert "the data that were prepared before are used" in (done := door.run(*data)).stdout, done
+    assert "this run uses the data that were prepared before" in (done := door.run(*data)).stdout, done
 
     train = ["--pipeline", "train", "--set", f"emails={server.url('INBOX')}"]
     assert "train_questions: needed" in door.refuses(*train)

@@ -114,7 +114,7 @@ def test_the_settings_name_the_decisions(tmp_path: Path) -> None:
 
 def test_three_quarters_of_a_step_are_open_questions_and_solved_ones_make_room(tmp_path: Path) -> None:
     task = Deciding(known=range(20))
-    rules = deciding(max_steps=8)
+    rules = deciding(max_steps=8, open_share=0.75)
     run(tmp_path, rules, task)
     asked = [{scenario for step, scenario, *_ in task.decided if step == number} for number in range(1, 9)]
     assert all(len(step & OPEN) == 3 and len(step) == 4 for step in asked[:3])

@@ -61,6 +61,7 @@ ELSEWHERE = {
     "backend": "test_session.py",
     "decisions": "test_decisions.py",
     "decision_reward": "test_decisions.py",
+    "open_share": "test_decisions.py",
     "ruler_model": "test_scoring.py",
     "ruler_api_base": "test_scoring.py",
     "ruler_rubric": "test_scoring.py",
