@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -62,21 +63,18 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
         *settings(validate_every=0, max_tokens=8, lora_layers=2, task_settings="{most: 20, pairs: 12}"),
     ]
     first = [*words, "--set", "experiment=first"]
-    killed = checkout.start("--pipeline", "train", *first)
-    try:
-        with guarded(killed):
-            while not checkout.history():
-                assert killed.poll() is None, killed.communicate()[0]
-                time.sleep(0.02)
-    finally:
-        killed.send_signal(signal.SIGKILL)
-        killed.wait()
+    killed_when(checkout.history, checkout.start("--pipeline", "train", *first))
     before = checkout.history()
     resumed = checkout.run("--pipeline", "train", "--resume", "first")
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert len(checkout.history()) == 7 and checkout.history()[: len(before)] == before
+    evaluations = checkout.folder / "outputs" / "evaluations"
+    killed_when(lambda: [*evaluations.glob("*.jsonl")], checkout.start("--pipeline", "eval", *first))
     done = checkout.run("--pipeline", "eval", *first, "--summary", "summary.json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0 and "answers of the interrupted evaluation are kept" in done.stdout, (
+        done.stdout + done.stderr
+    )
+    assert not list(evaluations.iterdir()), "a finished evaluation needs no journal"
     assert "6 pairs to train on, 6 held out" in done.stdout and "this run is finished, reused" in done.stdout
     summary = json.loads((checkout.folder / "summary.json").read_text())
     assert {name: row["n"] for name, row in summary["policies"].items()} == {"base": 6, "warm_start": 6, "trained": 6}
@@ -94,6 +92,18 @@ def test_the_whole_of_it(tmp_path: Path, tiny_base: Path) -> None:
     longer = checkout.run("--pipeline", "train", *words, "--set", "experiment=second", "--from", "first")
     assert longer.returncode == 0, longer.stdout + longer.stderr
     answers_over_http(checkout)
+
+
+def killed_when(reached: Callable[[], Sequence[Any]], process: fork_server.Started) -> None:
+    """Kill a command as soon as it has reached something."""
+    try:
+        with guarded(process):
+            while not reached():
+                assert process.poll() is None, process.communicate()[0]
+                time.sleep(0.02)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
 
 
 def answers_over_http(checkout: Checkout) -> None:

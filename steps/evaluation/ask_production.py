@@ -54,8 +54,6 @@ def ask_production(
     files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
     checkpoint.require_base(files)
     journal = open_journal(config, production=production)
-    if journal.answers:
-        say(f"{journal.answers} answers of the interrupted evaluation of the version in production are kept")
 
     async def ask_all(base_url: str) -> list[Prediction]:
         evaluation = Evaluation(

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from zenml import step
 from zenml.config.cache_policy import CachePolicy
 
+from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
 from configs.schema import EvaluationConfig
 from materializers.json_lines import JsonLinesMaterializer
@@ -20,6 +21,7 @@ from reports.console import counter, say
 from steps.artifact_names import PREDICTIONS, PRODUCTION_PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.ask_production import PRODUCTION
+from steps.evaluation.journal import TASK_CODE, finish_journal, open_journal
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
@@ -33,7 +35,7 @@ from training.task import Policy
 
 ATTEMPTS = 3
 """Maximum attempts at a scenario when a server fails."""
-_CODE = CachePolicy(file_dependencies=source_files("sandbox", "tasks", "training"))
+_CODE = CachePolicy(file_dependencies=source_files(*TASK_CODE))
 
 
 @step(name="run_inference", output_materializers={PREDICTIONS: JsonLinesMaterializer}, cache_policy=_CODE)
@@ -48,8 +50,13 @@ def ask_task(
 ) -> Annotated[list[Prediction], PREDICTIONS]:
     """Return greedy episodes of the untouched base, the warm start, the trained policy and a `baseline_model`, and the
     rows that ask no policy. `identity` is a digest of the data, a part of the cache key.
+
+    The episodes of an earlier, interrupted run of the same evaluation are not played again.
     """
     adapters = adapters_to_ask(checkpoint, warm_start)
+    journal = open_journal(
+        config, code=TASK_CODE, task=task, settings=settings, identity=identity, base=base["checksum"]
+    )
 
     async def ask(rows: _Rows, base_url: str) -> list[Prediction]:
         predictions = [row for name, play in rows.task.others().items() for row in await rows.of(name, play)]
@@ -63,7 +70,9 @@ def ask_task(
             predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in same]
         return predictions
 
-    return _asked(config, task, settings, base, checkpoint, adapters, ask)
+    predictions = _asked(config, task, settings, base, checkpoint, adapters, journal, ask)
+    finish_journal(journal, predictions, output=PREDICTIONS)
+    return predictions
 
 
 # A separate step, so that its episodes stay cached until production or the scenarios change.
@@ -80,18 +89,23 @@ def ask_task_production(
     checkpoint = find_checkpoint(production).checkpoint
     manifest = checkpoint.manifest
     base = {"source": manifest.base_model_source, "checksum": manifest.base_model_checksum}
+    of = {"task": task, "settings": settings, "identity": identity, "production": production}
+    journal = open_journal(config, code=TASK_CODE, **of)
 
     async def ask(rows: _Rows, base_url: str) -> list[Prediction]:
         return await rows.asked(PRODUCTION, base_url)
 
-    return _asked(config, task, settings, base, checkpoint, {PRODUCTION: checkpoint.path}, ask)
+    predictions = _asked(config, task, settings, base, checkpoint, {PRODUCTION: checkpoint.path}, journal, ask)
+    finish_journal(journal, predictions, output=PRODUCTION_PREDICTIONS)
+    return predictions
 
 
 class _Rows:
     """Runs one policy after another on the held-out scenarios."""
 
-    def __init__(self, task: EvaluatedTask, scenarios: list[Any], *, concurrent: int) -> None:
-        self.task, self._scenarios, self._slots = task, scenarios, asyncio.Semaphore(concurrent)
+    def __init__(self, task: EvaluatedTask, scenarios: list[Any], journal: AnswerJournal, *, concurrent: int) -> None:
+        self.task, self._scenarios, self._journal = task, scenarios, journal
+        self._slots = asyncio.Semaphore(concurrent)
 
     async def asked(self, name: str, base_url: str, *, limit: int | None = None) -> list[Prediction]:
         """Return the prediction of the named policy for each scenario, or the first `limit`."""
@@ -118,7 +132,12 @@ class _Rows:
 
             async def one(scenario: Any) -> Prediction | None:
                 async with self._slots:
-                    prediction = await predict(name, self.task.described(scenario), partial(play, scenario))
+                    described = self.task.described(scenario)
+                    prediction = self._journal.find(name, 0, described["scenario_id"])
+                    if prediction is None:
+                        prediction = await predict(name, described, partial(play, scenario))
+                        if prediction is not None:
+                            self._journal.add(prediction)
                 advance.one()
                 return prediction
 
@@ -152,6 +171,7 @@ def _asked(
     base: dict[str, str],
     checkpoint: Checkpoint,
     adapters: dict[str, Path],
+    journal: AnswerJournal,
     ask: Callable[[_Rows, str], Coroutine[Any, Any, list[Prediction]]],
 ) -> list[Prediction]:
     """Return the predictions of `ask`, given the task and a server of the base model and `adapters`."""
@@ -161,7 +181,7 @@ def _asked(
     with plugin.opened(plugin.settings.model_validate(settings), trained_with, say) as opened:
         held_out = [*opened.test_scenarios()]
         random.Random(0).shuffle(held_out)
-        rows = _Rows(opened, held_out[: config.eval_limit], concurrent=trained_with["max_concurrent"])
+        rows = _Rows(opened, held_out[: config.eval_limit], journal, concurrent=trained_with["max_concurrent"])
         with open_policy_server(files.path, adapters, trained_with) as server:
             predictions = run_cancellable(ask(rows, server.base_url))
     keep_errors_out_of_cache(predictions)

@@ -14,27 +14,34 @@ from zenml.models import ArtifactVersionResponse
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
 from configs.schema import EvaluationConfig
+from reports.console import say
 from steps.project import EVALUATIONS, code_digest
 
 CODE = ("agent", "environment", "training")
-"""Rooms whose code answers depend on."""
+"""Rooms whose code answers about mail depend on."""
+TASK_CODE = ("sandbox", "tasks", "training")
+"""Rooms whose code the episodes of other tasks depend on."""
 _JOURNAL = "journal"
 """Key of the metadata that names the journal of stored answers."""
 
 
-def open_journal(config: EvaluationConfig, **asked: Any) -> AnswerJournal:
-    """Return the journal of steps with the artifacts of the current one, this configuration and code, and `asked`: what else
-    the answers depend on.
+def open_journal(config: EvaluationConfig, *, code: Sequence[str] = CODE, **asked: Any) -> AnswerJournal:
+    """Return the journal of steps with the artifacts of the current one, this configuration, the code of these rooms, and
+    `asked`: what else the answers depend on. Say how many answers an interrupted evaluation left in it.
     """
     inputs = get_step_context().step_run.inputs
     key = {
-        "code": code_digest(*CODE),
+        "code": code_digest(*code),
         "config": config.model_dump(mode="json"),
         "artifacts": {name: str(inputs[name][0].id) for name in sorted(inputs) if name != "base"},
         **asked,
     }
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    return AnswerJournal(EVALUATIONS / f"{digest[:16]}.jsonl")
+    journal = AnswerJournal(EVALUATIONS / f"{digest[:16]}.jsonl")
+    if journal.answers:
+        of_production = " of the version in production" if "production" in asked else ""
+        say(f"{journal.answers} answers of the interrupted evaluation{of_production} are kept")
+    return journal
 
 
 def finish_journal(journal: AnswerJournal, predictions: Sequence[Prediction], *, output: str) -> None:

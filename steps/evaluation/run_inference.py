@@ -87,8 +87,6 @@ def run_inference(
     adapters = adapters_to_ask(checkpoint, warm_start)
     names = ["base", *adapters]
     journal = open_journal(config, base=base["content"])
-    if journal.answers:
-        say(f"{journal.answers} answers of the interrupted evaluation are kept")
 
     async def ask_all(base_url: str) -> list[Prediction]:
         evaluation = Evaluation(
