@@ -110,7 +110,7 @@ class _Rows:
     async def asked(self, name: str, base_url: str, *, limit: int | None = None) -> list[Prediction]:
         """Return the prediction of the named policy for each scenario, or the first `limit`."""
         policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=self.task.max_tokens)
-        return await self.of(name, partial(self.task.attempt, policy, hosted=False), limit=limit)
+        return await self.of(name, partial(self.task.attempt, policy, hosted=False), limit=limit, kept=True)
 
     async def hosted(self, name: str, base_url: str | None) -> list[Prediction]:
         """Return the predictions of a model behind another OpenAI-compatible server than ours."""
@@ -121,12 +121,17 @@ class _Rows:
             temperature=0.0,
             max_tokens=max(1024, self.task.max_tokens),
         )
-        return await self.of(name, partial(self.task.attempt, policy, hosted=True))
+        return await self.of(name, partial(self.task.attempt, policy, hosted=True), kept=True)
 
     async def of(
-        self, name: str, play: Callable[[Any], Awaitable[Attempt | None]], *, limit: int | None = None
+        self,
+        name: str,
+        play: Callable[[Any], Awaitable[Attempt | None]],
+        *,
+        limit: int | None = None,
+        kept: bool = False,
     ) -> list[Prediction]:
-        """Return the prediction for each scenario that the given function plays."""
+        """Return the prediction for each scenario that the given function plays; `kept`: in the journal, because it costs time."""
         asked = self._scenarios[:limit]
         with counter(f"{name.replace('_', ' ')}", total=len(asked)) as advance:
 
@@ -136,7 +141,7 @@ class _Rows:
                     prediction = self._journal.find(name, 0, described["scenario_id"])
                     if prediction is None:
                         prediction = await predict(name, described, partial(play, scenario))
-                        if prediction is not None:
+                        if kept and prediction is not None:
                             self._journal.add(prediction)
                 advance.one()
                 return prediction
