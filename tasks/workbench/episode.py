@@ -19,7 +19,7 @@ from tasks.workbench.scenarios import WorkbenchScenario
 from tasks.workbench.tables import Tables, Workspace
 from tasks.workbench.tools import call, tool_schemas
 from training.policy_client import policy_client
-from training.standstill import progress_of
+from training.standstill import REPLY_TIMEOUT, progress_of
 from training.task import Policy
 
 DONE = "Done."
@@ -39,7 +39,6 @@ class Limits(BaseModel):
     max_turns: int
     max_tokens: int
     max_context: int
-    rollout_timeout: float = 300.0
     system_prompt: str | None = None
 
 
@@ -82,7 +81,7 @@ class Episode:
     async def replies(self, policy: Policy, count: int = 1) -> list[Choice]:
         """Sample replies to the state, with one request."""
         progress = progress_of(policy.base_url)
-        async with progress.required(self.limits.rollout_timeout):
+        async with progress.required(REPLY_TIMEOUT):
             answer = await policy_client(policy).chat.completions.create(
                 messages=self.messages,
                 tools=self.tools,
