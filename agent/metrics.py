@@ -49,6 +49,8 @@ class Prediction(BaseModel):
     """Prompt tokens of the judge."""
     judge_cost: float | None = None
     transcript: list[dict[str, Any]] = Field(default_factory=list)
+    measured: dict[str, Any] = Field(default_factory=dict)
+    """What figures of the task's own are computed from."""
 
 
 class KindMetrics(BaseModel):

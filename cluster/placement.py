@@ -13,7 +13,7 @@ DATA_STEPS = ("check_source", "create_database", "load_scenarios")
 TRAINING_STEPS = ("setup_art_model", "train_agent")
 EVALUATION_STEPS = ("load_trained_model", "find_production", "run_inference", "ask_production", "compute_metrics")
 TASK_STEPS = (*TRAINING_STEPS, *(step for step in EVALUATION_STEPS if step != "find_production"))
-LOOP_STEPS = ("prepare_outreach", "setup_art_model", "learn_outreach", "evaluate_outreach")
+LOOP_STEPS = ("prepare_outreach", "setup_art_model", "learn_outreach", "run_inference", "evaluate_outreach")
 
 
 def runs_elsewhere(step: str, step_settings: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -24,13 +24,16 @@ Check = tuple[str, Callable[[], str]]
 class Attempt(BaseModel):
     """One episode of an evaluation, with its verdict."""
 
-    correct: bool
+    correct: bool | None
+    """None in a task without right and wrong."""
     outcome: str = "finished"
     answer: str | None = None
     reason: str = ""
     turns: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0)
     transcript: list[dict[str, Any]] = Field(default_factory=list)
+    measured: dict[str, Any] = Field(default_factory=dict)
+    """What figures of the task's own are computed from."""
     sampled_tokens: int = Field(default=0, ge=0, exclude=True)
     """Counted by the metrics of a service."""
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from zenml import get_step_context
 from zenml.models import ArtifactVersionResponse
 
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
-from configs.schema import EvaluationConfig
 from reports.console import say
 from steps.project import EVALUATIONS, code_digest
 
@@ -25,7 +25,7 @@ _JOURNAL = "journal"
 """Key of the metadata that names the journal of stored answers."""
 
 
-def open_journal(config: EvaluationConfig, *, code: Sequence[str] = CODE, **asked: Any) -> AnswerJournal:
+def open_journal(config: BaseModel, *, code: Sequence[str] = CODE, **asked: Any) -> AnswerJournal:
     """Return the journal of steps with the artifacts of the current one, this configuration, the code of these rooms, and
     `asked`: what else the answers depend on. Say how many answers an interrupted evaluation left in it.
     """

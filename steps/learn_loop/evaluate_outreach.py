@@ -2,85 +2,44 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
-from zenml import step
+from zenml import get_step_context, step
 from zenml.config.cache_policy import CachePolicy
 from zenml.types import HTMLString
 
+from agent.metrics import Prediction
 from configs.schema import LearnLoopConfig
-from reports.console import say
 from reports.learn_loop import learn_loop_html
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
-from steps.interruption import run_cancellable
+from steps.evaluation.journal import delete_journal
 from steps.learn_loop.world import graph_of, open_task
 from steps.project import source_files
-from steps.published_model import base_model_files
-from tasks.outreach.evaluation import (
-    BASELINE,
-    GRAPH_ONLY,
-    GRPO_ONLY,
-    LEARNT,
-    about_scores,
-    compare,
-    estimate_by_scores,
-    write_to_all,
-)
+from tasks.outreach.evaluation import BASELINE, LEARNT, about_scores, compare, estimate_by_scores
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.written import WrittenEmail
-from training.backends.serving import BASE, open_policy_server
-from training.checkpoint import Checkpoint
-from training.task import Policy
-
-_SAMPLING = {"temperature", "top_p", "min_p", "max_tokens"}
 
 
-@step(
-    cache_policy=CachePolicy(
-        file_dependencies=source_files("tasks/outreach", "training", "steps/learn_loop", "reports")
-    )
-)
+@step(cache_policy=CachePolicy(file_dependencies=source_files("tasks/outreach", "steps/learn_loop", "reports")))
 def evaluate_outreach(
     config: LearnLoopConfig,
     run_id: str,
-    base: dict[str, str],
     graph: str,
     scenarios: list[Scenario],
-    checkpoint: Checkpoint,
-    warm_start: Checkpoint,
+    predictions: list[Prediction],
     iterations: list[dict[str, Any]],
     node_scores: dict[str, Any],
     emails: dict[str, Any],
 ) -> tuple[Annotated[dict[str, Any], LEARN_LOOP_EVALUATION], Annotated[HTMLString, LEARN_LOOP_PAGE]]:
-    """Write an e-mail to every held-out prospect for each row of the table, sampled as in training."""
+    """Return the figures of the held-out e-mails in `predictions`, and the page."""
     known = graph_of(graph)
     learnt = NodeScores.model_validate(node_scores["posterior"])
     fresh = NodeScores.fresh(known, learnt.decay)
-    files = base_model_files(base["source"], base["checksum"], progress=say)
-
-    # Without demonstrations there is no adapter before the first step, and its checkpoint stands in.
-    untouched = warm_start.manifest.step > 0
-    before = BASE if untouched else "warm_start"
-
-    async def write(base_url: str) -> dict[str, list[WrittenEmail]]:
-        rows = {
-            BASELINE: (before, fresh),
-            GRAPH_ONLY: (before, learnt),
-            GRPO_ONLY: ("trained", fresh),
-            LEARNT: ("trained", learnt),
-        }
-        written = {}
-        for row, (model, scores) in rows.items():
-            policy = Policy(base_url=base_url, model=model, **config.model_dump(include=_SAMPLING))
-            task = open_task(config, known, scenarios, scores)
-            written[row] = await write_to_all(task, policy, config.max_concurrent, partial(say, alarm=True))
-        return written
-
-    adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})
-    with open_policy_server(files.path, adapters, checkpoint.manifest.config) as server:
-        held_out = run_cancellable(write(server.base_url))
+    held_out: dict[str, list[WrittenEmail]] = {}
+    for prediction in predictions:
+        if prediction.error is None:
+            held_out.setdefault(prediction.policy, []).append(WrittenEmail.model_validate(prediction.measured))
     task = open_task(config, known, scenarios, learnt)
     evaluation = compare(held_out, config.seed) | about_scores(task, node_scores["top_half"])
     estimate = estimate_by_scores(held_out, task)
@@ -100,4 +59,6 @@ def evaluate_outreach(
         prospects={scenario.id: scenario.prospect.described for scenario in scenarios},
         simulated=config.feedback == "simulated",
     )
+    for stored in get_step_context().step_run.inputs["predictions"]:
+        delete_journal(stored)
     return evaluation, HTMLString(page)

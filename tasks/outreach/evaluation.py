@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-import art
-
 from tasks.outreach.feedback import SimulatedProspects
 from tasks.outreach.node_scores import START, NodeScores, rank_correlation
-from tasks.outreach.off_policy import Estimate, by_scores, estimate
+from tasks.outreach.off_policy import Estimate, by_scores, estimate, logged_choices
 from tasks.outreach.task import OutreachTask
-from tasks.outreach.written import WrittenEmail, logged_choices
-from training.gathering import MOST_ATTEMPTS, MOST_ERRORS, tell_failures
-from training.task import Policy
+from tasks.outreach.written import WrittenEmail
 
 BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT = "iteration 0", "scores only", "policy only", "policy and scores"
 """Row -> whether its policy and its scores are those after the last iteration."""
 _RESAMPLES = 10_000
-
-
-async def write_to_all(
-    task: OutreachTask, policy: Policy, max_concurrent: int, warn: Callable[[str], None]
-) -> list[WrittenEmail]:
-    """Write an e-mail to every held-out prospect.
-
-    Failed e-mails are written once more after all others. Those that fail again are reported to `warn` and left out.
-
-    Raises:
-        BadInput: more than the share `MOST_ERRORS` failed, so that the rest is no fair sample.
-    """
-    slots = asyncio.Semaphore(max_concurrent)
-    scenarios = [scenario for scenario in task.scenarios if scenario.split == "test"]
-
-    async def one(number: int) -> art.Trajectory:
-        async with slots:
-            return await task.rollout(policy, scenarios[number])
-
-    outcomes = await asyncio.gather(*map(one, range(len(scenarios))), return_exceptions=True)
-    for _ in range(MOST_ATTEMPTS - 1):
-        failed = [number for number, outcome in enumerate(outcomes) if isinstance(outcome, Exception)]
-        again = await asyncio.gather(*map(one, failed), return_exceptions=True)
-        for number, outcome in zip(failed, again, strict=True):
-            outcomes[number] = outcome
-    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    too_many = len(failures) > MOST_ERRORS * len(scenarios)
-    ends = f"more than {MOST_ERRORS:.0%} of {len(scenarios)}" if too_many else ""
-    tell_failures(failures, f"held-out prospects ({policy.model})", warn, ends_run=ends)
-    return [WrittenEmail.of(outcome) for outcome in outcomes if isinstance(outcome, art.Trajectory)]
 
 
 def compare(emails: Mapping[str, Sequence[WrittenEmail]], seed: int = 0) -> dict[str, Any]:

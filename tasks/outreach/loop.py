@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tasks.outreach.events import EventStore, RecordedFeedback
 from tasks.outreach.node_scores import NodeScores, SentEmail, TopHalfScores, read_scores
-from tasks.outreach.off_policy import Estimate, by_scores, estimate
+from tasks.outreach.off_policy import Estimate, by_scores, estimate, logged_choices
 from tasks.outreach.results import (
     BASELINE,
     EMAILS,
@@ -40,7 +40,7 @@ from tasks.outreach.results import (
 )
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
-from tasks.outreach.written import WrittenEmail, logged_choices
+from tasks.outreach.written import WrittenEmail
 from training.files import write_text
 from training.history import HISTORY_FILE, StepRecord, checkpoint_folder, read_history, without_damaged_end
 from training.progress import ForwardedProgress, Progress

@@ -12,12 +12,21 @@ q(x, a) a model of it:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict
 
+from tasks.outreach.feedback import SimulatedProspects
+from tasks.outreach.graph import FACT_TYPES
 from tasks.outreach.node_scores import NodeScores
+from tasks.outreach.scenarios import Prospect
+from tasks.outreach.task import OutreachTask
+from tasks.outreach.written import WrittenEmail
+
+_ORDERS = 2000
+"""Lists that are drawn to count how often a fact is at each place."""
 
 
 class LoggedChoice(BaseModel):
@@ -98,3 +107,68 @@ def by_scores(options: Sequence[str], scores: NodeScores, temperature: float = 0
     weights = {option: math.exp((scores.score(option) - best) / temperature) for option in options}
     total = math.fsum(weights.values())
     return {option: weight / total for option, weight in weights.items()}
+
+
+def logged_choices(
+    emails: Iterable[WrittenEmail], task: OutreachTask, scores: NodeScores, *, explore: bool
+) -> list[LoggedChoice]:
+    """Return the choices of a first fact from a list that was ordered by `scores`, of e-mails by one policy.
+
+    The policy may always take the head of a list. Then the order of lists makes its choices random. So the probability
+    of a fact is averaged over the orders that lists have, for a policy whose choice depends on the place alone. Its
+    probabilities of places are the shares of these e-mails.
+
+    Rollouts that read no listed fact made no choice. In a simulation each choice has the true reply rate of every
+    option: that of the same e-mail with the option in place of its first fact.
+    """
+    scenarios = {scenario.id: scenario for scenario in task.scenarios}
+    simulation = task.feedback if isinstance(task.feedback, SimulatedProspects) else None
+    made = [email for email in emails if email.options_of is not None and email.first_fact in email.options]
+    taken = Counter(email.options.index(str(email.first_fact)) for email in made)
+    orders: dict[str, dict[str, list[float]]] = {}
+    choices = []
+    for email in made:
+        assert email.first_fact is not None and email.options_of is not None
+        if email.options_of not in orders:
+            orders[email.options_of] = _places(email.options_of, task, scores, explore)
+        places = orders[email.options_of]
+        rates = None
+        if simulation is not None:
+            prospect = scenarios[email.scenario].prospect
+            rates = {option: _rate_with(simulation, email, prospect, option) for option in places}
+        choices.append(
+            LoggedChoice(
+                options=tuple(places),
+                fact=email.first_fact,
+                probability=max(
+                    1 / _ORDERS,
+                    sum(taken[place] * share for place, share in enumerate(places[email.first_fact])) / len(made),
+                ),
+                reply_rate=email.reply_rate,
+                rates=rates,
+            )
+        )
+    return choices
+
+
+def _places(node_id: str, task: OutreachTask, scores: NodeScores, explore: bool) -> dict[str, list[float]]:
+    """Return fact -> probability of each place in lists of this node's neighbours, counted in `_ORDERS` lists."""
+    counts: dict[str, list[float]] = {
+        node.id: [0.0] * task.settings.max_neighbours
+        for node in task.graph.neighbours(node_id)
+        if node.type in FACT_TYPES
+    }
+    ids = [node.id for node in task.graph.neighbours(node_id)]
+    order = scores.drawn if explore else scores.ranked
+    for number in range(_ORDERS):
+        listed = order(ids, f"place-{number}")[: task.settings.max_neighbours]
+        for place, fact in enumerate(id for id in listed if id in counts):
+            counts[fact][place] += 1 / _ORDERS
+    return counts
+
+
+def _rate_with(simulation: SimulatedProspects, email: WrittenEmail, prospect: Prospect, option: str) -> float:
+    if email.body is None:
+        return 0.0
+    facts = [option if fact == email.first_fact else fact for fact in email.facts]
+    return simulation.reply_probability(prospect, facts, email.quality)

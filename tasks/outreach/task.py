@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -20,6 +21,8 @@ from tasks.outreach.prompts import load
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
+from tasks.outreach.written import WrittenEmail
+from training.plugin import Attempt
 from training.policy_client import policy_client
 from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
@@ -70,6 +73,29 @@ class OutreachTask:
 
     def train_scenarios(self) -> list[Scenario]:
         return [scenario for scenario in self.scenarios if scenario.split == "train"]
+
+    def test_scenarios(self) -> list[Scenario]:
+        return [scenario for scenario in self.scenarios if scenario.split == "test"]
+
+    def described(self, scenario: Scenario) -> dict[str, str]:
+        """Return what a prediction says of a scenario. No e-mail is the right one, so there is no reference."""
+        told = {"kind": scenario.prospect.industry, "question": describe(scenario), "reference": ""}
+        return {"scenario_id": scenario.id, **told}
+
+    async def attempt(self, policy: Policy, scenario: Scenario) -> Attempt:
+        """Write one e-mail. Its record and feedback are what was `measured`."""
+        started = time.monotonic()
+        trajectory = await self.rollout(policy, scenario)
+        email = WrittenEmail.of(trajectory)
+        return Attempt(
+            correct=None,
+            outcome=email.outcome,
+            answer=email.body,
+            turns=int(trajectory.metrics["turns"]),
+            seconds=time.monotonic() - started,
+            transcript=[dict(turn) for turn in trajectory.messages()],
+            measured=email.model_dump(mode="json"),
+        )
 
     def demonstrations(self, scenarios: Sequence[Scenario], limit: int) -> list[art.Trajectory]:
         """Return demonstrations of the format.

@@ -7,10 +7,11 @@ import pytest
 from tasks.outreach.evaluation import BASELINE, GRPO_ONLY, about_scores, compare, estimate_by_scores
 from tasks.outreach.feedback import SimulatedProspects
 from tasks.outreach.node_scores import NodeScores, SentEmail
+from tasks.outreach.off_policy import logged_choices
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
-from tasks.outreach.written import WrittenEmail, logged_choices
+from tasks.outreach.written import WrittenEmail
 
 GRAPH, SCENARIOS = synthetic_graph(0), synthetic_scenarios(0, 4, 18)
 FACTS = [fact.id for fact in GRAPH.facts]

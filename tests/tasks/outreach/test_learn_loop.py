@@ -12,24 +12,23 @@ from typing import Any
 import pytest
 
 from tasks.outreach import loop as loop_module
-from tasks.outreach.evaluation import write_to_all
 from tasks.outreach.events import EventStore, RecordedFeedback
 from tasks.outreach.feedback import MEAN_REPLY_RATE, SimulatedProspects
 from tasks.outreach.loop import LearnLoop
 from tasks.outreach.node_scores import NodeScores, SentEmail
+from tasks.outreach.off_policy import logged_choices
 from tasks.outreach.results import BASELINE, EMAILS, FINAL, STATE, VALIDATION
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.tools import CONTEXT, FINALIZE, PROPOSE, OutreachTools
 from tasks.outreach.webhook import Outbox
-from tasks.outreach.written import WrittenEmail, logged_choices
+from tasks.outreach.written import WrittenEmail
 from tests.fakes.outreach_model import OutreachModel, called, without_backend
 from tests.fakes.policy import ScriptedPolicy
 from tests.tasks.outreach.good_email import good
 from tests.tasks.outreach.killed_loop import RULES
 from tests.training.toy_run import CountingBackend, Killed, RecordedProgress
-from training.errors import BadInput
 from training.history import UNTOUCHED
 from training.progress import NoProgress, Progress
 from training.validation import Validator
@@ -68,35 +67,6 @@ def test_a_policys_server_that_does_nothing_is_an_error(
     slow_policy.replies, slow_policy.tokens_between_looks = ["Hello!"], 0
     with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
         asyncio.run(open_task().rollout(slow_policy.policy, SCENARIOS[0]))
-
-
-def test_a_held_out_rollout_that_fails_is_played_again_and_too_many_failures_are_no_result(
-    model: OutreachModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task, recorded = open_task(), list[str]()
-    played, failing = 0, {0}
-    rollout = task.rollout
-
-    async def may_fail(*arguments: Any) -> Any:
-        nonlocal played
-        played += 1
-        if played - 1 in failing:
-            raise TimeoutError("the policy server made no progress")
-        return await rollout(*arguments)
-
-    monkeypatch.setattr(task, "rollout", may_fail)
-    assert len(asyncio.run(write_to_all(task, model.policy, 1, recorded.append))) == 4 and recorded == []
-    played, failing = 0, {0, 60}
-    many = task.scenarios * 15
-    monkeypatch.setattr(task, "scenarios", many)
-    written = asyncio.run(write_to_all(task, model.policy, 1, recorded.append))
-    monkeypatch.setattr(task, "scenarios", many[: len(many) // 15])
-    assert len(written) == 59 and recorded == [
-        "held-out prospects (scripted): 1 rollouts failed (1 TimeoutError: the policy server made no progress)"
-    ]
-    played, failing = 0, {0, 4}
-    with pytest.raises(BadInput, match=r"1 rollouts failed \(1 TimeoutError: .*\), more than 2% of 4"):
-        asyncio.run(write_to_all(task, model.policy, 1, recorded.append))
 
 
 def open_loop(
