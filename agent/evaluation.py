@@ -1,13 +1,11 @@
-"""Ask every policy and every non-learning baseline the same questions, and judge the predictions."""
+"""Ask a policy or a non-learning baseline a held-out question, and judge the answer."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from agent.answer_journal import AnswerJournal
 from agent.baselines import do_nothing, search_and_quote
 from agent.demonstrations import play_oracle
 from agent.judges import Judge, JudgeError
@@ -19,9 +17,6 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
 from training.task import Policy
-
-MOST_ATTEMPTS = 3
-"""Maximum attempts of a question that fails with an error."""
 
 WARM_START, START = "warm_start", "start"
 """Names of the policy before the first GRPO step: after a warm start, or in a run that continued from an adapter."""
@@ -36,68 +31,29 @@ def select_questions(scenarios: Sequence[Scenario], limit: int | None, seed: int
 
 
 class Evaluation:
-    """Asks the questions of one database and has the answers judged.
+    """Asks the questions of one database and has the answers judged."""
 
-    Policies are not asked again what is in `journal`.
-    """
-
-    def __init__(
-        self,
-        database: MailDatabase,
-        judge: Judge,
-        settings: AgentSettings,
-        *,
-        max_concurrent: int,
-        journal: AnswerJournal | None = None,
-    ) -> None:
+    def __init__(self, database: MailDatabase, judge: Judge, settings: AgentSettings) -> None:
         self.database = database
         self.judge = judge
         self.settings = settings
-        self._journal = journal
-        self._slots = asyncio.Semaphore(max_concurrent)
 
-    async def policy(
-        self,
-        name: str,
-        policy: Policy | PromptedModel,
-        scenarios: Sequence[Scenario],
-        *,
-        sample: int = 0,
-        advance: Callable[[], None] = lambda: None,
-    ) -> list[Prediction]:
-        """Return a policy's predictions, numbered `sample`, in the order of `scenarios`.
+    async def policy(self, name: str, policy: Policy | PromptedModel, scenario: Scenario) -> Prediction:
+        """Return the prediction of a policy. A failure is a prediction with an error."""
 
-        Questions that ended in an error are asked again after all others, up to `MOST_ATTEMPTS` times in total.
-        """
-
-        async def ask(scenario: Scenario) -> AgentRun:
+        async def ask() -> AgentRun:
             mailbox = self.database.mailbox(scenario.inbox_address, scenario.query_date)
             return await answer_question(policy, mailbox, scenario.question, self.settings)
 
-        async def one(scenario: Scenario, first: bool) -> Prediction:
-            prediction = self._journal.find(name, sample, scenario.id) if self._journal else None
-            if prediction is None:
-                async with self._slots:
-                    prediction = await self._predict(name, scenario, ask)
-                prediction = prediction.model_copy(update={"sample": sample})
-                if self._journal:
-                    self._journal.add(prediction)
-            if first:
-                advance()
-            return prediction
+        return await self._predict(name, scenario, ask)
 
-        predictions = list(await asyncio.gather(*(one(scenario, True) for scenario in scenarios)))
-        for _ in range(MOST_ATTEMPTS - 1):
-            failed = [number for number, prediction in enumerate(predictions) if prediction.error is not None]
-            again = await asyncio.gather(*(one(scenarios[number], False) for number in failed))
-            for number, prediction in zip(failed, again, strict=True):
-                predictions[number] = _with_cost_of(predictions[number], prediction)
-        return predictions
+    async def baseline(self, name: str, scenario: Scenario) -> Prediction | None:
+        """Return the prediction of a non-learning row (one of `BASELINES`).
 
-    async def baseline(self, name: str, scenarios: Sequence[Scenario]) -> list[Prediction]:
-        """Return the predictions of a non-learning row (one of `BASELINES`)."""
+        The oracle is defined by the reference: without one it has nothing to show.
+        """
 
-        async def act(scenario: Scenario) -> AgentRun:
+        async def act() -> AgentRun:
             mailbox, gold_ids = open_scenario(scenario, self.database)
             if name == "oracle":
                 return play_oracle(scenario, mailbox, gold_ids, self.settings)
@@ -111,13 +67,9 @@ class Evaluation:
                 seconds=seconds,
             )
 
-        # The oracle is defined by the reference: without one it has nothing to show.
-        asked = [scenario for scenario in scenarios if scenario.labelled or name != "oracle"]
-        return [await self._predict(name, scenario, act) for scenario in asked]
+        return await self._predict(name, scenario, act) if scenario.labelled or name != "oracle" else None
 
-    async def _predict(
-        self, name: str, scenario: Scenario, act: Callable[[Scenario], Awaitable[AgentRun]]
-    ) -> Prediction:
+    async def _predict(self, name: str, scenario: Scenario, act: Callable[[], Awaitable[AgentRun]]) -> Prediction:
         known = {
             "policy": name,
             "scenario_id": scenario.id,
@@ -131,7 +83,7 @@ class Evaluation:
         started = time.monotonic()
         run, verdict = None, None
         try:
-            run = await act(scenario)
+            run = await act()
             if run.answer and scenario.labelled:
                 verdict = await self.judge.judge(scenario.question, scenario.answer, run.answer.answer)
         except Exception as error:  # any failure becomes this question's result, with its name and message
@@ -167,15 +119,3 @@ class Evaluation:
             outcome=run.outcome,
             transcript=run.transcript(),
         )
-
-
-def _with_cost_of(failed: Prediction, prediction: Prediction) -> Prediction:
-    """Return the prediction with the cost of a failed attempt at the same question added."""
-    costs = {
-        name: _sum(getattr(failed, name), getattr(prediction, name)) for name in ("cost", "judge_cost", "judge_tokens")
-    }
-    return prediction.model_copy(update=costs)
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return second if first is None else first + (second or 0)

@@ -30,6 +30,7 @@ from agent.metrics import Prediction
 from agent.settings import AgentSettings
 from benchmarks.output import progress
 from environment.email_db import MailDatabase, build_database
+from environment.models import Scenario
 from environment.sources.synthetic import synthetic_company
 from training.backends.base_model import resolve_base_model
 from training.backends.prompt_template import load_tokenizer
@@ -117,13 +118,18 @@ async def asked(arguments: argparse.Namespace, scratch: Path) -> tuple[list[Pred
     theirs = TextOnly(arguments, str(load_tokenizer(base.path).chat_template))
     questions = select_questions(company.scenarios(), arguments.questions)
     with contextlib.closing(MailDatabase(scratch / "mails.sqlite")) as database:
-        evaluation = Evaluation(database, ExactJudge(), settings, max_concurrent=4)
+        evaluation, slots = Evaluation(database, ExactJudge(), settings), asyncio.Semaphore(4)
+
+        async def answered(name: str, policy: Policy, question: Scenario) -> Prediction:
+            async with slots:
+                return await evaluation.policy(name, policy, question)
+
         with open_policy_server(base.path, {"trained": checkpoint.path}, trained_with) as server:
             policy = Policy(base_url=server.base_url, model="trained", temperature=0.0, max_tokens=settings.max_tokens)
-            ours = await evaluation.policy("ours", policy, questions)
+            ours = await asyncio.gather(*(answered("ours", policy, question) for question in questions))
         progress("the checkpoint has answered")
         there = policy.model_copy(update={"base_url": theirs.url})
-        return ours, await evaluation.policy("theirs", there, questions)
+        return ours, await asyncio.gather(*(answered("theirs", there, question) for question in questions))
 
 
 def report(ours: list[Prediction], theirs: list[Prediction]) -> int:

@@ -280,9 +280,12 @@ class _Run:
         )
         metrics, report = print_closing_table(run, trained.version, summary=summary)
         for name, row in {**metrics["policies"], **metrics["baselines"]}.items():
-            kinds = [f"{kind} {found['accuracy']:.0%}" for kind, found in row["by_kind"].items() if found["n"]]
+            judged = {
+                kind: found["accuracy"] for kind, found in row["by_kind"].items() if found["accuracy"] is not None
+            }
+            kinds = [f"{kind} {accuracy:.0%}" for kind, accuracy in judged.items()]
             ended = [f"{outcome.replace('_', ' ')} {count}" for outcome, count in row["outcomes"].items()]
-            say(f"{name}: {', '.join(kinds)} correct; {', '.join(ended)}")
+            say(f"{name}: {', '.join(kinds)} correct; {', '.join(ended)}" if kinds else f"{name}: {', '.join(ended)}")
         say(f"report: {report}")
 
     def schedule(self, cron: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from zenml import step
@@ -14,10 +15,11 @@ from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
-from reports.console import counter, say
+from reports.console import say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.journal import CODE, finish_journal, open_journal
+from steps.evaluation.rows import Rows
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
@@ -55,17 +57,12 @@ def ask_production(
     checkpoint.require_base(files)
     journal = open_journal(config, production=production)
 
+    evaluation = Evaluation(database, open_judge(config), settings)
+
     async def ask_all(base_url: str) -> list[Prediction]:
-        evaluation = Evaluation(
-            database,
-            open_judge(config),
-            settings,
-            max_concurrent=manifest.config["max_concurrent"],
-            journal=journal,
-        )
+        rows = Rows(journal, concurrent=manifest.config["max_concurrent"])
         policy = Policy(base_url=base_url, model=PRODUCTION, temperature=0.0, max_tokens=settings.max_tokens)
-        with counter("questions answered by the version in production", total=len(questions)) as advance:
-            return await evaluation.policy(PRODUCTION, policy, questions, advance=advance.one)
+        return await rows.of(PRODUCTION, questions, partial(evaluation.policy, PRODUCTION, policy))
 
     with open_policy_server(files.path, {PRODUCTION: checkpoint.path}, manifest.config) as server:
         predictions = run_cancellable(ask_all(server.base_url))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from steps.artifact_names import PREDICTIONS, PRODUCTION_PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.ask_production import PRODUCTION
 from steps.evaluation.journal import TASK_CODE, finish_journal, open_journal
-from steps.evaluation.rows import Rows
+from steps.evaluation.rows import Rows, also_as_trained, predicting
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
 from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
@@ -56,19 +56,17 @@ def ask_task(
         config, code=TASK_CODE, task=task, settings=settings, identity=identity, base=base["checksum"]
     )
 
-    async def ask(opened: EvaluatedTask, rows: Rows, base_url: str) -> list[Prediction]:
-        predictions = [row for name, play in opened.others().items() for row in await rows.of(name, play)]
-        for name in ("base", *adapters):
-            play = partial(opened.attempt, _greedy(name, base_url, opened), hosted=False)
-            predictions += await rows.of(name, play, limit=question_limit(config, name, adapters), kept=True)
+    async def ask(opened: EvaluatedTask, held_out: Sequence[Any], rows: Rows, base_url: str) -> list[Prediction]:
+        predictions: list[Prediction] = []
+        for name, play in opened.others().items():
+            predictions += await rows.of(name, held_out, predicting(name, opened.described, play), kept=False)
+        policies = {name: (_greedy(name, base_url, opened), False) for name in ("base", *adapters)}
         if config.baseline_model is not None:
-            policy = _hosted(config.baseline_model, config.baseline_api_base, opened)
-            predictions += await rows.of(config.baseline_model, partial(opened.attempt, policy, hosted=True), kept=True)
-        if "trained" not in adapters:
-            say("the best checkpoint of the run is the warm start: asked once, as both")
-            same = [prediction for prediction in predictions if prediction.policy in adapters]
-            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in same]
-        return predictions
+            policies[config.baseline_model] = (_hosted(config.baseline_model, config.baseline_api_base, opened), True)
+        for name, (policy, hosted) in policies.items():
+            predict = predicting(name, opened.described, partial(opened.attempt, policy, hosted=hosted))
+            predictions += await rows.of(name, held_out[: question_limit(config, name, adapters)], predict)
+        return [*predictions, *also_as_trained(predictions, adapters)]
 
     predictions = _asked(config, task, settings, base, checkpoint, adapters, journal, ask)
     finish_journal(journal, predictions, output=PREDICTIONS)
@@ -92,9 +90,9 @@ def ask_task_production(
     of = {"task": task, "settings": settings, "identity": identity, "production": production}
     journal = open_journal(config, code=TASK_CODE, **of)
 
-    async def ask(opened: EvaluatedTask, rows: Rows, base_url: str) -> list[Prediction]:
+    async def ask(opened: EvaluatedTask, held_out: Sequence[Any], rows: Rows, base_url: str) -> list[Prediction]:
         play = partial(opened.attempt, _greedy(PRODUCTION, base_url, opened), hosted=False)
-        return await rows.of(PRODUCTION, play, kept=True)
+        return await rows.of(PRODUCTION, held_out, predicting(PRODUCTION, opened.described, play))
 
     predictions = _asked(config, task, settings, base, checkpoint, {PRODUCTION: checkpoint.path}, journal, ask)
     finish_journal(journal, predictions, output=PRODUCTION_PREDICTIONS)
@@ -124,7 +122,7 @@ def _asked(
     checkpoint: Checkpoint,
     adapters: dict[str, Path],
     journal: AnswerJournal,
-    ask: Callable[[EvaluatedTask, Rows, str], Coroutine[Any, Any, list[Prediction]]],
+    ask: Callable[[EvaluatedTask, Sequence[Any], Rows, str], Coroutine[Any, Any, list[Prediction]]],
 ) -> list[Prediction]:
     """Return the predictions of `ask`, given the task and a server of the base model and `adapters`."""
     plugin, trained_with = load_plugin(task), checkpoint.manifest.config
@@ -133,9 +131,8 @@ def _asked(
     with plugin.opened(plugin.settings.model_validate(settings), trained_with, say) as opened:
         held_out = [*opened.test_scenarios()]
         random.Random(0).shuffle(held_out)
-        selected, concurrent = held_out[: config.eval_limit], trained_with["max_concurrent"]
-        rows = Rows(selected, opened.described, journal, concurrent=concurrent)
+        rows = Rows(journal, concurrent=trained_with["max_concurrent"])
         with open_policy_server(files.path, adapters, trained_with) as server:
-            predictions = run_cancellable(ask(opened, rows, server.base_url))
+            predictions = run_cancellable(ask(opened, held_out[: config.eval_limit], rows, server.base_url))
     keep_errors_out_of_cache(predictions)
     return predictions

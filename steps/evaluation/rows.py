@@ -1,82 +1,106 @@
-"""The rows of an evaluation: one policy after another plays the held-out scenarios."""
+"""The rows of an evaluation, of every task: one policy after another is asked the held-out scenarios."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
-from reports.console import counter
+from reports.console import counter, say
 from training.plugin import Attempt
 
-ATTEMPTS = 3
-"""Maximum attempts at a scenario when a server fails."""
+MOST_ATTEMPTS = 3
+"""Maximum attempts at a scenario that fails with an error."""
+
+Predict = Callable[[Any], Awaitable[Prediction | None]]
+"""Gives the prediction of a policy for a scenario, also of one that failed; None if it makes no attempt at it."""
 
 
 class Rows:
-    """Plays `scenarios`, at most `concurrent` at a time. `described` returns what a report shows of one.
+    """Asks for predictions, at most `concurrent` at a time. Those in `journal` are not asked for again."""
 
-    Episodes that `journal` has are not played again.
-    """
-
-    def __init__(
-        self,
-        scenarios: Sequence[Any],
-        described: Callable[[Any], dict[str, str]],
-        journal: AnswerJournal,
-        *,
-        concurrent: int,
-    ) -> None:
-        self._scenarios, self._described, self._journal = scenarios, described, journal
+    def __init__(self, journal: AnswerJournal, *, concurrent: int) -> None:
+        self._journal = journal
         self._slots = asyncio.Semaphore(concurrent)
 
     async def of(
         self,
         name: str,
-        play: Callable[[Any], Awaitable[Attempt | None]],
+        scenarios: Sequence[Any],
+        predict: Predict,
         *,
-        limit: int | None = None,
-        kept: bool = False,
+        shown: str | None = None,
+        sample: int = 0,
+        kept: bool = True,
     ) -> list[Prediction]:
-        """Return a prediction for each scenario that `play` makes an attempt at, or the first `limit`.
+        """Return the predictions of the policy `name`, numbered `sample`, in the order of `scenarios`.
 
-        `kept`: they go to the journal, because they cost time.
+        Scenarios that ended in an error are asked again after all others, up to `MOST_ATTEMPTS` times in total. `shown` is the
+        label of the progress bar. Predictions that take no time are not `kept` in the journal.
         """
-        asked = self._scenarios[:limit]
-        with counter(name.replace("_", " "), total=len(asked)) as advance:
+        predictions: dict[str, Prediction | None] = {}
 
-            async def one(scenario: Any) -> Prediction | None:
+        async def one(scenario: Any) -> None:
+            prediction = self._journal.find(name, sample, scenario.id)
+            if prediction is None:
                 async with self._slots:
-                    described = self._described(scenario)
-                    prediction = self._journal.find(name, 0, described["scenario_id"])
-                    if prediction is None:
-                        prediction = await _predict(name, described, partial(play, scenario))
-                        if kept and prediction is not None:
-                            self._journal.add(prediction)
+                    prediction = await predict(scenario)
+                if prediction is not None:
+                    prediction = _with_cost_of(predictions.get(scenario.id), prediction)
+                    prediction = prediction.model_copy(update={"sample": sample})
+                    if kept:
+                        self._journal.add(prediction)
+            if scenario.id not in predictions:
                 advance.one()
-                return prediction
+            predictions[scenario.id] = prediction
 
-            found = await asyncio.gather(*map(one, asked))
+        with counter(shown or name.replace("_", " "), total=len(scenarios)) as advance:
+            asked = scenarios
+            for _ in range(MOST_ATTEMPTS):
+                await asyncio.gather(*map(one, asked))
+                failed = {id for id, prediction in predictions.items() if prediction and prediction.error is not None}
+                asked = [scenario for scenario in scenarios if scenario.id in failed]
+        found = (predictions[scenario.id] for scenario in scenarios)
         return [prediction for prediction in found if prediction is not None]
 
 
-async def _predict(
-    policy: str, described: dict[str, str], play: Callable[[], Awaitable[Attempt | None]]
-) -> Prediction | None:
-    """Return the prediction of a policy for one scenario, None if it made no attempt.
+def predicting(
+    name: str, described: Callable[[Any], Mapping[str, str]], play: Callable[[Any], Awaitable[Attempt | None]]
+) -> Predict:
+    """Return what makes predictions of a policy's attempts. A failure of a server is an error, never a wrong outcome."""
 
-    A failure of a server is an error, never a wrong outcome.
-    """
-    for attempt in range(ATTEMPTS):
+    async def predict(scenario: Any) -> Prediction | None:
         try:
-            ended = await play()
+            attempt = await play(scenario)
         except Exception as error:  # any failure becomes this scenario's result, with its name and message
-            if attempt + 1 < ATTEMPTS:
-                continue
             failed = {"outcome": "error", "error": type(error).__name__, "reason": str(error)}
-            return Prediction(policy=policy, **described, **failed)
-        break
-    return None if ended is None else Prediction(policy=policy, **described, **ended.model_dump())
+            return Prediction(policy=name, **described(scenario), **failed)
+        return None if attempt is None else Prediction(policy=name, **described(scenario), **attempt.model_dump())
+
+    return predict
+
+
+def also_as_trained(predictions: list[Prediction], adapters: Mapping[str, Path]) -> list[Prediction]:
+    """Return the predictions of the row `trained` if the best checkpoint is the one before GRPO, which was asked once."""
+    if "trained" in adapters:
+        return []
+    [before] = adapters
+    say(f"the best checkpoint of the run is the {before.replace('_', ' ')}: asked once, as both")
+    return [p.model_copy(update={"policy": "trained"}) for p in predictions if p.policy == before]
+
+
+def _with_cost_of(failed: Prediction | None, prediction: Prediction) -> Prediction:
+    """Return the prediction with the cost of a failed attempt at the same scenario added."""
+    if failed is None:
+        return prediction
+    costs = {
+        name: _sum(getattr(failed, name), getattr(prediction, name)) for name in ("cost", "judge_cost", "judge_tokens")
+    }
+    return prediction.model_copy(update=costs)
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return second if first is None else first + (second or 0)

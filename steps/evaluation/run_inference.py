@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +16,12 @@ from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
-from reports.console import counter, say
+from reports.console import say
 from steps.artifact_names import PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.journal import CODE, finish_journal, open_journal
 from steps.evaluation.prompted import prompted_model
+from steps.evaluation.rows import Rows, also_as_trained
 from steps.inference.service_lifecycle import episode_settings
 from steps.interruption import run_cancellable
 from steps.project import source_files
@@ -85,43 +87,34 @@ def run_inference(
     files = base_model_files(base["source"], base["checksum"], progress=say)
     checkpoint.require_base(files)
     adapters = adapters_to_ask(checkpoint, warm_start)
-    names = ["base", *adapters]
     journal = open_journal(config, base=base["content"])
 
+    evaluation = Evaluation(database, open_judge(config), settings)
+
     async def ask_all(base_url: str) -> list[Prediction]:
-        evaluation = Evaluation(
-            database,
-            open_judge(config),
-            settings,
-            max_concurrent=trained_with["max_concurrent"],
-            journal=journal,
-        )
+        rows = Rows(journal, concurrent=trained_with["max_concurrent"])
         predictions: list[Prediction] = []
         for name in BASELINES:
-            predictions += await evaluation.baseline(name, questions)
-        for name in names:
+            predictions += await rows.of(name, questions, partial(evaluation.baseline, name), kept=False)
+        for name in ("base", *adapters):
             asked = questions[: question_limit(config, name, adapters)]
             policy = Policy(base_url=base_url, model=name, temperature=0.0, max_tokens=settings.max_tokens)
-            with counter(f"questions answered by {name}", total=len(asked)) as advance:
-                predictions += await evaluation.policy(name, policy, asked, advance=advance.one)
+            predictions += await rows.of(name, asked, partial(evaluation.policy, name, policy))
+            sampled = partial(evaluation.policy, name, policy.model_copy(update={"temperature": SAMPLE_TEMPERATURE}))
             for sample in range(1, config.eval_samples + 1):
-                sampling = policy.model_copy(update={"temperature": SAMPLE_TEMPERATURE})
-                with counter(f"sample {sample} of {config.eval_samples} by {name}", total=len(asked)) as advance:
-                    predictions += await evaluation.policy(name, sampling, asked, sample=sample, advance=advance.one)
+                shown = f"sample {sample} of {config.eval_samples} by {name}"
+                predictions += await rows.of(name, asked, sampled, shown=shown, sample=sample)
         if prompted:
-            with counter(f"questions answered by {prompted.model}", total=len(questions)) as advance:
-                predictions += await evaluation.policy(prompted.model, prompted, questions, advance=advance.one)
-        if "trained" not in adapters:
-            [before] = adapters
-            say(f"the best checkpoint of the run is the {before.replace('_', ' ')}: asked once, as both")
-            twice = [prediction for prediction in predictions if prediction.policy == before]
-            predictions += [prediction.model_copy(update={"policy": "trained"}) for prediction in twice]
+            predictions += await rows.of(
+                prompted.model, questions, partial(evaluation.policy, prompted.model, prompted), shown=prompted.model
+            )
+        predictions += also_as_trained(predictions, adapters)
         if config.base_grammar:
             policy = Policy(
                 base_url=base_url, model="base", temperature=0.0, max_tokens=settings.max_tokens, must_call=True
             )
-            with counter("questions answered by the base with grammar", total=len(questions)) as advance:
-                predictions += await evaluation.policy("base_with_grammar", policy, questions, advance=advance.one)
+            name = "base_with_grammar"
+            predictions += await rows.of(name, questions, partial(evaluation.policy, name, policy))
         return predictions
 
     def warn(line: str) -> None:

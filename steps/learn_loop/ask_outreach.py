@@ -15,7 +15,7 @@ from reports.console import say
 from steps.artifact_names import PREDICTIONS
 from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.journal import finish_journal, open_journal
-from steps.evaluation.rows import Rows
+from steps.evaluation.rows import Rows, predicting
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import graph_of, open_task
 from steps.project import source_files
@@ -68,11 +68,12 @@ def ask_outreach(
 
     async def write(base_url: str) -> list[Prediction]:
         predictions = []
+        rows = Rows(journal, concurrent=config.max_concurrent)
         for row, (model, scores) in written_by.items():
             task = open_task(config, known, scenarios, scores)
             policy = Policy(base_url=base_url, model=model, **config.model_dump(include=_SAMPLING))
-            rows = Rows(task.test_scenarios(), task.described, journal, concurrent=config.max_concurrent)
-            predictions += await rows.of(row, partial(task.attempt, policy), kept=True)
+            predict = predicting(row, task.described, partial(task.attempt, policy))
+            predictions += await rows.of(row, task.test_scenarios(), predict)
         return predictions
 
     adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})

@@ -8,13 +8,10 @@ from datetime import datetime
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-import agent.evaluation
 from agent import rollout
 from agent.demonstrations import demonstration
-from agent.evaluation import Evaluation
-from agent.judges import JudgeError, Verdict
+from agent.judges import Verdict
 from agent.judges.exact import ExactJudge
-from agent.metrics import Prediction
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
@@ -139,57 +136,6 @@ def test_a_server_that_does_nothing_ends_the_episode(
     monkeypatch.setattr(rollout, "REPLY_TIMEOUT", 0.1)
     with pytest.raises(TimeoutError, match=r"made no progress for 0\.1 s"):
         run(scripted, database)
-
-
-def test_a_question_that_fails_is_asked_again_and_too_many_failures_are_no_result(
-    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fails = 2
-
-    async def fail_at_first(*arguments: object, **named: object) -> AgentRun:
-        nonlocal fails
-        fails -= 1
-        if fails >= 0:
-            raise TimeoutError("too busy")
-        return await answer_question(*arguments, **named)
-
-    monkeypatch.setattr(agent.evaluation, "answer_question", fail_at_first)
-    evaluation = Evaluation(database, ExactJudge(), AgentSettings(), max_concurrent=2)
-
-    def ask() -> list[Prediction]:
-        scripted.replies = [SEARCH, READ, ANSWER]
-        return asyncio.run(evaluation.policy("trained", scripted.policy, [two_mail_question]))
-
-    assert [(prediction.error, prediction.correct) for prediction in ask()] == [(None, True)]
-    fails = 3
-    assert [prediction.error for prediction in ask()] == ["TimeoutError"]
-
-
-def test_a_judge_without_a_verdict_is_paid_for_too(
-    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
-) -> None:
-    class Failing(ExactJudge):
-        failures = 2
-
-        async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-            self.failures -= 1
-            if self.failures >= 0:
-                raise JudgeError("no verdict", prompt_tokens=3000, cost=0.25)
-            return await super().judge(question, reference, answer)
-
-    judge = Failing()
-    evaluation = Evaluation(database, judge, AgentSettings(), max_concurrent=2)
-
-    def ask() -> Prediction:
-        scripted.replies = [SEARCH, READ, ANSWER] * 3
-        [prediction] = asyncio.run(evaluation.policy("trained", scripted.policy, [two_mail_question]))
-        return prediction
-
-    judged = ask()
-    assert (judged.correct, judged.judge_tokens, judged.judge_cost) == (True, 6000, 0.5)
-    judge.failures = 3
-    failed = ask()
-    assert (failed.error, failed.judge_tokens, failed.judge_cost) == ("JudgeError", 9000, 0.75)
 
 
 def test_the_oracle_follows_the_bridge_from_mail_to_mail(database: MailDatabase, two_mail_question: Scenario) -> None:

@@ -46,13 +46,13 @@ def test_a_rollout_is_neither_right_nor_wrong(database: MailDatabase, scripted: 
 
 
 def test_an_evaluation_leaves_accuracy_empty(database: MailDatabase, scripted: ScriptedPolicy) -> None:
-    evaluation = Evaluation(database, Never(), AgentSettings(), max_concurrent=1)
+    evaluation = Evaluation(database, Never(), AgentSettings())
     scripted.replies = [ANSWER]
-    predictions = asyncio.run(evaluation.policy("trained", scripted.policy, [QUESTION]))
+    predictions = [asyncio.run(evaluation.policy("trained", scripted.policy, QUESTION))]
     figures = compute_metrics(predictions)
     assert (figures.n, figures.accuracy, figures.ci95, figures.token_f1) == (1, None, None, None)
     assert figures.answer_rate == 1.0
-    assert asyncio.run(evaluation.baseline("oracle", [QUESTION])) == []
+    assert asyncio.run(evaluation.baseline("oracle", QUESTION)) is None
     assert mcnemar(predictions, predictions).n == 0
     decision = decide_promotion(predictions, predictions, None, floor=0, min_gain=0, significance=0.05)
     assert not decision.promoted and "no held-out question has a reference answer" in decision.reason
