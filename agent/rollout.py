@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, convert_to_messages
@@ -23,9 +23,6 @@ from environment.models import FinalAnswer
 from environment.tools import MailTools
 from training.standstill import REPLY_TIMEOUT, PolicyServerProgress, progress_of
 from training.task import Policy
-
-if TYPE_CHECKING:  # importing ART takes ten seconds, and the deployed service does not need it
-    pass
 
 
 class AgentRun(BaseModel):

@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import httpx2
-from mcp import Client
+from mcp import Client, types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
@@ -42,19 +42,19 @@ async def _pass_on(url: str, headers: dict[str, str]) -> None:
         Client(streamable_http_client(url, http_client=http), cache=None) as service,
     ):
 
-        async def list_tools(_: Any, __: Any) -> Any:
+        async def list_tools(_: object, __: object) -> types.ListToolsResult:
             return await service.list_tools()
 
-        async def call_tool(_: Any, called: Any) -> Any:
+        async def call_tool(_: object, called: types.CallToolRequestParams) -> types.CallToolResult:
             return await service.call_tool(called.name, called.arguments or {})
 
-        async def list_resources(_: Any, __: Any) -> Any:
+        async def list_resources(_: object, __: object) -> types.ListResourcesResult:
             return await service.list_resources()
 
-        async def list_templates(_: Any, __: Any) -> Any:
+        async def list_templates(_: object, __: object) -> types.ListResourceTemplatesResult:
             return await service.list_resource_templates()
 
-        async def read_resource(_: Any, wanted: Any) -> Any:
+        async def read_resource(_: object, wanted: types.ReadResourceRequestParams) -> types.ReadResourceResult:
             return await service.read_resource(str(wanted.uri))
 
         server: Server[Any] = Server(

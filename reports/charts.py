@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from reports.page import render
+from reports.page import Row, render
 
 ORDER = (
     *("validation_accuracy", "validation_win_rate", "reward", "accuracy", "validation_reward"),
@@ -67,7 +67,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
-def points_of(column: str, rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+def points_of(column: str, rows: Sequence[Row]) -> list[tuple[float, float]]:
     return [
         (float(row.get("step", position)), float(row[column]))
         for position, row in enumerate(rows, 1)

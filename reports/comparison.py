@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.charts import COLOURS, chart, duration, ordered, points_of
-from reports.page import page, render
+from reports.page import Row, page, render
 
 _RECENT = 5
 """Number of last steps whose mean represents the end of a run. A single step depends on its questions."""
@@ -37,11 +37,11 @@ class ComparedRun:
     """A run's label, its experiment as plain values, and the rows of its history."""
 
     label: str
-    experiment: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    experiment: Row
+    rows: Sequence[Row]
 
     @property
-    def steps(self) -> list[Mapping[str, Any]]:
+    def steps(self) -> list[Row]:
         return [row for row in self.rows if row.get("phase") == "grpo"]
 
 
@@ -127,7 +127,7 @@ def _revision(revision: str | None) -> str:
     return commit[:10] + (" with changes" if changed else "")
 
 
-def _base_model(experiment: Mapping[str, Any]) -> str:
+def _base_model(experiment: Row) -> str:
     digest = experiment.get("base_model_content") or experiment.get("base_model_checksum")
     return f"{experiment.get('base_model')}, {digest[:8]}" if digest else "-"
 

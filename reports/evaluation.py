@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from reports.page import page, render
+from reports.page import Row, page, render
 from reports.tables import accuracy_over_minutes, gain, interval, number, percent, seconds_of
 from reports.viewer import questions_section
 
 _FIELDS = ("answer", "correct", "reason", "outcome", "error", "turns", "seconds", "source_ids", "transcript")
-Row = tuple[str, Mapping[str, Any], bool]
+_Named = tuple[str, Row, bool]
+"""Name and figures of a row of the table, and whether it learns nothing."""
 
 
 def evaluation_html(
-    summary: Mapping[str, Any],
-    predictions: Sequence[Mapping[str, Any]],
+    summary: Row,
+    predictions: Sequence[Row],
     title: str = "Evaluation",
     *,
     subtitle: str = "",
@@ -24,7 +25,7 @@ def evaluation_html(
 
     `summary` is the closing table, `predictions` one row per question and policy, both as plain values.
     """
-    rows: list[Row] = [(name, row, False) for name, row in summary.get("policies", {}).items()]
+    rows: list[_Named] = [(name, row, False) for name, row in summary.get("policies", {}).items()]
     rows += [(name, row, True) for name, row in summary.get("baselines", {}).items()]
     body = render(
         "evaluation.html.jinja",
@@ -47,7 +48,7 @@ def evaluation_html(
     return page(title, body, scripts=("viewer.js",), data=data)
 
 
-def _policies(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def _policies(rows: Iterable[_Named]) -> list[dict[str, Any]]:
     """Return the rows of the table, formatted."""
     policies = []
     baselines_began = False
@@ -74,7 +75,7 @@ def _policies(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return policies
 
 
-def _bar(row: Mapping[str, Any]) -> dict[str, str] | None:
+def _bar(row: Row) -> dict[str, str] | None:
     """Return the accuracy and its interval on a scale from 0 to 200."""
     if row.get("accuracy") is None:
         return None
@@ -83,7 +84,7 @@ def _bar(row: Mapping[str, Any]) -> dict[str, str] | None:
     return {"value": f"{200 * accuracy:.1f}", "low": f"{200 * low:.1f}", "high": f"{200 * high:.1f}"}
 
 
-def _paired(name: str, test: Mapping[str, Any]) -> dict[str, Any]:
+def _paired(name: str, test: Row) -> dict[str, Any]:
     first, _, second = name.partition("_vs_")
     p = test.get("p_value", 1.0)
     return {
@@ -97,7 +98,7 @@ def _paired(name: str, test: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _kinds(rows: Sequence[_Named]) -> list[dict[str, Any]]:
     """Return each kind with a share of correct answers per row, `None` where there is none."""
     kinds = sorted({kind for _, row, _ in rows for kind in row.get("by_kind", {})})
     shown = []
@@ -111,7 +112,7 @@ def _kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return shown
 
 
-def _by_question(predictions: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
+def _by_question(predictions: Iterable[Row]) -> Iterable[dict[str, Any]]:
     questions: dict[str, dict[str, Any]] = {}
     for prediction in predictions:
         question = questions.setdefault(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Row = Mapping[str, Any]
+from reports.page import Row
 
 _COLUMNS = (("product",), ("feature", "proof_point", "customer_story"), ("pain",), ("persona", "industry"))
 _FACTS = _COLUMNS[1]

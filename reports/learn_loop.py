@@ -9,9 +9,7 @@ from markupsafe import Markup
 
 from reports.charts import chart, points_of
 from reports.graph_picture import graph_picture
-from reports.page import page, render
-
-Row = Mapping[str, Any]
+from reports.page import Row, page, render
 
 _FACTS = ("feature", "proof_point", "customer_story")
 _MEANING = {
@@ -51,7 +49,7 @@ def learn_loop_html(
     nodes: Sequence[Row],
     edges: Sequence[Row],
     scores: Mapping[str, Mapping[str, float]],
-    emails: Mapping[str, Any],
+    emails: Row,
     prospects: Mapping[str, str],
     simulated: bool,
 ) -> str:

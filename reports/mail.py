@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from reports.page import page, render
+from reports.page import Row, page, render
 
 _REASONS = {
     "absurd_date": "the date is before 1980 or after 2039",
@@ -25,9 +22,9 @@ _REASONS = {
 }
 
 
-def mail_html(report: Mapping[str, Any], statistics: Mapping[str, Any], source: str) -> str:
+def mail_html(report: Row, statistics: Row, source: str) -> str:
     """Return the page. `report` is a dumped `BuildReport`, `statistics` a dumped `DatabaseStatistics`."""
-    listed: dict[str, list[Mapping[str, Any]]] = {reason: [] for reason in report["dropped"]}
+    listed: dict[str, list[Row]] = {reason: [] for reason in report["dropped"]}
     for mail in report["listed"]:
         listed[mail["reason"]].append(mail)
     facts = [

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+Row = Mapping[str, Any]
+"""A record as plain values: a finished step, a prediction, a line of a table."""
 
 
 def embed_json(value: Any) -> str:

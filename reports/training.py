@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.charts import LABELS, LEFT, ORDER, RIGHT, WIDTH, chart, duration, is_number, ordered, points_of
-from reports.page import page, render
+from reports.page import Row, page, render
 from reports.viewer import questions_section, rollouts_by_question
 
 _HELD_OUT = ("validation_accuracy", "validation_reward")
@@ -17,11 +17,11 @@ _BOOKKEEPING = (
 
 
 def training_html(
-    history: Sequence[Mapping[str, Any]],
+    history: Sequence[Row],
     title: str = "Training run",
     *,
     subtitle: str = "",
-    rollouts: Sequence[Mapping[str, Any]] = (),
+    rollouts: Sequence[Row] = (),
     best_step: int = 0,
     ask_at: str | None = None,
 ) -> str:
@@ -61,7 +61,7 @@ def training_html(
     return page(title, body, scripts=scripts, data=data)
 
 
-def _imitation(column: str, before: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
+def _imitation(column: str, before: Sequence[Row]) -> tuple[str, float] | None:
     """Return the level on held-out questions before the first GRPO step."""
     validated = points_of(column, before) if column in _HELD_OUT else []
     if not validated:
@@ -70,19 +70,19 @@ def _imitation(column: str, before: Sequence[Mapping[str, Any]]) -> tuple[str, f
     return "imitation alone" if name == "warm start" else name, validated[-1][1]
 
 
-def _first_policy(history: Sequence[Mapping[str, Any]]) -> str:
+def _first_policy(history: Sequence[Row]) -> str:
     """Return the name of the policy before the first GRPO step."""
     phase = str(history[0].get("phase")) if history else ""
     return {"untouched": "untouched base", "continued": "start"}.get(phase, "warm start")
 
 
-def _with_derived(row: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_derived(row: Row) -> Row:
     """Add the number of alerts, and the share of right moves at each decision."""
     right = {f"right moves at {name}": figures["right"] for name, figures in (row.get("decisions") or {}).items()}
     return {**row, **right, **({"alert_count": len(row["alerts"])} if "alerts" in row else {})}
 
 
-def _numeric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _numeric_columns(rows: Sequence[Row]) -> list[str]:
     # Leave out counts that are always 0, such as dropped groups, except those in ORDER, such as alerts.
     found = dict.fromkeys(
         key for row in rows for key, value in row.items() if is_number(value) and (value or key in ORDER)
@@ -90,7 +90,7 @@ def _numeric_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ordered([name for name in found if name not in _BOOKKEEPING])
 
 
-def _facts(steps: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _facts(steps: Sequence[Row], before: Sequence[Row]) -> list[tuple[str, str]]:
     facts = []
     for column, form in (("reward", "{:.2f}"), ("accuracy", "{:.0%}")):
         values = [value for _, value in points_of(column, steps)]
@@ -108,9 +108,9 @@ def _facts(steps: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any
     return facts
 
 
-def _alerts(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _alerts(steps: Sequence[Row]) -> list[dict[str, Any]]:
     """Return every alert of the run once, with all its steps, and the figures and examples of the last one."""
-    raised: dict[str, list[tuple[Any, Mapping[str, Any]]]] = {}
+    raised: dict[str, list[tuple[Any, Row]]] = {}
     for row in steps:
         for alert in row.get("alerts", []):
             raised.setdefault(alert["name"], []).append((row["step"], alert))
@@ -125,7 +125,7 @@ def _alerts(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _filled_columns(history: Sequence[Mapping[str, Any]]) -> list[str]:
+def _filled_columns(history: Sequence[Row]) -> list[str]:
     filled = (
         key
         for row in history

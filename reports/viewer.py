@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
-from reports.page import render
+from reports.page import Row, render
 
 
 def questions_section(title: str, of: str, every_kind: str) -> Markup:
@@ -18,9 +18,7 @@ def questions_section(title: str, of: str, every_kind: str) -> Markup:
     return render("questions.html.jinja", title=title, of=of.capitalize(), every_kind=every_kind)
 
 
-def rollouts_by_question(
-    rollouts: Sequence[Mapping[str, Any]], best_step: int, first_policy: str
-) -> list[dict[str, Any]]:
+def rollouts_by_question(rollouts: Sequence[Row], best_step: int, first_policy: str) -> list[dict[str, Any]]:
     """Return the data of the viewer: held-out questions with policies next to each other, then groups of steps."""
     questions: dict[tuple[Any, ...], dict[str, Any]] = {}
     for rollout in sorted(rollouts, key=lambda rollout: (rollout["split"] != "val", rollout["step"])):
@@ -47,7 +45,7 @@ def _policy(step: int, best_step: int, first_policy: str) -> str:
     return f"{name} (best)" if step == best_step else name
 
 
-def _run(rollout: Mapping[str, Any]) -> dict[str, Any]:
+def _run(rollout: Row) -> dict[str, Any]:
     metrics, metadata = rollout["metrics"], rollout["metadata"]
     parts = {name.removesuffix("_reward"): value for name, value in metrics.items() if name.endswith("_reward")}
     return {

@@ -25,6 +25,9 @@ from tasks.outreach.scenarios import Prospect
 from tasks.outreach.task import OutreachTask
 from tasks.outreach.written import WrittenEmail
 
+_TEMPERATURE = 0.1
+_PRIOR = 2.0
+"""Replies at the mean rate that the model of a fact's rate begins with."""
 _ORDERS = 2000
 """Lists that are drawn to count how often a fact is at each place."""
 
@@ -93,18 +96,18 @@ def estimate(choices: Sequence[LoggedChoice], targets: Sequence[Mapping[str, flo
     )
 
 
-def _mean_reply_rates(choices: Sequence[LoggedChoice], prior: float = 2.0) -> dict[str, float]:
+def _mean_reply_rates(choices: Sequence[LoggedChoice]) -> dict[str, float]:
     overall = fmean(choice.reply_rate for choice in choices)
     by_fact: dict[str, list[float]] = {}
     for choice in choices:
         by_fact.setdefault(choice.fact, []).append(choice.reply_rate)
-    return {fact: (sum(rates) + prior * overall) / (len(rates) + prior) for fact, rates in by_fact.items()}
+    return {fact: (sum(rates) + _PRIOR * overall) / (len(rates) + _PRIOR) for fact, rates in by_fact.items()}
 
 
-def by_scores(options: Sequence[str], scores: NodeScores, temperature: float = 0.1) -> dict[str, float]:
-    """Return the probabilities of a policy that prefers well-scored facts: softmax of score / temperature."""
+def by_scores(options: Sequence[str], scores: NodeScores) -> dict[str, float]:
+    """Return the probabilities of a policy that prefers well-scored facts: softmax of score / `_TEMPERATURE`."""
     best = max(scores.score(option) for option in options)
-    weights = {option: math.exp((scores.score(option) - best) / temperature) for option in options}
+    weights = {option: math.exp((scores.score(option) - best) / _TEMPERATURE) for option in options}
     total = math.fsum(weights.values())
     return {option: weight / total for option, weight in weights.items()}
 

@@ -17,10 +17,12 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from training.backends.prompt_template import render, template_options, tokenize_rendered
-from training.backends.torch.tool_calls import HermesCalls, call_form, open_end
+from training.backends.torch.tool_calls import HermesCalls, Schema, ToolCall, Tools, call_form, open_end
 from training.errors import BadInput
 
 _REMEMBERED = 4_096
+Message = Mapping[str, Any]
+"""A message as a client sends it, before it is checked."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ParsedReply:
     """A sampled text as an OpenAI message: `content` is the text outside `tool_calls`."""
 
     content: str | None
-    tool_calls: list[dict[str, Any]]
+    tool_calls: list[ToolCall]
 
     def message(self) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
@@ -49,9 +51,7 @@ class ChatFormat:
         self.special_ids = frozenset(tokenizer.all_special_ids)
         self._byte_of = {char: byte for byte, char in _bytes_to_unicode().items()}
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None, *, open_reply: bool
-    ) -> str:
+    def render(self, messages: Sequence[Message], tools: Tools | None, *, open_reply: bool) -> str:
         """Return the conversation as text for `tokenize`. With `open_reply` it ends where the next assistant message begins."""
         try:
             text = render(
@@ -69,8 +69,8 @@ class ChatFormat:
 
     def encode(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Sequence[Message],
+        tools: Tools | None,
         conversation: str | None = None,
     ) -> list[int]:
         """Return the prompt ids for the next reply. Replies known from `remember` keep their sampled ids.
@@ -91,8 +91,8 @@ class ChatFormat:
 
     def remember(
         self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]] | None,
+        messages: Sequence[Message],
+        tools: Tools | None,
         prompt_ids: Sequence[int],
         reply: ParsedReply,
         sampled_ids: Sequence[int],
@@ -112,7 +112,7 @@ class ChatFormat:
         while len(self._memory) > _REMEMBERED:
             self._memory.popitem(last=False)
 
-    def parse(self, text: str, tools: Sequence[Mapping[str, Any]] | None) -> ParsedReply:
+    def parse(self, text: str, tools: Tools | None) -> ParsedReply:
         """Split the tool calls from a reply. A malformed call leaves the reply plain text, as does a request without tools."""
         parts = self.calls.split(text, tools) if tools else None
         return ParsedReply(text, []) if parts is None else ParsedReply(parts[0].rstrip() or None, parts[1])
@@ -143,7 +143,7 @@ class ChatFormat:
     def tokenize(self, text: str) -> list[int]:
         return tokenize_rendered(self.tokenizer, text)
 
-    def _canonical(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _canonical(self, message: Message) -> dict[str, Any]:
         """Return a message as the template expects it. Calls that demonstrations spell out in Hermes form become calls."""
         plain = _plain(message)
         spelled_out = plain["role"] == "assistant" and "tool_calls" not in plain
@@ -161,7 +161,7 @@ class ChatFormat:
         return ids[special[-1] :] if special else []
 
 
-def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def ordered_tool(tool: Schema) -> dict[str, Any]:
     """Return a tool with its keys in ART's `vllm_openai` order, so that serving and training render the same text."""
     if tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
         return dict(tool)
@@ -172,7 +172,7 @@ def ordered_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {**ordered, **{key: value for key, value in tool.items() if key not in ordered}}
 
 
-def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(message: Message) -> dict[str, Any]:
     """Return a message in the form that templates expect. Raises `BadInput` if it is malformed."""
     content = message.get("content")
     if isinstance(content, list):
@@ -214,7 +214,7 @@ def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": function["name"], "arguments": arguments if arguments is not None else {}}
 
 
-def _memory_keys(text: str, messages: Sequence[Mapping[str, Any]], conversation: str | None) -> list[str]:
+def _memory_keys(text: str, messages: Sequence[Message], conversation: str | None) -> list[str]:
     """Return the key of this conversation, or without a name those of its call ids and of its text.
 
     A named conversation knows its own replies only. Under a new name, earlier replies are tokenized as text, as they are by

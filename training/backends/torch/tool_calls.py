@@ -12,16 +12,32 @@ import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from training.backends.model_sources.folder import COMPACT_CALLS
 
-Tools = Sequence[Mapping[str, Any]]
+Schema = Mapping[str, Any]
+"""A tool, its function or a part of its parameters, in JSON Schema."""
+Tools = Sequence[Schema]
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _PLAIN_SCHEMA = {"type", "properties", "required", "additionalProperties", "title", "description"}
 _MOST_NESTED = 64
 """Of a call's arguments. Templates and encoders of JSON recurse."""
 _decoder = json.JSONDecoder()
+
+
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str
+    """In JSON."""
+
+
+class ToolCall(TypedDict):
+    """A call in OpenAI's form."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
 
 
 class CallForm(ABC):
@@ -31,7 +47,7 @@ class CallForm(ABC):
     """The text with which a call begins."""
 
     @abstractmethod
-    def split(self, text: str, tools: Tools) -> tuple[str, list[dict[str, Any]]] | None:
+    def split(self, text: str, tools: Tools) -> tuple[str, list[ToolCall]] | None:
         """Return the text before the calls and the calls in OpenAI's form. None if there are none or one is malformed."""
 
     @abstractmethod
@@ -39,7 +55,7 @@ class CallForm(ABC):
         """Return where a call begins in `text`, complete or cut off by the end of `text`; without one, the length of `text`."""
 
     @abstractmethod
-    def grammar(self, functions: Sequence[Mapping[str, Any]], tools: Tools, mark: Callable[[str], str]) -> str:
+    def grammar(self, functions: Tools, tools: Tools, mark: Callable[[str], str]) -> str:
         """Return the Lark grammar of one call of `functions`. `mark` writes a text that may be a token as a terminal."""
 
 
@@ -55,7 +71,7 @@ class HermesCalls(CallForm):
     ends = "</tool_call>"
     _SPACE = re.compile(r"\s*")
 
-    def split(self, text: str, tools: Tools) -> tuple[str, list[dict[str, Any]]] | None:
+    def split(self, text: str, tools: Tools) -> tuple[str, list[ToolCall]] | None:
         calls = []
         first = begin = text.find(self.begins)
         while begin >= 0:
@@ -80,7 +96,7 @@ class HermesCalls(CallForm):
     def open_end(self, text: str) -> int:
         return open_end(text, self.begins)
 
-    def grammar(self, functions: Sequence[Mapping[str, Any]], tools: Tools, mark: Callable[[str], str]) -> str:
+    def grammar(self, functions: Tools, tools: Tools, mark: Callable[[str], str]) -> str:
         rules = [f"start: {' | '.join(f'call{i}' for i in range(len(functions)))}"]
         for i, function in enumerate(functions):
             opening = json.dumps(f'\n{{"name": {json.dumps(function["name"])}, "arguments": ')
@@ -96,7 +112,7 @@ class CompactCalls(CallForm):
     begins = ">>"
     _LINE = re.compile(r"^>>", re.MULTILINE)
 
-    def split(self, text: str, tools: Tools) -> tuple[str, list[dict[str, Any]]] | None:
+    def split(self, text: str, tools: Tools) -> tuple[str, list[ToolCall]] | None:
         first = self._LINE.search(text)
         if first is None:
             return None
@@ -116,7 +132,7 @@ class CompactCalls(CallForm):
             return first.start()
         return len(text) - 1 if text == ">" or text.endswith("\n>") else len(text)
 
-    def grammar(self, functions: Sequence[Mapping[str, Any]], tools: Tools, mark: Callable[[str], str]) -> str:
+    def grammar(self, functions: Tools, tools: Tools, mark: Callable[[str], str]) -> str:
         choices, rules = [], []
         for i, function in enumerate(functions):
             name, parameters = short_name(function["name"], tools), _parameters(function)
@@ -156,7 +172,7 @@ def open_end(text: str, mark: str) -> int:
     return len(text) - next((n for n in range(longest, 0, -1) if mark.startswith(text[-n:])), 0)
 
 
-def _compact_call(line: str, functions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+def _compact_call(line: str, functions: Mapping[str, Schema]) -> ToolCall | None:
     if not line.startswith(">>"):
         return None
     name = re.match(r"[^\W\d][\w-]*", line[2:])
@@ -197,17 +213,17 @@ def _compact_call(line: str, functions: Mapping[str, Mapping[str, Any]]) -> dict
     )
 
 
-def _call(name: object, arguments: object) -> dict[str, Any] | None:
+def _call(name: object, arguments: object) -> ToolCall | None:
     """Return a call in OpenAI's form, None if it cannot be one."""
     if not isinstance(name, str) or not isinstance(arguments, dict) or nested_deeper(arguments, _MOST_NESTED):
         return None
-    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    if any("\ud800" <= character <= "\udfff" for text in function.values() for character in text):
+    function = CalledFunction(name=name, arguments=json.dumps(arguments, ensure_ascii=False))
+    if any("\ud800" <= character <= "\udfff" for character in name + function["arguments"]):
         return None  # half of an escaped character, which no reply can carry
     return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
-def nested_deeper(value: Any, levels: int) -> bool:
+def nested_deeper(value: object, levels: int) -> bool:
     """Return whether objects and lists are nested deeper than `levels`."""
     inner = [value]
     for _ in range(levels + 1):
@@ -226,15 +242,15 @@ def _json(text: str) -> Any:
         return None
 
 
-def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parameters(function: Schema) -> Schema:
     return function.get("parameters") or {"properties": {}, "additionalProperties": False}
 
 
-def _properties(function: Mapping[str, Any]) -> Mapping[str, Any]:
+def _properties(function: Schema) -> Schema:
     return (function.get("parameters") or {}).get("properties") or {}
 
 
-def _required(function: Mapping[str, Any]) -> list[str]:
+def _required(function: Schema) -> list[str]:
     """Return the required arguments that the schema describes, in its order."""
     required = (function.get("parameters") or {}).get("required") or []
     return [name for name in _properties(function) if name in required]
@@ -244,11 +260,11 @@ def _is_array(schema: object) -> bool:
     return isinstance(schema, Mapping) and schema.get("type") == "array"
 
 
-def _whole(parameters: Mapping[str, Any]) -> str:
+def _whole(parameters: Schema) -> str:
     return _as_rule({"type": "object", **parameters})
 
 
-def _values(schema: Mapping[str, Any]) -> list[str]:
+def _values(schema: Schema) -> list[str]:
     """Return the rules of the texts that stand for an argument."""
     items = schema.get("items")
     may_be_one = _is_array(schema) and isinstance(items, Mapping) and items.get("type") not in (None, "array")
@@ -256,5 +272,5 @@ def _values(schema: Mapping[str, Any]) -> list[str]:
     return [_as_rule(schema), *([_as_rule(items)] if one and isinstance(items, Mapping) else [])]
 
 
-def _as_rule(schema: Mapping[str, Any]) -> str:
+def _as_rule(schema: Schema) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': _AS_TEMPLATES_WRITE})}"
