@@ -15,17 +15,12 @@ from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
-from reports.console import say
 from steps.artifact_names import PRODUCTION_PREDICTIONS
-from steps.caching import keep_errors_out_of_cache
-from steps.evaluation.journal import CODE, finish_journal, open_journal
-from steps.evaluation.rows import Rows
+from steps.evaluation.journal import CODE, open_journal
+from steps.evaluation.rows import Rows, ask_rows
 from steps.inference.service_lifecycle import episode_settings
-from steps.interruption import run_cancellable
 from steps.model_registry import find_checkpoint
 from steps.project import source_files
-from steps.published_model import base_model_files
-from training.backends.serving import open_policy_server
 from training.task import Policy
 
 PRODUCTION = "production"
@@ -53,19 +48,12 @@ def ask_production(
     checkpoint = find_checkpoint(production).checkpoint
     manifest = checkpoint.manifest
     settings = episode_settings(manifest.config)
-    files = base_model_files(manifest.base_model_source, manifest.base_model_checksum, progress=say)
-    checkpoint.require_base(files)
-    journal = open_journal(config, production=production)
-
+    base = {"source": manifest.base_model_source, "checksum": manifest.base_model_checksum}
     evaluation = Evaluation(database, open_judge(config), settings)
 
-    async def ask_all(base_url: str) -> list[Prediction]:
-        rows = Rows(journal, concurrent=manifest.config["max_concurrent"])
+    async def ask(rows: Rows, base_url: str) -> list[Prediction]:
         policy = Policy(base_url=base_url, model=PRODUCTION, temperature=0.0, max_tokens=settings.max_tokens)
         return await rows.of(PRODUCTION, questions, partial(evaluation.policy, PRODUCTION, policy))
 
-    with open_policy_server(files.path, {PRODUCTION: checkpoint.path}, manifest.config) as server:
-        predictions = run_cancellable(ask_all(server.base_url))
-    keep_errors_out_of_cache(predictions)
-    finish_journal(journal, predictions, output=PRODUCTION_PREDICTIONS)
-    return predictions
+    journal = open_journal(config, production=production)
+    return ask_rows(ask, checkpoint, base, {PRODUCTION: checkpoint.path}, journal, output=PRODUCTION_PREDICTIONS)

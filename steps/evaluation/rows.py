@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
 from reports.console import counter, say
+from steps.caching import keep_errors_out_of_cache
+from steps.evaluation.journal import finish_journal
+from steps.interruption import run_cancellable
+from steps.published_model import base_model_files
+from training.backends.serving import open_policy_server
+from training.checkpoint import Checkpoint
 from training.plugin import Attempt
 
 MOST_ATTEMPTS = 3
@@ -81,6 +88,33 @@ def predicting(
         return None if attempt is None else Prediction(policy=name, **described(scenario), **attempt.model_dump())
 
     return predict
+
+
+def ask_rows(
+    ask: Callable[[Rows, str], Coroutine[Any, Any, list[Prediction]]],
+    checkpoint: Checkpoint,
+    base: Mapping[str, str],
+    adapters: Mapping[str, Path],
+    journal: AnswerJournal,
+    *,
+    output: str,
+) -> list[Prediction]:
+    """Return the predictions of `ask`, which gets the base URL of a server of `adapters` and their base model.
+
+    The journal is finished with the artifact `output` of the current step.
+
+    Raises:
+        BadInput: the base model is unavailable, or differs from the one that `checkpoint` was trained from.
+    """
+    trained_with = checkpoint.manifest.config
+    files = base_model_files(base["source"], base["checksum"], progress=say)
+    checkpoint.require_base(files)
+    rows = Rows(journal, concurrent=trained_with["max_concurrent"])
+    with open_policy_server(files.path, adapters, trained_with, warn=partial(say, alarm=True)) as server:
+        predictions = run_cancellable(ask(rows, server.base_url))
+    keep_errors_out_of_cache(predictions)
+    finish_journal(journal, predictions, output=output)
+    return predictions
 
 
 def also_as_trained(predictions: list[Prediction], adapters: Mapping[str, Path]) -> list[Prediction]:

@@ -16,17 +16,12 @@ from configs.schema import EvaluationConfig
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.json_lines import JsonLinesMaterializer
-from reports.console import say
 from steps.artifact_names import PREDICTIONS
-from steps.caching import keep_errors_out_of_cache
-from steps.evaluation.journal import CODE, finish_journal, open_journal
+from steps.evaluation.journal import CODE, open_journal
 from steps.evaluation.prompted import prompted_model
-from steps.evaluation.rows import Rows, also_as_trained
+from steps.evaluation.rows import Rows, also_as_trained, ask_rows
 from steps.inference.service_lifecycle import episode_settings
-from steps.interruption import run_cancellable
 from steps.project import source_files
-from steps.published_model import base_model_files
-from training.backends.serving import open_policy_server
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
@@ -79,20 +74,14 @@ def run_inference(
     questions = select_questions(scenarios, config.eval_limit)
     if not questions:
         raise BadInput("there are no test questions: check why the data pipeline dropped them")
-    trained_with = checkpoint.manifest.config
-    settings = episode_settings(trained_with)
+    settings = episode_settings(checkpoint.manifest.config)
     prompted = prompted_model(config, settings)
     if prompted:
         prompted.require_ready("baseline_model")
-    files = base_model_files(base["source"], base["checksum"], progress=say)
-    checkpoint.require_base(files)
     adapters = adapters_to_ask(checkpoint, warm_start)
-    journal = open_journal(config, base=base["content"])
-
     evaluation = Evaluation(database, open_judge(config), settings)
 
-    async def ask_all(base_url: str) -> list[Prediction]:
-        rows = Rows(journal, concurrent=trained_with["max_concurrent"])
+    async def ask(rows: Rows, base_url: str) -> list[Prediction]:
         predictions: list[Prediction] = []
         for name in BASELINES:
             predictions += await rows.of(name, questions, partial(evaluation.baseline, name), kept=False)
@@ -117,11 +106,5 @@ def run_inference(
             predictions += await rows.of(name, questions, partial(evaluation.policy, name, policy))
         return predictions
 
-    def warn(line: str) -> None:
-        say(line, alarm=True)
-
-    with open_policy_server(files.path, adapters, trained_with, warn=warn) as server:
-        predictions = run_cancellable(ask_all(server.base_url))
-    keep_errors_out_of_cache(predictions)
-    finish_journal(journal, predictions, output=PREDICTIONS)
-    return predictions
+    journal = open_journal(config, base=base["content"])
+    return ask_rows(ask, checkpoint, base, adapters, journal, output=PREDICTIONS)

@@ -13,17 +13,14 @@ from configs.schema import LearnLoopConfig
 from materializers.json_lines import JsonLinesMaterializer
 from reports.console import say
 from steps.artifact_names import PREDICTIONS
-from steps.caching import keep_errors_out_of_cache
-from steps.evaluation.journal import finish_journal, open_journal
-from steps.evaluation.rows import Rows, predicting
-from steps.interruption import run_cancellable
+from steps.evaluation.journal import open_journal
+from steps.evaluation.rows import Rows, ask_rows, predicting
 from steps.learn_loop.world import graph_of, open_task
 from steps.project import source_files
-from steps.published_model import base_model_files
 from tasks.outreach.evaluation import BASELINE, GRAPH_ONLY, GRPO_ONLY, LEARNT
 from tasks.outreach.node_scores import NodeScores
 from tasks.outreach.scenarios import Scenario
-from training.backends.serving import BASE, open_policy_server
+from training.backends.serving import BASE
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
 from training.task import Policy
@@ -54,7 +51,6 @@ def ask_outreach(
     known = graph_of(graph)
     learnt = NodeScores.model_validate(node_scores["posterior"])
     fresh = NodeScores.fresh(known, learnt.decay)
-    files = base_model_files(base["source"], base["checksum"], progress=say)
     # Without demonstrations there is no adapter before the first step, and its checkpoint stands in.
     untouched = warm_start.manifest.step > 0
     before = BASE if untouched else "warm_start"
@@ -64,11 +60,9 @@ def ask_outreach(
         GRPO_ONLY: ("trained", fresh),
         LEARNT: ("trained", learnt),
     }
-    journal = open_journal(config, code=_CODE, base=base["checksum"])
 
-    async def write(base_url: str) -> list[Prediction]:
+    async def write(rows: Rows, base_url: str) -> list[Prediction]:
         predictions = []
-        rows = Rows(journal, concurrent=config.max_concurrent)
         for row, (model, scores) in written_by.items():
             task = open_task(config, known, scenarios, scores)
             policy = Policy(base_url=base_url, model=model, **config.model_dump(include=_SAMPLING))
@@ -77,12 +71,10 @@ def ask_outreach(
         return predictions
 
     adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})
-    with open_policy_server(files.path, adapters, checkpoint.manifest.config) as server:
-        predictions = run_cancellable(write(server.base_url))
-    keep_errors_out_of_cache(predictions)
+    journal = open_journal(config, code=_CODE, base=base["checksum"])
+    predictions = ask_rows(write, checkpoint, base, adapters, journal, output=PREDICTIONS)
     for row in written_by:
         _require_fair_sample(row, [prediction for prediction in predictions if prediction.policy == row])
-    finish_journal(journal, predictions, output=PREDICTIONS)
     return predictions
 
 

@@ -12,6 +12,7 @@ import pytest
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
 from configs.schema import LearnLoopConfig
+from steps.evaluation import rows
 from steps.learn_loop import ask_outreach as asking
 from steps.learn_loop import evaluate_outreach as figures
 from steps.learn_loop.world import world_of
@@ -35,16 +36,22 @@ class Asked:
     def __init__(self, model: OutreachModel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.adapters: dict[str, Path] = {}
         server = nullcontext(SimpleNamespace(base_url=model.url))
-        monkeypatch.setattr(asking, "base_model_files", lambda *_, **__: SimpleNamespace(path=Path("base")))
-        monkeypatch.setattr(asking, "open_policy_server", lambda _, given, __: self.adapters.update(given) or server)
         monkeypatch.setattr(asking, "open_journal", lambda *_, **__: AnswerJournal(folder / "journal.jsonl"))
+        monkeypatch.setattr(rows, "base_model_files", lambda *_, **__: SimpleNamespace(path=Path("base")))
+        monkeypatch.setattr(
+            rows, "open_policy_server", lambda _, given, *__, **___: self.adapters.update(given) or server
+        )
         for name in ("finish_journal", "keep_errors_out_of_cache"):
-            monkeypatch.setattr(asking, name, lambda *_, **__: None)
+            monkeypatch.setattr(rows, name, lambda *_, **__: None)
 
     def predictions(self, warm_start: int = 0, config: LearnLoopConfig = CONFIG, **world: Any) -> list[Prediction]:
         """Ask; the warm start has the step `warm_start`."""
         checkpoint, before = (
-            SimpleNamespace(path=Path("adapter"), manifest=SimpleNamespace(config={}, step=step))
+            SimpleNamespace(
+                path=Path("adapter"),
+                manifest=SimpleNamespace(config={"max_concurrent": 2}, step=step),
+                require_base=lambda files: None,
+            )
             for step in (3, warm_start)
         )
         base = {"source": "base", "checksum": ""}
