@@ -47,7 +47,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    templates.globals["asset"] = lambda name: Markup(_asset(name))
+    assets = resources.files("reports") / "assets"
+    templates.globals["asset"] = lambda name: Markup((assets / name).read_text(encoding="utf-8"))
     return templates
 
 
@@ -56,10 +57,6 @@ def _encodable(value: object) -> object:
     if isinstance(value, str) and not isinstance(value, Markup):
         return value.encode("utf-8", "replace").decode("utf-8")
     return value
-
-
-def _asset(name: str) -> str:
-    return resources.files("reports").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -78,11 +78,6 @@ def graph_of(lines: str) -> KnowledgeGraph:
         return read_graph(file)
 
 
-def simulation_of(config: LearnLoopConfig, graph: KnowledgeGraph, scenarios: Sequence[Scenario]) -> SimulatedProspects:
-    """Return the configured simulation of prospects."""
-    return SimulatedProspects(graph, scenarios, config.graph_seed, random_replies=config.random_replies)
-
-
 def open_task(
     config: LearnLoopConfig,
     graph: KnowledgeGraph,
@@ -94,10 +89,11 @@ def open_task(
     """Build the configured task, with fresh scores unless `scores` is given."""
     from tasks.outreach.task import OutreachTask  # takes seconds to import, so bad input is reported first
 
-    recorded = config.feedback == "recorded"
-    feedback: FeedbackSource = (
-        RecordedFeedback(EventStore(EVENTS)) if recorded else simulation_of(config, graph, scenarios)
-    )
+    feedback: FeedbackSource
+    if config.feedback == "recorded":
+        feedback = RecordedFeedback(EventStore(EVENTS))
+    else:
+        feedback = SimulatedProspects(graph, scenarios, config.graph_seed, random_replies=config.random_replies)
     scores = scores or NodeScores.fresh(graph)
     rubric = read_rubric(config)
     task = OutreachTask(graph, scenarios, feedback, config, scores, seed=config.seed, explore=explore, rubric=rubric)

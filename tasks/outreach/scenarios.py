@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,7 +76,7 @@ def require_seeds(scenario: Scenario, graph: KnowledgeGraph, where: str) -> None
 
 def require_disjoint(scenarios: Iterable[Scenario], where: str) -> None:
     """Raise `BadInput` when a split is empty, or shares a prospect or an industry with the other."""
-    train, test = (_of_split(scenarios, split) for split in ("train", "test"))
+    train, test = ([scenario for scenario in scenarios if scenario.split == split] for split in ("train", "test"))
     for split, found in (("train", train), ("test", test)):
         if not found:
             raise BadInput(f"{where}: there is no scenario with split {split}; both train and test are needed")
@@ -88,7 +88,3 @@ def require_disjoint(scenarios: Iterable[Scenario], where: str) -> None:
             raise BadInput(
                 f"{where}: the {what} {min(shared)} is in train and in test; a held-out {what} must not be trained on"
             )
-
-
-def _of_split(scenarios: Iterable[Scenario], split: str) -> Sequence[Scenario]:
-    return [scenario for scenario in scenarios if scenario.split == split]

@@ -12,23 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from docker.errors import ImageNotFound
 
-from sandbox.errors import NoIsolation
 from sandbox.isolation import find_bubblewrap
-from sandbox.local import LocalRunner
+from tests.sandbox.isolated import isolated_runner
 
 
 def require_bubblewrap() -> None:
     """Skip the test where nothing confines a process."""
-    runner = LocalRunner()
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
-    finally:
-        runner.close()
+    isolated_runner().close()
 
 
 class FakeContainer:

@@ -13,11 +13,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from sandbox.app import create_app
-from sandbox.errors import NoIsolation, Starved
+from sandbox.errors import Starved
 from sandbox.limits import Limits
-from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Workspace
+from tests.sandbox.isolated import isolated_runner
 
 pytestmark = pytest.mark.service
 
@@ -31,11 +31,7 @@ CHECKS = [
 @pytest.fixture
 def client(request: pytest.FixtureRequest) -> Iterator[TestClient]:
     values = getattr(request, "param", {})
-    runner = LocalRunner(Limits(wall_seconds=120, cpu_seconds=60))
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(Limits(wall_seconds=120, cpu_seconds=60))
     with TestClient(create_app(SandboxSettings(**values), runner)) as client:
         yield client
 

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from sandbox import doors
-from sandbox.errors import NoIsolation
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from tests.sandbox.isolated import isolated_runner
 from tests.sandbox.served import served
 
 pytestmark = pytest.mark.service
@@ -31,11 +31,7 @@ SLEEP = "import time\ntime.sleep(1000)"
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     settings = SETTINGS.model_copy(update=getattr(request, "param", {}))
-    runner = LocalRunner(settings.limits)
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(settings.limits)
     with served(settings, runner) as url:
         yield url
 

@@ -15,10 +15,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from sandbox.app import create_app
-from sandbox.errors import NoIsolation
 from sandbox.limits import Limits
-from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from tests.sandbox.isolated import isolated_runner
 from tests.sandbox.test_hostile_programs import descendants, ended
 from tests.sandbox.test_link import LINK
 
@@ -88,18 +87,10 @@ def body(chance: random.Random, snapshot: str) -> bytes:
     return content
 
 
-def require_isolation(runner: LocalRunner) -> None:
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
-
-
 def fuzz_bodies(seconds: float) -> None:
     seed = random.randrange(1 << 30)
     chance, until, opened = random.Random(seed), time.monotonic() + seconds, list[str]()
-    runner = LocalRunner(LIMITS)
-    require_isolation(runner)
+    runner = isolated_runner(LIMITS)
     with TestClient(create_app(SandboxSettings(capacity=4, wait_seconds=0.1, limits=LIMITS), runner)) as client:
         while time.monotonic() < until:
             snapshot = client.post("/snapshots", json={"files": {"a.py": "x = 1\n"}}).json()["snapshot"]
@@ -124,8 +115,7 @@ def fuzz_bodies(seconds: float) -> None:
 def fuzz_link(seconds: float) -> None:
     seed = random.randrange(1 << 30)
     chance, until = random.Random(seed), time.monotonic() + seconds
-    runner = LocalRunner(LIMITS)
-    require_isolation(runner)
+    runner = isolated_runner(LIMITS)
     before = descendants(os.getpid())
     workspace = runner.open()
     while time.monotonic() < until:

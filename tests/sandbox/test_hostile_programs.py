@@ -20,6 +20,7 @@ from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.workspace import Changes, Workspace
 from tests.sandbox.hostile_programs import BUGGY, PROGRAMS
+from tests.sandbox.isolated import isolated_runner
 
 pytestmark = pytest.mark.service
 
@@ -44,11 +45,7 @@ def _busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    runner = LocalRunner(LIMITS)
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(LIMITS)
     yield runner
     runner.close()
 

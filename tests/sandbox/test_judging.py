@@ -15,10 +15,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from sandbox.app import create_app
-from sandbox.errors import NoIsolation
 from sandbox.limits import Limits
-from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
+from tests.sandbox.isolated import isolated_runner
 from tests.sandbox.kernel_programs import CALLS
 
 pytestmark = pytest.mark.service
@@ -50,11 +49,7 @@ JUDGED = {
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    runner = LocalRunner(LIMITS)
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(LIMITS)
     with TestClient(create_app(SandboxSettings(limits=LIMITS), runner)) as client:
         yield client
 

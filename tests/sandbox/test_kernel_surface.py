@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sandbox.errors import NoIsolation
 from sandbox.inside.system_calls import NUMBERS
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
+from tests.sandbox.isolated import isolated_runner
 from tests.sandbox.kernel_programs import (
     AWAKE,
     BURNER,
@@ -39,11 +39,7 @@ LIMITS = Limits(wall_seconds=120, cpu_seconds=100, memory_bytes=128 << 20, proce
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    runner = LocalRunner(LIMITS)
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(LIMITS)
     yield runner
     runner.close()
 

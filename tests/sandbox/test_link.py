@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sandbox.errors import NoIsolation, WorkspaceLost
+from sandbox.errors import WorkspaceLost
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
+from tests.sandbox.isolated import isolated_runner
 from tests.sandbox.test_hostile_programs import descendants, ended
 
 pytestmark = pytest.mark.service
@@ -36,11 +37,7 @@ SLOW = {
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    runner = LocalRunner(LIMITS)
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(LIMITS)
     yield runner
     runner.close()
 

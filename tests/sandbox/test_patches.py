@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from sandbox.checks import Check, run_checks
-from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
+from sandbox.errors import Unusable, WorkspaceLost
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.workspace import Changes, Workspace
+from tests.sandbox.isolated import isolated_runner
 
 pytestmark = pytest.mark.service
 
@@ -31,11 +32,7 @@ REPAIR = Check(code="import target\ntarget.double(4)", expected="8")
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    runner = LocalRunner(Limits(wall_seconds=120, cpu_seconds=60, disk_bytes=1 << 20))
-    try:
-        runner.require_isolation()
-    except NoIsolation as error:
-        pytest.skip(str(error))
+    runner = isolated_runner(Limits(wall_seconds=120, cpu_seconds=60, disk_bytes=1 << 20))
     yield runner
     runner.close()
 
