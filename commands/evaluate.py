@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from zenml import Model
 from zenml.client import Client
 from zenml.models import ModelVersionResponse
 
-from cluster.placement import EVALUATION_STEPS, runs_elsewhere
-from commands.closing_table import print_closing_table
+from cluster.placement import runs_elsewhere
+from commands.agent_runs import evaluate_by
 from commands.continue_from import artifact_of
 from commands.data import DataRun, data_in_store
-from commands.pipeline_run import run_pipeline
 from commands.train import TrainedRun
 from configs.config import Config
-from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, WARM_START
-from steps.model_registry import find_checkpoint, other_in_production
+from steps.model_registry import find_checkpoint
 from training.experiment import MAIL_TASK
 
 
@@ -84,29 +81,9 @@ def run_eval(
     """
     from pipelines.evaluation import evaluation_pipeline
 
-    run = run_pipeline(
-        evaluation_pipeline,
-        {
-            "config": config.evaluation,
-            "database": trained.data.database,
-            "scenarios": trained.data.scenarios,
-            "checkpoint": trained.checkpoint,
-            "warm_start": trained.warm_start,
-            "base_model": base_model,
-            "production": other_in_production(trained.version),
-        },
-        enable_cache=cache,
-        model=Model(name=MODEL_NAME, version=trained.version),
-        settings=config.settings,
-        steps={name: step for name, step in config.step_settings.items() if name in EVALUATION_STEPS},
-    )
-    if run.steps["run_inference"].status.value == "cached":
-        say("evaluation: unchanged, answers reused (--no-cache asks again)")
-    metrics, report = print_closing_table(run, trained.version, summary=summary)
-    if Client().active_stack.orchestrator.config.is_remote:
-        promotion = metrics["promotion"]  # on this machine the gate has printed its decision
-        say(
-            f"{trained.version} {'promoted' if promotion['promoted'] else 'not promoted'} to production: {promotion['reason']}"
-        )
-    say(f"report: {report}")
-    say(f"run {run.name} in the dashboard: zenml login --local, then open pipeline runs (id {run.id})")
+    arguments = {
+        "database": trained.data.database,
+        "scenarios": trained.data.scenarios,
+        "base_model": base_model,
+    }
+    evaluate_by(evaluation_pipeline, arguments, trained, config=config, model=MODEL_NAME, cache=cache, summary=summary)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
@@ -13,16 +11,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from zenml import Model
-
 from cluster.placement import TASK_STEPS, require_steps, runs_elsewhere
 from cluster.schedules import require_cron, require_scheduler
 from cluster.stack import require_remote_stack
 from cluster.zenml_settings import require_zenml_settings
-from commands.closing_table import print_closing_table
+from commands.agent_runs import Trained, evaluate_by, train_by
 from commands.continue_from import artifact_of, with_start
 from commands.dry_run import plan_lines, require_none, say_checks
-from commands.pipeline_run import output, run_pipeline
 from commands.resume import Resumable
 from commands.schedules import schedule_pipeline
 from commands.train import base_model_content
@@ -30,13 +25,11 @@ from configs.config import Config
 from configs.schema import EvaluationConfig, TrainingConfig
 from pipelines.task import task_evaluation_pipeline, task_retraining_pipeline, task_training_pipeline
 from reports.console import say
-from steps.artifact_names import CHECKPOINT, TRAINING_CURVE, WARM_START
-from steps.model_registry import find_checkpoint, other_in_production
-from steps.project import MODELS, OUTPUTS, RUNS, digest_of, task_code
+from steps.model_registry import find_checkpoint
+from steps.project import MODELS, RUNS, digest_of, task_code
 from tasks import load_plugin
 from training.decisions import compared_decisions
 from training.errors import BadInput
-from training.files import write_text
 from training.plan import earlier_pace, plan_run
 from training.plugin import Check, TaskPlugin
 from training.preflight import RunCheck, check_run, check_run_elsewhere
@@ -45,15 +38,6 @@ from training.stopping import hold_out, require_stop_rules
 
 _OF_MAIL = ("judge", "eval_samples", "base_grammar")
 """Settings of training and evaluation that only the e-mail agent has."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A training: its model version, checkpoint and warm start."""
-
-    version: str
-    checkpoint: UUID
-    warm_start: UUID | None
 
 
 def run_task(
@@ -118,7 +102,7 @@ def _require_for_mail_only(config: Config, pipeline_name: str) -> None:
 def _stored(checkpoint: str, task: str) -> Trained:
     stored = find_checkpoint(checkpoint)
     stored.checkpoint.require_task(task)
-    return Trained(stored.checkpoint.manifest.name, UUID(artifact_of(stored)), None)
+    return Trained(version=stored.checkpoint.manifest.name, checkpoint=UUID(artifact_of(stored)), warm_start=None)
 
 
 def identity_of(plugin: TaskPlugin, chosen: Any, scenarios: Sequence[Any]) -> str:
@@ -238,47 +222,20 @@ class _Run:
 
     def train(self, *, cache: bool, key: str | None = None) -> Trained:
         """Train, resume an unfinished run of the same key, or reuse the finished one."""
-        training, steps = self.training, self.config.step_settings
+        training = self.training
         if key is None:
             base = base_model_content(training.base_model, here="train_agent" not in self.elsewhere)
             nonce = "" if cache else datetime.now(UTC).isoformat()
             key = run_key(self.plugin, training, self.chosen, self.identity, base, nonce)
-        say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
-        run = run_pipeline(
-            task_training_pipeline,
-            {"config": training, "run_key": key, **self._of_task()},
-            enable_cache=cache,
-            model=Model(name=self.model, version=key),
-            settings=self.config.settings,
-            steps={name: steps[name] for name in ("setup_art_model", "train_agent") if name in steps},
+        return train_by(
+            task_training_pipeline, training, self._of_task(), key, config=self.config, model=self.model, cache=cache
         )
-        if run.steps["train_agent"].status.value == "cached":
-            say("training: this run is finished, reused (--no-cache starts a new one)")
-        page = output(run, "train_agent", TRAINING_CURVE).load()
-        say(f"training report: {os.path.relpath(write_text(OUTPUTS / 'reports' / f'training-{key}.html', page))}")
-        found = [output(run, "train_agent", name).id for name in (CHECKPOINT, WARM_START)]
-        return Trained(key, *found)
 
     def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None) -> None:
         """Evaluate a training beside the version in production, and print the closing table."""
-        steps = self.config.step_settings
-        run = run_pipeline(
-            task_evaluation_pipeline,
-            {
-                "config": self.config.evaluation,
-                **self._of_task(),
-                "identity": self.identity,
-                "title": self.plugin.title,
-                "checkpoint": trained.checkpoint,
-                "warm_start": trained.warm_start,
-                "production": other_in_production(trained.version, self.model),
-            },
-            enable_cache=cache,
-            model=Model(name=self.model, version=trained.version),
-            settings=self.config.settings,
-            steps={name: steps[name] for name in TASK_STEPS[2:] if name in steps},
-        )
-        metrics, report = print_closing_table(run, trained.version, summary=summary)
+        arguments = {**self._of_task(), "identity": self.identity, "title": self.plugin.title}
+        options = {"config": self.config, "model": self.model, "cache": cache, "summary": summary}
+        metrics = evaluate_by(task_evaluation_pipeline, arguments, trained, **options)
         for name, row in {**metrics["policies"], **metrics["baselines"]}.items():
             judged = {
                 kind: found["accuracy"] for kind, found in row["by_kind"].items() if found["accuracy"] is not None
@@ -286,7 +243,6 @@ class _Run:
             kinds = [f"{kind} {accuracy:.0%}" for kind, accuracy in judged.items()]
             ended = [f"{outcome.replace('_', ' ')} {count}" for outcome, count in row["outcomes"].items()]
             say(f"{name}: {', '.join(kinds)} correct; {', '.join(ended)}" if kinds else f"{name}: {', '.join(ended)}")
-        say(f"report: {report}")
 
     def schedule(self, cron: str) -> None:
         """Train and evaluate at the times of `cron`."""

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from datetime import UTC, datetime
-from uuid import UUID
 
-from pydantic import BaseModel
-from zenml import Model
-
-from cluster.placement import TRAINING_STEPS, runs_elsewhere
+from cluster.placement import runs_elsewhere
+from commands.agent_runs import Trained, train_by
 from commands.data import DataRun
-from commands.pipeline_run import output, run_pipeline
 from configs.config import Config
 from configs.decisions import mail_decisions
 from configs.loading import load_config
 from configs.schema import ConfigError, TrainingConfig
 from reports.console import say
-from steps.artifact_names import CHECKPOINT, MODEL_NAME, TRAINING_CURVE, WARM_START
-from steps.project import MODELS, OUTPUTS, RUNS, digest_of, training_code
+from steps.artifact_names import MODEL_NAME
+from steps.project import MODELS, RUNS, digest_of, training_code
 from training.backends import require_effect
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
 from training.experiment import Experiment, known_runs
-from training.files import write_text
 from training.scoring import require_scoring, scoring_sources
 from training.stopping import require_stop_rules
 
 
-class TrainedRun(BaseModel):
-    """Artifact versions of a training run, and their model version."""
+class TrainedRun(Trained):
+    """A training of the mail agent, with its data."""
 
-    version: str
     data: DataRun
-    checkpoint: UUID
-    warm_start: UUID | None
 
 
 def require_training(config: Config) -> TrainingConfig:
@@ -74,27 +65,9 @@ def run_train(config: Config, data: DataRun, *, cache: bool, key: str | None = N
         key = run_key(training, data, base, "" if cache else datetime.now(UTC).isoformat())
         if cache:
             _say_if_begun_otherwise(training, data, base, key)
-    say(f"training run {key} ({training.base_model}, backend {training.backend}, {training.scoring} reward)")
-    arguments = {"config": training, "run_key": key, "database": data.database, "scenarios": data.scenarios}
-    run = run_pipeline(
-        training_pipeline,
-        arguments,
-        enable_cache=cache,
-        model=Model(name=MODEL_NAME, version=key),
-        settings=config.settings,
-        steps={name: step for name, step in config.step_settings.items() if name in TRAINING_STEPS},
-    )
-    if run.steps["train_agent"].status.value == "cached":
-        say("training: this run is finished, reused (--no-cache starts a new one)")
-    page = output(run, "train_agent", TRAINING_CURVE).load()
-    report = write_text(OUTPUTS / "reports" / f"training-{key}.html", page)
-    say(f"training report: {os.path.relpath(report)}")
-    return TrainedRun(
-        version=key,
-        data=data,
-        checkpoint=output(run, "train_agent", CHECKPOINT).id,
-        warm_start=output(run, "train_agent", WARM_START).id,
-    )
+    arguments = {"database": data.database, "scenarios": data.scenarios}
+    trained = train_by(training_pipeline, training, arguments, key, config=config, model=MODEL_NAME, cache=cache)
+    return TrainedRun(data=data, **dict(trained))
 
 
 def base_model_content(base_model: str, *, here: bool) -> str | None:

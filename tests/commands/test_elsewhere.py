@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 import run
-from commands import evaluate, stack
+from commands import agent_runs, evaluate, stack
 from commands.data import DataRun
 from commands.dry_run import run_plan
 from commands.evaluate import require_evaluation
@@ -60,8 +60,8 @@ def nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = evaluate.TrainedRun(version="r1", data=data, checkpoint=UUID(int=3), warm_start=None)
     monkeypatch.setattr(stack, "require_cluster", lambda *_: None)
     monkeypatch.setattr(evaluate, "find_trained", lambda *_: trained)
-    monkeypatch.setattr(evaluate, "other_in_production", lambda version: None)
-    monkeypatch.setattr(evaluate, "run_pipeline", begin)
+    monkeypatch.setattr(agent_runs, "other_in_production", lambda *_: None)
+    monkeypatch.setattr(agent_runs, "run_pipeline", begin)
     monkeypatch.setattr("commands.data.run_data", begin)
 
 
