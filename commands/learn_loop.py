@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
-from rich.table import Table
 from zenml.client import Client
 
 from cluster.placement import LOOP_STEPS, require_steps, runs_elsewhere
@@ -26,7 +24,7 @@ from configs.gone import fixed_otherwise
 from configs.loading import load_config
 from configs.schema import LearnLoopConfig
 from reports.console import console, say
-from reports.learn_loop import notes_on
+from reports.learn_loop import held_out_table, notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
 from steps.learn_loop.world import TASK, model_name, source_version, sources_of, world_of
 from steps.project import LEARN_LOOPS, MODELS, ROOT, digest_of, learn_loop_code
@@ -84,7 +82,9 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     evaluation = outputs[LEARN_LOOP_EVALUATION][0].load()
     write_text(folder / EVALUATION_FILE, json.dumps(evaluation, indent=1))
     page = write_text(folder / PAGE_FILE, outputs[LEARN_LOOP_PAGE][0].load())
-    _print(evaluation)
+    console.print(held_out_table(evaluation))
+    for sentence in notes_on(evaluation):
+        say(sentence)
     say(f"results: {os.path.relpath(folder)}, page: {os.path.relpath(page)}")
 
 
@@ -209,23 +209,3 @@ def _say_plan(
     say(f"evaluation     {emails:,} e-mails to {held_out} held-out prospects, in addition")
     require_none(failed, "this plan cannot run here yet: ")
     say("nothing was run (--dry-run)")
-
-
-def _print(evaluation: dict[str, Any]) -> None:
-    what = "expected reply rate" if evaluation["expected"] else "reply rate"
-    table = Table(title=f"{evaluation['prospects']} held-out prospects")
-    for column in ("", what, "e-mails sent", "times iteration 0", "95% interval", "p"):
-        table.add_column(column, justify="left" if not column else "right")
-    for name, row in evaluation["rows"].items():
-        ratio, interval = row.get("ratio"), row.get("ratio_interval")
-        table.add_row(
-            name,
-            f"{row['reply_rate']:.1%}",
-            f"{row['finished']:.0%}",
-            f"{ratio:.2f}" if ratio is not None else "-",
-            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-",
-            f"{row['p']:.4f}" if "p" in row else "-",
-        )
-    console.print(table)
-    for sentence in notes_on(evaluation):
-        say(sentence)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
+from rich.table import Table
 
 from reports.charts import chart, points_of
 from reports.graph_picture import graph_picture
@@ -83,6 +84,17 @@ def learn_loop_html(
     return page(f"Learn loop {run_id}", body)
 
 
+def held_out_table(evaluation: Row) -> Table:
+    """Return the closing table of a learn loop."""
+    table = Table(title=f"{evaluation['prospects']} held-out prospects")
+    rate = "expected reply rate" if evaluation["expected"] else "reply rate"
+    for column in ("", rate, "e-mails sent", "times iteration 0", "95% interval", "p"):
+        table.add_column(column, justify="left" if not column else "right")
+    for name, row in evaluation["rows"].items():
+        table.add_row(name, f"{row['reply_rate']:.1%}", *_figures(row))
+    return table
+
+
 def notes_on(evaluation: Row) -> list[str]:
     """Return sentences about the evaluation: the number of sends, the scores, and off-policy estimates."""
     notes = []
@@ -134,24 +146,28 @@ def _results(evaluation: Row) -> list[dict[str, Any]]:
     longest = max(row["reply_rate"] for row in evaluation["rows"].values()) or 1.0
     results = []
     for name, row in evaluation["rows"].items():
-        interval, ratio, sent = row.get("ratio_interval"), row.get("ratio"), row.get("finished_reply_rate")
-        cells = (
-            f"{row['finished']:.0%}",
-            f"{sent:.2%}" if sent is not None else "-",
-            f"{ratio:.2f}" if ratio is not None else "-",
-            f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-",
-            f"{row['p']:.4f}" if "p" in row else "-",
-        )
+        sent, (finished, *compared) = row.get("finished_reply_rate"), _figures(row)
         results.append(
             {
                 "name": name,
                 "meaning": _MEANING.get(name, ""),
                 "rate": f"{row['reply_rate']:.2%}",
                 "bar": f"{100 * row['reply_rate'] / longest:.1f}",
-                "cells": cells,
+                "cells": (finished, f"{sent:.2%}" if sent is not None else "-", *compared),
             }
         )
     return results
+
+
+def _figures(row: Row) -> tuple[str, ...]:
+    """Return the share of rollouts with an e-mail, and ratio, interval and p-value against iteration 0."""
+    ratio, interval = row.get("ratio"), row.get("ratio_interval")
+    return (
+        f"{row['finished']:.0%}",
+        f"{ratio:.2f}" if ratio is not None else "-",
+        f"{interval[0]:.2f} to {interval[1]:.2f}" if interval else "-",
+        f"{row['p']:.4f}" if "p" in row else "-",
+    )
 
 
 def _charts(iterations: Sequence[Row]) -> list[Markup]:
