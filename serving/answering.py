@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from environment.email_db import Mailbox, parse_query_date
@@ -82,13 +82,18 @@ class Answering(ABC, Generic[Given]):
         await asyncio.to_thread(self.recorder.close, RECORDING_SECONDS_AT_EXIT)
         self._unload()
 
-    def join(self, caller: Caller) -> Ticket:
-        """Return a place in the queue. Raises `Rejected`."""
+    @contextlib.contextmanager
+    def place(self, caller: Caller) -> Iterator[Ticket]:
+        """Hold a place in the queue. Raises `Rejected`."""
         self._require_model()
         try:
-            return self.admission.join(caller.name)
+            ticket = self.admission.join(caller.name)
         except TurnedAway as refusal:
             raise self._turned_away(refusal) from None
+        try:
+            yield ticket
+        finally:
+            ticket.leave()
 
     async def answer(
         self,

@@ -196,11 +196,8 @@ class MailToolServer:
             raise ToolError(": ".join(first_problem(error))) from None
         try:
             accepted = self._answering.accepted(caller, asked, "question")
-            ticket = self._answering.join(caller)
-            try:
+            with self._answering.place(caller) as ticket:
                 reply = await answer_at_once(_request(context), self._answering, ticket, accepted, None, caller)
-            finally:
-                ticket.leave()
         except Rejected as rejected:
             raise ToolError(str(rejected)) from None
         return _answered(reply)

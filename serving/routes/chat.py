@@ -43,11 +43,8 @@ def add_routes(fastapi: FastAPI, answering: MailAnswering, authenticated: Callab
             field, said = first_problem(error)
             raise Rejected(422, f"{'model' if field == 'inbox_address' else 'messages'}: {said}") from None
         asked = answering.accepted(caller, question, "model")
-        ticket = answering.join(caller)
-        try:
+        with answering.place(caller) as ticket:
             yield asked, ticket
-        finally:
-            ticket.leave()
 
     @fastapi.post(
         "/v1/chat/completions",

@@ -28,20 +28,14 @@ def add_routes(fastapi: FastAPI, answering: MailAnswering, authenticated: Callab
     async def invoke(request: Request, invocation: Invocation, caller: asking) -> Reply:
         """Answer one question about one inbox, as it was on one day."""
         asked = answering.accepted(caller, invocation.parameters, "parameters")
-        ticket = answering.join(caller)
-        try:
+        with answering.place(caller) as ticket:
             return await answer_at_once(request, answering, ticket, asked, invocation.timeout, caller)
-        finally:
-            ticket.leave()
 
     async def queued(invocation: Invocation, caller: asking) -> AsyncIterator[tuple[AskedQuestion, Ticket]]:
         """Refuse what can be refused with a status, before the stream begins."""
         asked = answering.accepted(caller, invocation.parameters, "parameters")
-        ticket = answering.join(caller)
-        try:
+        with answering.place(caller) as ticket:
             yield asked, ticket
-        finally:
-            ticket.leave()
 
     @fastapi.post(
         "/stream",
@@ -107,11 +101,8 @@ def add_task_route(fastapi: FastAPI, answering: TaskAnswering, authenticated: Ca
     async def invoke(request: Request, invocation: TaskInvocation, caller: asking) -> TaskReply:
         """Play one episode on the scenario that the task makes of a question."""
         asked = answering.accepted(invocation.parameters)
-        ticket = answering.join(caller)
-        try:
+        with answering.place(caller) as ticket:
             return await answer_at_once(request, answering, ticket, asked, invocation.timeout, caller)
-        finally:
-            ticket.leave()
 
 
 async def answer_at_once(
