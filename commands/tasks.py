@@ -234,8 +234,15 @@ class _Run:
     def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None) -> None:
         """Evaluate a training beside the version in production, and print the closing table."""
         arguments = {**self._of_task(), "identity": self.identity, "title": self.plugin.title}
-        options = {"config": self.config, "model": self.model, "cache": cache, "summary": summary}
-        metrics = evaluate_by(task_evaluation_pipeline, arguments, trained, **options)
+        metrics = evaluate_by(
+            task_evaluation_pipeline,
+            arguments,
+            trained,
+            config=self.config,
+            model=self.model,
+            cache=cache,
+            summary=summary,
+        )
         for name, row in {**metrics["policies"], **metrics["baselines"]}.items():
             judged = {
                 kind: found["accuracy"] for kind, found in row["by_kind"].items() if found["accuracy"] is not None

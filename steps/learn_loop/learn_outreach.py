@@ -13,7 +13,6 @@ from reports.console import say
 from steps.artifact_names import CHECKPOINT, EMAILS, ITERATIONS, KNOWLEDGE_GRAPH, NODE_SCORES, PROSPECTS, WARM_START
 from steps.interruption import run_cancellable
 from steps.learn_loop.world import EVENTS, TASK, graph_of, open_task, sources_of
-from steps.model_registry import find_checkpoint
 from steps.project import LEARN_LOOPS, learn_loop_code, source_files
 from steps.training.published_run import LOOPS_FOLDER
 from steps.training.training_run import Begun
@@ -45,8 +44,7 @@ def learn_outreach(
     the top-half rule. `EMAILS` holds e-mails to the same prospects before and after.
     """
     folder = LEARN_LOOPS / run_id
-    continued = find_checkpoint(config.continue_from).checkpoint if config.continue_from else None
-    begun = Begun(config, run_id, base, continued, LEARN_LOOPS)
+    begun = Begun(config, run_id, base, config.continue_from, LEARN_LOOPS)
     task = open_task(config, graph_of(graph), scenarios, explore=True)
     inputs = get_step_context().step_run.inputs
     experiment = begun.experiment(

@@ -14,7 +14,6 @@ from environment.email_db import MailDatabase
 from environment.models import Scenario
 from materializers.checkpoint import CheckpointMaterializer
 from steps.artifact_names import CHECKPOINT, HISTORY, MAIL_DATABASE, SCENARIOS, TRAINING_CURVE, WARM_START
-from steps.model_registry import find_checkpoint
 from steps.project import training_code
 from steps.training.labels import require_labels
 from steps.training.training_run import Begun
@@ -44,10 +43,7 @@ def train_agent(
     before the first GRPO step: the warm start, or the one continued from. Without either it equals the first output,
     whose step is above 0.
     """
-    continued = find_checkpoint(start).checkpoint if start else None
-    run_key = run_key or get_step_context().model.version
-    config = config.model_copy(update={"continue_from": start or None})
-    begun = Begun(config, run_key, base, continued)
+    begun = Begun(config, run_key, base, start)
     require_labels(config, scenarios)
     config.require_judge()
     task = mail_task(config, database, scenarios)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from zenml import get_step_context, step
+from zenml import step
 from zenml.types import HTMLString
 
 from configs.schema import TrainingConfig
@@ -12,7 +12,6 @@ from materializers.checkpoint import CheckpointMaterializer
 from reports.console import say
 from steps.artifact_names import CHECKPOINT, HISTORY, TRAINING_CURVE, WARM_START
 from steps.interruption import run_cancellable
-from steps.model_registry import find_checkpoint
 from steps.project import OUTPUTS, task_code
 from steps.training.training_run import Begun
 from tasks import load_plugin, recorded_settings
@@ -40,10 +39,7 @@ def train_task(
     """
     plugin = load_plugin(task)
     chosen = plugin.settings.model_validate(settings)
-    config = config.model_copy(update={"continue_from": start or None})
-    begun = Begun(
-        config, run_key or get_step_context().model.version, base, find_checkpoint(start).checkpoint if start else None
-    )
+    begun = Begun(config, run_key, base, start)
     experiment = begun.experiment(
         code=task_code(plugin),
         data=plugin.described(chosen),
@@ -51,7 +47,7 @@ def train_task(
         of_task=recorded_settings(task, settings),
         sources=plugin.sources(chosen),
     )
-    with plugin.opened(chosen, config.model_dump(), say) as opened:
+    with plugin.opened(chosen, begun.config.model_dump(), say) as opened:
         if found := run_cancellable(opened.prepare(OUTPUTS)):
             say(found)
         trained, warm_start, history, page = begun.train(opened, experiment)

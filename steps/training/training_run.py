@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from zenml import get_step_context
 from zenml.types import HTMLString
 
 from configs.schema import LearnLoopConfig, TrainingConfig
 from reports.console import say
 from steps.interruption import run_cancellable
+from steps.model_registry import find_checkpoint
 from steps.project import MODELS, RUNS, git_revision
 from steps.published_model import base_model_files, manifest_fields
 from steps.training.outputs import alerts_about, nothing_learnt, outputs_of, seconds_until
@@ -36,32 +38,35 @@ class Begun:
     """A training run whose requirements were checked, with its base model and the checkpoint that it starts from.
 
     Raises:
-        BadInput: the base model changed, the machine does not suffice, or `continued` does not fit.
+        BadInput: the base model changed, the machine does not suffice, or the checkpoint does not fit.
     """
 
     def __init__(
         self,
         config: TrainingConfig | LearnLoopConfig,
-        run_key: str,
+        run_key: str | None,
         base: dict[str, str],
-        continued: Checkpoint | None,
+        start: str | None,
         runs: Path = RUNS,
     ) -> None:
-        self.config, self.run_key, self._base, self._continued = config, run_key, base, continued
+        """`start` is the id of the checkpoint to start from. The default of `run_key` is the name of the model version."""
+        self.config = config.model_copy(update={"continue_from": start or None})
+        self.run_key: str = run_key or get_step_context().model.version
+        self._base, self._continued = base, find_checkpoint(start).checkpoint if start else None
         self.files: BaseModelFiles = base_model_files(base["source"], base["checksum"], progress=say)
         if self.files.checksum != base["checksum"]:
             raise BadInput(f"base model {base['source']} changed between two steps: run the pipeline again")
-        if continued:
-            continued.require_base(self.files)
-            continued.require_shape(config.lora_rank, config.lora_layers)
+        if self._continued:
+            self._continued.require_base(self.files)
+            self._continued.require_shape(config.lora_rank, config.lora_layers)
         serverless = config.backend == "serverless"
         trained_base = remote_base_model(base["source"]) if serverless else str(self.files.path)
         require_ready(config, trained_base, models=MODELS, runs=runs)
         self.trained_with: dict[str, Any] = {
             "base_model": trained_base,
-            "settings": config,
+            "settings": self.config,
             "max_tokens": config.max_tokens,
-            "start": continued.path if continued else None,
+            "start": self._continued.path if self._continued else None,
         }
         """Arguments of `run_training`."""
 

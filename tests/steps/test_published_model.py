@@ -16,6 +16,7 @@ import pytest
 
 from configs.schema import TrainingConfig
 from steps import published_model
+from steps.evaluation import rows
 from steps.evaluation.load_trained_model import load_trained_model
 from steps.published_model import BASE_MODELS_FOLDER, PUBLISHED_FILE, base_model_files
 from steps.training import training_run
@@ -228,17 +229,18 @@ def test_every_step_that_needs_the_files_takes_the_published_ones(name: str, mon
         raise Asked(source, checksum)
 
     module = importlib.import_module(f"steps.{name}")
-    asking = training_run if name == "training.train_agent" else module
+    asking = training_run if name == "training.train_agent" else rows
     monkeypatch.setattr(asking, "base_model_files", ask)
     manifest = SimpleNamespace(config={}, base_model_source="owner/model", base_model_checksum="c")
-    checkpoint = SimpleNamespace(manifest=manifest)
+    checkpoint = SimpleNamespace(manifest=manifest, path=Path("adapter"))
     base = {"id": "model", "source": "owner/model", "checksum": "c"}
     config: Any = SimpleNamespace(eval_limit=1, baseline_model=None, require_judge=lambda: None)
     inputs: dict[str, Any] = {"config": config, "database": None, "scenarios": []}
     if name == "training.train_agent":
         inputs["config"] = TrainingConfig()
     else:
-        monkeypatch.setattr(module, "select_questions", lambda *_: ["question"])
+        for found in ("select_questions", "open_judge", "open_journal"):
+            monkeypatch.setattr(module, found, lambda *_, **__: ["something"])
     if name == "evaluation.ask_production":
         monkeypatch.setattr(module, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
         inputs |= {"production": "id"}

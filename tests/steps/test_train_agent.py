@@ -48,7 +48,7 @@ def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(
     base = {"source": str(tmp_path / "base-1"), "checksum": checkpoint.manifest.base_model_checksum}
     files = SimpleNamespace(id=checkpoint.manifest.base_model, checksum=base["checksum"], path=Path(base["source"]))
     monkeypatch.setattr(training_run, "base_model_files", lambda *_, **__: files)
-    monkeypatch.setattr(train_agent, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
+    monkeypatch.setattr(training_run, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
     with pytest.raises(BadInput, match="^lora_rank=16 does not fit the checkpoint to continue from, which has 2"):
         train_agent.train_agent.entrypoint(TrainingConfig(lora_rank=16), "r1", base, None, [], start="an id")
 
