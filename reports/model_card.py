@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 from importlib import resources
-from typing import Any
 
+from reports.page import Row
 from reports.tables import correct, number, percent
 
 _LLAMA_CPP = """from llama_cpp import Llama
@@ -16,17 +16,17 @@ reply = model.create_chat_completion(messages, tools=tools, temperature=0)"""
 
 
 def model_card(
-    manifest: dict[str, Any],
+    manifest: Row,
     *,
     form: str,
     lora_rank: int,
     registered: str,
     data: list[str],
-    summary: dict[str, Any] | None,
+    summary: Row | None,
     judge: str,
     title: str,
     prompts: dict[str, str] | None,
-    tools: list[dict[str, Any]],
+    tools: list[Row],
     compact_calls: bool,
 ) -> str:
     """Return Markdown with the front matter of a Hugging Face model card.
@@ -72,7 +72,7 @@ def model_card(
     )
 
 
-def _evaluation(summary: dict[str, Any] | None, judge: str) -> str:
+def _evaluation(summary: Row | None, judge: str) -> str:
     if summary is None:
         return "This checkpoint was not evaluated."
     lines = [
@@ -97,7 +97,7 @@ def _evaluation(summary: dict[str, Any] | None, judge: str) -> str:
     return "\n".join(lines)
 
 
-def _serving(manifest: dict[str, Any], form: str, lora_rank: int, compact_calls: bool) -> str:
+def _serving(manifest: Row, form: str, lora_rank: int, compact_calls: bool) -> str:
     # The other chat templates of the models that the project trains write tool calls as Hermes does.
     tools = " --enable-auto-tool-choice --tool-call-parser hermes"
     note = ""
@@ -117,7 +117,7 @@ def _serving(manifest: dict[str, Any], form: str, lora_rank: int, compact_calls:
     )
 
 
-def _loading(manifest: dict[str, Any], form: str) -> str:
+def _loading(manifest: Row, form: str) -> str:
     if form == "gguf":
         return _LLAMA_CPP
     lines = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]

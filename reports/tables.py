@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from reports.page import Row
 
-def closing_table(summary: dict[str, Any]) -> Table:
+
+def closing_table(summary: Row) -> Table:
     """Build the table: policies, then non-learning rows.
 
     `summary` is what `--summary` writes; missing figures show as "-".
@@ -55,7 +55,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
     return table
 
 
-def gain(summary: dict[str, Any]) -> str | None:
+def gain(summary: Row) -> str | None:
     """Return what reinforcement learning added to the policy before it, as one sentence; None without one to compare with."""
     rows, paired = summary.get("policies", {}), summary.get("paired", {})
     first = next((name for name in ("warm_start", "start") if name in rows), None)
@@ -72,7 +72,7 @@ def gain(summary: dict[str, Any]) -> str | None:
     )
 
 
-def accuracy_over_minutes(summary: dict[str, Any]) -> str | None:
+def accuracy_over_minutes(summary: Row) -> str | None:
     """Return the accuracy of each policy after its minutes of training, as one line; None if there is one policy at most."""
     points = sorted(
         (row["training_seconds"] / 60, name, row["accuracy"])
@@ -87,14 +87,14 @@ def accuracy_over_minutes(summary: dict[str, Any]) -> str | None:
     return f"accuracy over training time: {', '.join(shown)}"
 
 
-def pass_at(row: dict[str, Any]) -> str:
+def pass_at(row: Row) -> str:
     """Format pass@k as "1: 60% 4: 85%"; the number of errors in red if too many samples ended in one."""
     if _lost_samples(row):
         return f"[bold red]{row['sample_errors']} errors[/]"
     return " ".join(f"{k}: {share:.0%}" for k, share in row.get("pass_at", {}).items()) or "-"
 
 
-def _lost_samples(row: dict[str, Any]) -> bool:
+def _lost_samples(row: Row) -> bool:
     return bool(row.get("sample_errors")) and "pass_at" not in row
 
 
@@ -112,7 +112,7 @@ _SPENT = (
 """Optional columns, shown if some row has a figure."""
 
 
-def correct(row: dict[str, Any]) -> str:
+def correct(row: Row) -> str:
     """Format accuracy with its interval as "85.3% (79.1-90.2%)"; "-" without reference answers."""
     if row.get("accuracy") is None:
         return "-"
@@ -134,7 +134,7 @@ def number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def seconds_of(row: dict[str, Any]) -> float | None:
+def seconds_of(row: Row) -> float | None:
     """Format the median of seconds per question; `seconds` holds the median, or median and p95."""
     seconds = row.get("seconds")
     return seconds.get("median") if isinstance(seconds, dict) else seconds

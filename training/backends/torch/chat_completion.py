@@ -47,6 +47,7 @@ _IGNORED = frozenset(
     }
 )
 """Fields without effect on what is sampled."""
+Payload = dict[str, Any]  # a response in OpenAI's form, or a part of one
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "best_of": (1,),
@@ -190,7 +191,7 @@ class ChatCompletion:
         for future in self._futures:
             future.cancel()
 
-    async def response(self) -> dict[str, Any] | None:
+    async def response(self) -> Payload | None:
         """Return the whole response; `None` when it was cancelled."""
         outcomes = await asyncio.gather(*map(asyncio.wrap_future, self._futures), return_exceptions=True)
         if any(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes):
@@ -198,7 +199,7 @@ class ChatCompletion:
         choices = [self._choice(index, future.result()) for index, future in enumerate(self._futures)]
         return {**self._envelope("chat.completion", choices), "usage": self._usage(), **self._prompt_token_ids()}
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+    async def chunks(self) -> AsyncIterator[Payload]:
         """Yield the response in chunks, as OpenAI streams it. End early when cancelled. Needs `request.stream`.
 
         The chunks add up to the whole response. Text is therefore held back while it may begin a stop sequence or a tool
@@ -251,7 +252,7 @@ class ChatCompletion:
         text = self._chat.decode(token_ids)
         return any(stop in text for stop in self._stops)
 
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion) -> Payload:
         """Return a complete reply, and remember its ids for the next turn."""
         request = self._request
         text = self._chat.decode(completion.token_ids)
@@ -274,15 +275,15 @@ class ChatCompletion:
     def _chunk(
         self,
         index: int,
-        delta: dict[str, Any],
+        delta: Payload,
         finish_reason: str | None = None,
-        logprobs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        logprobs: Payload | None = None,
+    ) -> Payload:
         choice = {"index": index, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
         chunk = self._envelope("chat.completion.chunk", [choice])
         return {**chunk, "usage": None} if self._includes_usage else chunk
 
-    def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _envelope(self, kind: str, choices: list[Payload]) -> Payload:
         return {
             "id": self._id,
             "object": kind,
@@ -291,7 +292,7 @@ class ChatCompletion:
             "choices": choices,
         }
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> Payload:
         completions = [future.result() for future in self._futures]
         prompt, sampled = len(self._prompt_ids), sum(len(completion.token_ids) for completion in completions)
         return {
@@ -309,7 +310,7 @@ class ChatCompletion:
     def _includes_usage(self) -> bool:
         return bool(self._request.stream_options and self._request.stream_options.include_usage)
 
-    def _unsent_logprobs(self, reply: _Streamed) -> dict[str, Any] | None:
+    def _unsent_logprobs(self, reply: _Streamed) -> Payload | None:
         first, reply.tokens_sent = reply.tokens_sent, len(reply.token_ids)
         if not self._request.logprobs or first == reply.tokens_sent:
             return None
@@ -329,7 +330,7 @@ def _required_call(tool_choice: str | dict[str, Any]) -> str | None:
     return ANY_TOOL if tool_choice == "required" else None
 
 
-def _logprobs(chat: ChatFormat, token_ids: list[int], logprobs: list[float], first: int = 0) -> dict[str, Any]:
+def _logprobs(chat: ChatFormat, token_ids: list[int], logprobs: list[float], first: int = 0) -> Payload:
     """OpenAI's entries for the tokens of a reply from `first` on."""
     content = []
     for index in range(first, len(token_ids)):
