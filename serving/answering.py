@@ -8,6 +8,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from environment.email_db import Mailbox, parse_query_date
@@ -33,6 +34,21 @@ Given = TypeVar("Given", Reply, TaskReply)
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Deployed:
+    """A deployment, as its service sees it."""
+
+    load: Callable[[], Any]
+    """Starts the service."""
+    unload: Callable[[], None]
+    record: Callable[[Any], None]
+    """Writes the pipeline run of one reply."""
+    name: str
+    settings: ServingSettings
+    metrics: Metrics
+    several_keys: bool
+
+
 class Answering(ABC, Generic[Given]):
     """What the routes share while the service is open. For one event loop."""
 
@@ -40,37 +56,21 @@ class Answering(ABC, Generic[Given]):
     admission: Admission
     recorder: RunRecorder
 
-    def __init__(
-        self,
-        load: Callable[[], Any],
-        unload: Callable[[], None],
-        record: Callable[[Any], None],
-        *,
-        name: str,
-        settings: ServingSettings,
-        metrics: Metrics,
-        several_keys: bool,
-    ) -> None:
-        """`load` and `unload` start and end the service; `record` writes the pipeline run of one reply."""
-        self._load = load
-        self._unload = unload
-        self._record = record
-        self._name = name
-        self._settings = settings
-        self._metrics = metrics
-        self._several_keys = several_keys
+    def __init__(self, deployed: Deployed) -> None:
+        self._deployed = deployed
+        self._settings, self._metrics = deployed.settings, deployed.metrics
         self._tasks: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         """Load the service, and unload it at the end."""
-        self.service = self._load()
+        self.service = self._deployed.load()
         settings, metrics, capacity = self._settings, self._metrics, self.service.server.capacity
-        per_caller = max(1, settings.max_waiting // 2) if self._several_keys else None
+        per_caller = max(1, settings.max_waiting // 2) if self._deployed.several_keys else None
         self.admission = Admission(
             capacity, max_waiting=settings.max_waiting, max_wait=settings.max_wait, per_caller=per_caller
         )
-        self.recorder = RunRecorder(self._record, metrics.unrecorded.inc)
+        self.recorder = RunRecorder(self._deployed.record, metrics.unrecorded.inc)
         metrics.capacity.set(capacity)
         metrics.running.set_function(lambda: self.admission.running)
         metrics.waiting.set_function(lambda: self.admission.waiting)
@@ -80,7 +80,7 @@ class Answering(ABC, Generic[Given]):
         for task in self._tasks:
             task.cancel()
         await asyncio.to_thread(self.recorder.close, RECORDING_SECONDS_AT_EXIT)
-        self._unload()
+        self._deployed.unload()
 
     @contextlib.contextmanager
     def place(self, caller: Caller) -> Iterator[Ticket]:
@@ -128,7 +128,7 @@ class Answering(ABC, Generic[Given]):
         metadata = {
             "request_id": request_id,
             "run_name": f"answer-{request_id}",
-            "deployment_name": self._name,
+            "deployment_name": self._deployed.name,
             "parameters_used": asked.question,
             "episode": {**episode, "queued_seconds": round(ticket.queued_seconds, 3)},
             "model": self.service.model,
@@ -173,11 +173,11 @@ class MailAnswering(Answering[Reply]):
 
     service: AnswerService
 
-    def __init__(self, *parts: Any, feedback: FeedbackQueue, settings: ServingSettings, **options: Any) -> None:
-        """`feedback` signs the tokens that let callers rate answers; everything else is `Answering`'s."""
-        super().__init__(*parts, settings=settings, **options)
+    def __init__(self, deployed: Deployed, feedback: FeedbackQueue) -> None:
+        """`feedback` signs the tokens that let callers rate answers."""
+        super().__init__(deployed)
         self._feedback = feedback
-        self.results = Results(settings.max_results, settings.result_seconds)
+        self.results = Results(deployed.settings.max_results, deployed.settings.result_seconds)
 
     def accepted(self, caller: Caller, question: Question, where: str) -> AskedQuestion:
         """Return a question with its inbox. Raises `Rejected` as `mailbox` does."""

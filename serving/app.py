@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from environment.home import VERSION
 from serving.access import Keys, Origins
-from serving.answering import Answering, MailAnswering
+from serving.answering import Answering, Deployed, MailAnswering
 from serving.errors import add_error_responses
 from serving.feedback import FeedbackQueue
 from serving.mail_tools import MailToolServer
@@ -58,17 +58,12 @@ class ServiceApp:
             redirect_slashes=False,  # the redirect would name whatever host the request names
         )
         authenticated = authentication(keys)
-        parts: dict[str, Any] = {
-            "name": name,
-            "settings": settings,
-            "metrics": self.metrics,
-            "several_keys": len(keys) > 1,
-        }
+        deployed = Deployed(load, unload, record, name, settings, self.metrics, several_keys=len(keys) > 1)
         self.answering: Answering[Any]
         self._world: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
         if task is None:
             ratings = FeedbackQueue(settings.feedback_folder)
-            self.answering = mail = MailAnswering(load, unload, record, feedback=ratings, **parts)
+            self.answering = mail = MailAnswering(deployed, ratings)
             questions.add_routes(self.fastapi, mail, authenticated)
             chat.add_routes(self.fastapi, mail, authenticated)
             feedback.add_routes(self.fastapi, ratings, self.metrics, authenticated)
@@ -78,7 +73,7 @@ class ServiceApp:
             mcp.add_routes(self.fastapi, mail_tools, authenticated)
             _add_page(self.fastapi)
         else:
-            self.answering = of_task = TaskAnswering(load, unload, record, **parts)
+            self.answering = of_task = TaskAnswering(deployed)
             questions.add_task_route(self.fastapi, of_task, authenticated)
         monitoring.add_routes(self.fastapi, self.answering, self.metrics, authenticated)
         add_error_responses(self.fastapi)
