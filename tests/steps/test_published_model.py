@@ -233,7 +233,7 @@ def test_every_step_that_needs_the_files_takes_the_published_ones(name: str, mon
     monkeypatch.setattr(asking, "base_model_files", ask)
     manifest = SimpleNamespace(config={}, base_model_source="owner/model", base_model_checksum="c")
     checkpoint = SimpleNamespace(manifest=manifest, path=Path("adapter"))
-    base = {"id": "model", "source": "owner/model", "checksum": "c"}
+    base = {"id": "model", "source": "owner/model", "checksum": "c", "content": "k"}
     config: Any = SimpleNamespace(eval_limit=1, baseline_model=None, require_judge=lambda: None)
     inputs: dict[str, Any] = {"config": config, "database": None, "scenarios": []}
     if name == "training.train_agent":
