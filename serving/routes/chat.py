@@ -14,8 +14,8 @@ from serving.admission import Ticket
 from serving.answering import MailAnswering
 from serving.bodies import MAX_INBOXES, Question, Reply, first_problem, today
 from serving.chat import GAVE_UP, MODEL, ChatProblem, ChatRequest, citations, cited, inbox_of, unlinked
+from serving.clients import answer_at_once, events_of
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, error_line
-from serving.routes.questions import answer_at_once, events_of
 from serving.service import AskedQuestion
 
 

@@ -1,23 +1,19 @@
 """Routes that answer questions: at once, as events, and in the background."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from serving.access import Caller
 from serving.admission import Ticket
-from serving.answering import Answering, Given, MailAnswering
+from serving.answering import MailAnswering
 from serving.bodies import Invocation, Reply, StoredAnswer, Submission, Submitted, TaskInvocation, TaskReply
+from serving.clients import answer_at_once, events_of
 from serving.errors import BODY_ERRORS, QUESTION_ERRORS, Rejected, documented, documented_next_to_events, error_line
-from serving.events import EventQueue
 from serving.service import AskedQuestion
 from serving.task_service import TaskAnswering
-
-WAITING_NOTE_SECONDS = 2.0
 
 
 def add_routes(fastapi: FastAPI, answering: MailAnswering, authenticated: Callable[..., Awaitable[Caller]]) -> None:
@@ -103,85 +99,3 @@ def add_task_route(fastapi: FastAPI, answering: TaskAnswering, authenticated: Ca
         asked = answering.accepted(invocation.parameters)
         with answering.place(caller) as ticket:
             return await answer_at_once(request, answering, ticket, asked, invocation.timeout, caller)
-
-
-async def answer_at_once(
-    request: Request,
-    answering: Answering[Given],
-    ticket: Ticket,
-    asked: Any,
-    timeout: float | None,
-    caller: Caller,
-) -> Given:
-    """Answer a question unless the client goes away. Raises `Rejected`."""
-    answer = asyncio.ensure_future(answering.answer(ticket, asked, timeout, caller, request.state.request_id))
-    gone = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await answer
-            raise Rejected(408, "the client went away")  # nobody reads this
-        reply = await answer
-    finally:
-        gone.cancel()
-        answer.cancel()
-    _log_outcome(request, reply)
-    return reply
-
-
-async def events_of(
-    request: Request,
-    answering: MailAnswering,
-    ticket: Ticket,
-    asked: AskedQuestion,
-    timeout: float | None,
-    caller: Caller,
-) -> AsyncIterator[ServerSentEvent | Reply]:
-    """Yield what happens while a question is answered, and the reply as the last. Raises `Rejected`."""
-    events = EventQueue(asked.mailbox)
-    answer = asyncio.ensure_future(
-        answering.answer(ticket, asked, timeout, caller, request.state.request_id, watcher=events)
-    )
-    taking: asyncio.Future[ServerSentEvent] | None = None
-    sent = 0
-    try:
-        while not answer.done():
-            taking = taking or asyncio.ensure_future(events.get())
-            pending: set[asyncio.Future[Any]] = {answer, taking}
-            await asyncio.wait(pending, timeout=WAITING_NOTE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if taking.done():
-                yield taking.result()
-                taking = None
-            elif (position := answering.admission.position(ticket)) and position != sent:
-                sent = position
-                yield ServerSentEvent(event="waiting", data={"position": position})
-        if taking is not None and not taking.cancel():  # it was done already
-            yield taking.result()
-        while event := events.get_nowait():
-            yield event
-        reply = await answer
-        _log_outcome(request, reply)
-        yield reply
-    finally:
-        answer.cancel()
-        if taking is not None:
-            taking.cancel()
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client goes away. The body has been read before."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _log_outcome(request: Request, reply: Reply | TaskReply) -> None:
-    """Add the outcome of an answer to the access log."""
-    episode = reply.metadata.episode
-    request.state.logged = {
-        "outcome": episode.outcome,
-        **({"proven": reply.proven} if isinstance(reply, Reply) else {}),
-        "turns": episode.turns,
-        "queued_seconds": episode.queued_seconds,
-    }
