@@ -10,7 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel
 from zenml import get_step_context
+from zenml.client import Client
 from zenml.models import ArtifactVersionResponse
+from zenml.utils.time_utils import utc_now
 
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
@@ -45,12 +47,16 @@ def open_journal(config: BaseModel, *, code: Sequence[str] = CODE, **asked: Any)
 
 
 def finish_journal(journal: AnswerJournal, predictions: Sequence[Prediction], *, output: str) -> None:
-    """Note with the step's output `output` that its journal is finished, unless a question has to be asked again.
+    """Note with the step's output `output` that its journal is finished. If a question ended in an error, the next run repeats
+    the step instead of taking its output from the cache, because the cause may be gone.
 
     ZenML stores the output when the step has returned. So a later step deletes the journal: `delete_journal`.
     """
-    if not any(prediction.error for prediction in predictions):
-        get_step_context().add_output_metadata({_JOURNAL: journal.path.name}, output_name=output)
+    context = get_step_context()
+    if any(prediction.error for prediction in predictions):
+        Client().update_step_run(context.step_run.id, cache_expires_at=utc_now())
+    else:
+        context.add_output_metadata({_JOURNAL: journal.path.name}, output_name=output)
 
 
 def delete_journal(predictions: ArtifactVersionResponse) -> None:

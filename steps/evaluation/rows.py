@@ -11,7 +11,6 @@ from typing import Any
 from agent.answer_journal import AnswerJournal
 from agent.metrics import Prediction
 from reports.console import counter, say
-from steps.caching import keep_errors_out_of_cache
 from steps.evaluation.journal import finish_journal
 from steps.interruption import run_cancellable
 from steps.published_model import base_model_files
@@ -112,7 +111,6 @@ def ask_rows(
     rows = Rows(journal, concurrent=trained_with["max_concurrent"])
     with open_policy_server(files.path, adapters, trained_with, warn=partial(say, alarm=True)) as server:
         predictions = run_cancellable(ask(rows, server.base_url))
-    keep_errors_out_of_cache(predictions)
     finish_journal(journal, predictions, output=output)
     return predictions
 

@@ -41,8 +41,7 @@ class Asked:
         monkeypatch.setattr(
             rows, "open_policy_server", lambda _, given, *__, **___: self.adapters.update(given) or server
         )
-        for name in ("finish_journal", "keep_errors_out_of_cache"):
-            monkeypatch.setattr(rows, name, lambda *_, **__: None)
+        monkeypatch.setattr(rows, "finish_journal", lambda *_, **__: None)
 
     def predictions(self, warm_start: int = 0, config: LearnLoopConfig = CONFIG, **world: Any) -> list[Prediction]:
         """Ask; the warm start has the step `warm_start`."""
