@@ -22,7 +22,7 @@ from zenml.integrations.s3 import S3Integration
 from zenml.utils.pipeline_docker_image_builder import PipelineDockerImageBuilder
 
 from configs.loading import load_config
-from tests.test_requirements import pins
+from tests.test_requirements import compiled, pins
 
 ROOT = Path(__file__).parents[1]
 OF_THE_STACK = {*KubernetesIntegration.REQUIREMENTS, *S3Integration.REQUIREMENTS}
@@ -80,26 +80,35 @@ def test_what_the_stack_adds_fits_the_lock(lock: str, python: str, tmp_path: Pat
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("image", "python"), [("cpu", "3.11"), ("gpu", "3.12")])
-def test_the_installed_versions_are_those_of_the_lock(image: str, python: str) -> None:
+def test_the_installed_versions_are_those_of_the_lock(image: str, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gigabytes, of which nothing is kept; with `-s` it prints the size."""
+    monkeypatch.chdir(ROOT)
     config = load_config(ROOT / "configs" / "training_k8s.yaml", [])
     settings = (config.settings if image == "cpu" else config.step_settings["train_agent"]["settings"])["docker"]
+    locked = pins(settings["requirements"], python)
     with tempfile.TemporaryDirectory(prefix=f"image-{image}-") as folder:
         app, venv = Path(folder) / "app", Path(folder) / "venv"
         app.mkdir()
-        subprocess.run([sys.executable, "-m", "uv", "venv", "--quiet", "--seed", "--python", python, venv], check=True)
+        compiled([sys.executable, "-m", "uv", "venv", "--quiet", "--seed", "--python", python, str(venv)], app)
+        seeded = installed(venv).keys()
         environment = os.environ | {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv)}
         install((ROOT / settings["dockerfile"]).read_text(), app, environment)
+        of_the_project = installed(venv)
         install(zenml_dockerfile(settings, app), app, environment)
-        listed = subprocess.run([venv / "bin/pip", "list", "--format=json"], capture_output=True, check=True)
+        whole = installed(venv)
         size = subprocess.run(["du", "-sm", venv / "lib"], capture_output=True, text=True, check=True).stdout.split()[0]
-    # A CPU build calls itself 2.13.0+cpu.
-    installed = {canonicalize_name(line["name"]): line["version"].split("+")[0] for line in json.loads(listed.stdout)}
-    locked = pins(settings["requirements"], python)
-    print(
-        f"{image}: {len(locked)} versions of the lock, {size} MiB; in addition {sorted(installed.keys() - locked.keys())}"
+    added = {name: version for name, version in whole.items() if name not in of_the_project}
+    print(f"{image}: {len(locked)} versions of the lock, {size} MiB in {venv.name}/lib; by ZenML {added}")
+    assert of_the_project.keys() - locked.keys() <= seeded, "all that the project brings is locked"
+    assert {name: whole.get(name) for name in locked} == locked
+
+
+def installed(venv: Path) -> dict[str, str]:
+    """Return the versions in an environment. A CPU build of torch calls itself 2.13.0+cpu."""
+    listed = subprocess.run(
+        [venv / "bin/python", "-m", "pip", "list", "--format=json"], capture_output=True, check=True
     )
-    assert {name: installed.get(name) for name in locked} == locked
+    return {canonicalize_name(line["name"]): line["version"].split("+")[0] for line in json.loads(listed.stdout)}
 
 
 def zenml_dockerfile(settings: dict[str, Any], app: Path) -> str:
