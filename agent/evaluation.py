@@ -156,6 +156,7 @@ class Evaluation:
             answer=run.answer.answer if run.answer else None,
             source_ids=list(run.answer.source_ids) if run.answer else [],
             correct=bool(verdict and verdict.correct) if scenario.labelled else None,
+            same_meaning=verdict.same_meaning if verdict else None,
             reason=verdict.reason if verdict else run.outcome,
             turns=run.turns,
             seconds=run.seconds,

@@ -35,6 +35,8 @@ class Prediction(BaseModel):
     source_ids: tuple[str, ...] = ()
     gold_ids: tuple[str, ...] = ()
     correct: bool | None = None
+    same_meaning: bool | None = None
+    """Verdict of a language model beside `correct`; None unless both judges were asked."""
     reason: str = ""
     turns: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0)
@@ -79,6 +81,8 @@ class PolicyMetrics(BaseModel):
     """Whether at most `MOST_ERRORS` of the questions ended in an error, so that policies can be compared."""
     accuracy: float | None
     ci95: tuple[float, float] | None
+    by_meaning: float | None = None
+    """Share of right answers by the language model that was asked beside `exact`."""
     answer_rate: float
     source_recall: float | None
     source_precision: float | None
@@ -198,6 +202,9 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
         error_classes=dict(sorted(Counter(p.error for p in predictions if p.error is not None).items())),
         accuracy=None if unlabelled else right / len(judged) if judged else 0.0,
         ci95=None if unlabelled else wilson_interval(right, len(judged)),
+        by_meaning=_mean([run.same_meaning is True for run in judged])
+        if any(run.same_meaning is not None for run in judged)
+        else None,
         answer_rate=len(answered) / len(runs) if runs else 0.0,
         source_recall=_mean([source_recall_of(run) for run in sourced]) if sourced else None,
         source_precision=_mean([source_precision_of(run) for run in cited]) if sourced else None,

@@ -72,6 +72,8 @@ class Config(BaseModel):
     def for_training(self) -> TrainingConfig:
         """Return the settings of training_pipeline."""
         judge = {name: getattr(self.evaluation, name) for name in JudgeSettings.model_fields}
+        if judge["judge"] == "both":  # its second verdict is for evaluations only
+            judge["judge"] = "exact"
         return _validated(TrainingConfig, dict(self.trainer) | dict(self.agent) | judge)
 
     def for_learn_loop(self) -> LearnLoopConfig:

@@ -65,6 +65,7 @@ def _policies(rows: Iterable[Row]) -> list[dict[str, Any]]:
                 "bar": _bar(row),
                 "accuracy": percent(row.get("accuracy")),
                 "interval": interval(row.get("ci95")),
+                "by_meaning": None if row.get("by_meaning") is None else percent(row["by_meaning"]),
                 "figures": [*shares, number(row.get("token_f1"), 2), number(row.get("turns"), 1)],
                 "seconds": number(seconds_of(dict(row)), 2),
                 "p95": number(p95, 2) if p95 is not None else "",

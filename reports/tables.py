@@ -21,7 +21,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
         table.add_column(column, justify="right", no_wrap=True, vertical="bottom")
     shown = [row for group in ("policies", "baselines") for row in summary.get(group, {}).values()]
     priced = any(row.get("judge_tokens") or row.get("cost") is not None for row in shown)
-    optional = _PASS_AT if not priced else (*_PASS_AT, *_SPENT)
+    optional = _MORE if not priced else (*_MORE, *_SPENT)
     more = [(title, cell) for title, cell in optional if any(cell(row) != "-" for row in shown)]
     for title, _ in more:
         table.add_column(title, justify="right", no_wrap=True, vertical="bottom")
@@ -102,14 +102,14 @@ def _dollars(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-_PASS_AT = (("pass@k", pass_at),)
+_MORE = (("by\nmeaning", lambda row: percent(row.get("by_meaning"))), ("pass@k", pass_at))
 _SPENT = (
     ("prompt\ntokens", lambda row: f"{row['prompt_tokens']:,.0f}" if row.get("prompt_tokens") else "-"),
     ("cost\n(USD)", lambda row: _dollars(row.get("cost"))),
     ("judge's\ntokens", lambda row: f"{row['judge_tokens']:,}" if row.get("judge_tokens") else "-"),
     ("judge's\ncost (USD)", lambda row: _dollars(row.get("judge_cost"))),
 )
-"""Return the optional columns, shown if some row has a figure."""
+"""Optional columns, shown if some row has a figure."""
 
 
 def correct(row: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """Judges decide whether an answer is correct. `exact` is deterministic, `llm` asks a language model.
 
-Evaluation, validation and the verifiable reward of a run use the same judge.
+Evaluation, validation and the verifiable reward of a run use the same judge. With `both`, that is `exact`, and evaluations
+ask the language model too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ class Verdict(BaseModel):
 
     correct: bool
     reason: str
+    same_meaning: bool | None = None
+    """Verdict of the language model beside that of `exact`; None unless both were asked."""
     prompt_tokens: int = 0
     """Prompt tokens of the language model, if one was asked."""
     cost: float | None = None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.judges import Judge
+from agent.judges import Judge, Verdict
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from training.llm_client import key_for, require_model, require_reply
@@ -17,9 +17,10 @@ class JudgeSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    judge: Literal["exact", "llm"] = Field(
+    judge: Literal["exact", "llm", "both"] = Field(
         default="exact",
-        description="judge of answers in training and evaluation: exact compares deterministically, llm asks a language model",
+        description="judge of answers in training and evaluation: exact compares deterministically, llm asks a language model. "
+        "both: exact counts, and the tables of an evaluation show the verdict of the language model beside it",
     )
     judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
     judge_api_base: str | None = Field(default=None, description="base URL of a self-hosted OpenAI-compatible judge")
@@ -32,7 +33,7 @@ class JudgeSettings(BaseModel):
             self.judge_model,
             self.judge_api_base,
             setting="judge_model",
-            needed_by=f"judge=llm asks {self.judge_model}, which",
+            needed_by=f"judge={self.judge} asks {self.judge_model}, which",
             hint="judge=exact needs no key, judge_api_base names a self-hosted judge",
         )
         require_reply(self.judge_model, self.judge_api_base, setting="judge_model")
@@ -43,4 +44,18 @@ def open_judge(settings: JudgeSettings) -> Judge:
     if settings.judge == "exact":
         return ExactJudge()
     api_key = key_for(settings.judge_model, settings.judge_api_base)
-    return LLMJudge(settings.judge_model, api_base=settings.judge_api_base, api_key=api_key)
+    asked = LLMJudge(settings.judge_model, api_base=settings.judge_api_base, api_key=api_key)
+    return asked if settings.judge == "llm" else _Both(asked)
+
+
+class _Both:
+    """`Judge` whose verdict is that of `exact`, with the opinion of a language model."""
+
+    def __init__(self, asked: LLMJudge) -> None:
+        self._asked = asked
+
+    async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+        verdict = await ExactJudge().judge(question, reference, answer)
+        opinion = await self._asked.judge(question, reference, answer)
+        costs = {"prompt_tokens": opinion.prompt_tokens, "cost": opinion.cost}
+        return verdict.model_copy(update={"same_meaning": opinion.correct, **costs})

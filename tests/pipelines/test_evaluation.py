@@ -71,12 +71,13 @@ def model() -> Iterator[Answering]:
 
 def test_both_versions_are_asked_the_same_questions(data: DataRun, tmp_path: Path, model: Answering) -> None:
     prompt = "Search first."
+    model.verdict = '{"reasoning": "yes", "accept": true}'
     new, old = save_checkpoint(tmp_path, seed=1, step=0, system_prompt=prompt), save_checkpoint(tmp_path, seed=2)
     started = evaluation_pipeline.with_options(model=Model(name="tested-evaluation"))(
         config=EvaluationConfig(
             eval_limit=3,
             eval_samples=2,
-            judge="llm",
+            judge="both",
             judge_model="openai/gpt-4.1",
             judge_api_base=model.url,
             baseline_model="openai/gpt-4.1",
@@ -108,6 +109,7 @@ def test_both_versions_are_asked_the_same_questions(data: DataRun, tmp_path: Pat
     assert summary["policies"]["trained"]["n"] == 3 and set(summary["policies"]["trained"]["pass_at"]) == {"1", "2"}
     prompted = summary["policies"]["openai/gpt-4.1"]
     assert prompted["answer_rate"] == 1.0 and prompted["cost"] > 0 and prompted["prompt_tokens"] == 1000
+    assert (prompted["accuracy"], prompted["by_meaning"]) == (0.0, 1.0), "exact counts, the other verdict is beside it"
     assert prompted["judge_tokens"] == 3000 and prompted["judge_cost"] > 0
     assert summary["paired"]["trained_vs_production"]["n"] == 3
     # Random weights know no answer, so the floor speaks.

@@ -94,3 +94,8 @@ def test_accuracy_over_minutes_is_in_the_order_of_time() -> None:
     assert said == f"accuracy over training time: {expected}"
     del rows["warm_start"], rows["base"]
     assert accuracy_over_minutes({"policies": rows}) is None
+
+
+def test_a_second_verdict_has_a_column_where_there_is_one() -> None:
+    assert "meaning" not in render({"n": 2, "policies": {"trained": ROW}})
+    assert "91.2%" in render({"n": 2, "policies": {"trained": {**ROW, "by_meaning": 0.912}}})

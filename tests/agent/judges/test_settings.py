@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from agent.judges.exact import ExactJudge
 from agent.judges.llm import LLMJudge
 from agent.judges.settings import JudgeSettings, open_judge
+from configs.config import Config
 from configs.schema import EvaluationConfig, TrainingConfig
 from tests.fakes.language_model import LanguageModel, Reply
 from training.errors import BadInput
@@ -22,6 +24,7 @@ def test_a_judge_that_cannot_be_asked_is_one_clear_line(
     kind().require_judge()
     for settings, said in (
         (kind(judge="llm"), "judge=llm asks openai/gpt-4.1, which needs OPENAI_API_KEY"),
+        (kind(judge="both"), "judge=both asks openai/gpt-4.1, which needs OPENAI_API_KEY"),
         (kind(judge="llm", judge_model="nonsense"), "judge_model=nonsense names no provider"),
     ):
         with pytest.raises(BadInput, match=said) as caught:
@@ -68,3 +71,12 @@ def test_a_self_hosted_judge_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(open_judge(JudgeSettings()), ExactJudge)
     judge = open_judge(JudgeSettings(judge="llm", judge_api_base="http://127.0.0.1:1"))
     assert isinstance(judge, LLMJudge) and judge.api_key == "none"
+
+
+def test_a_second_verdict_is_beside_the_exact_one_and_changes_no_training() -> None:
+    with Door() as door:
+        door.answer = lambda request: '{"accept": true}'  # type: ignore[method-assign]
+        judge = open_judge(JudgeSettings(judge="both", judge_api_base=door.url))
+        verdict = asyncio.run(judge.judge("When do we meet?", "2:30 pm", "in the afternoon"))
+    assert (verdict.correct, verdict.same_meaning, verdict.prompt_tokens) == (False, True, 1000)
+    assert Config(evaluation=EvaluationConfig(judge="both")).for_training() == Config().for_training()
