@@ -76,10 +76,11 @@ format: .venv/installed-dev
 	@$(BIN)/ruff format .
 
 # uv keeps the versions of the exported files unless pyproject.toml excludes them. ARGS=--upgrade takes the newest.
+# --no-config: pyproject.toml leaves the CUDA build's packages out, which belong into the lock for GPUs.
 lock: .venv/installed
 	@$(LOCK) --extra cpu --output-file requirements.txt $(ARGS)
 	@$(LOCK) --extra cpu --extra dev --constraint requirements.txt --output-file requirements-dev.txt $(ARGS)
-	@$(LOCK) --extra gpu --output-file requirements-gpu.txt $(ARGS)
+	@$(LOCK) --no-config --no-emit-package pip --extra gpu --output-file requirements-gpu.txt $(ARGS)
 
 settings-page: .venv/installed
 	@$(BIN)/python -m configs.settings_page

@@ -74,11 +74,18 @@ def _require_settings(settings: Any, where: str) -> None:
         if values is None:
             continue
         model: type[BaseModel] | None = general.get(key)
+        component = _active(kind) if kind is not None and _is_active(key) else None
         if kind is not None:
-            component = _active(kind) if _is_active(key) else None
             model = component.settings_class if component else None
         if model is not None:
-            parsed(model, values, f"{where}.{key}")
+            try:
+                parsed(model, values, f"{where}.{key}")
+            except BadInput as error:
+                if component is None:
+                    raise
+                # Settings for another stack look like misspelt ones.
+                active = f"the active stack's {component.type.value} is {component.name} ({component.flavor})"
+                raise BadInput(f"{error}; {active}") from None
         elif not isinstance(values, Mapping):
             raise BadInput(f"{where}.{key}: expected `key: value` lines, not {values!r}")
 

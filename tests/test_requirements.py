@@ -68,6 +68,13 @@ def test_cpu_exports_leave_cuda_out() -> None:
         assert not [name for name in pins(file) if name.startswith(("nvidia-", "cuda-", "triton"))], file
 
 
+def test_the_gpu_export_has_what_torchs_cuda_build_brings() -> None:
+    """The CPU exports leave these out; without them an image would have versions that no lock names."""
+    assert {"triton", "cuda-bindings", "cuda-pathfinder", "nvidia-cublas-cu12"} <= pins(
+        "requirements-gpu.txt", "3.12"
+    ).keys()
+
+
 def test_versions_stand_in_pyproject_alone() -> None:
     for file in ("Makefile", "images/cpu.Dockerfile", "images/gpu.Dockerfile", ".github/workflows/checks.yml"):
         assert "==" not in (ROOT / file).read_text().replace("'^torch=='", "").replace("'^uv=='", ""), file
@@ -133,6 +140,7 @@ def test_resolves_from_wheels(file: str, python: str, tmp_path: Path) -> None:
     assert {name: resolved[name] for name in pins(file, python)} == pins(file, python)
     if file == "requirements-gpu.txt":
         assert resolved["nvidia-cuda-runtime-cu12"].startswith("12.8.")
+        assert resolved.keys() - pins(file, python).keys() == {"pip"}, "pip comes with the environment"
 
 
 @pytest.mark.nightly
@@ -143,6 +151,7 @@ def test_make_lock_changes_nothing(tmp_path: Path) -> None:
     for file, extras in EXPORTS.items():
         command = [*COMPILE, "--universal", "--python-version", "3.11", "--no-annotate", "--output-file", file]
         command += [word for extra in extras for word in ("--extra", extra)]
+        command += ["--no-config", "--no-emit-package", "pip"] if extras == ["gpu"] else []
         compiled([*command, "--custom-compile-command", "make lock", "pyproject.toml"], tmp_path)
         assert (tmp_path / file).read_text() == (ROOT / file).read_text(), "run `make lock`"
 

@@ -69,9 +69,8 @@ def check_run(settings: TrainerSettings, base_model: str, *, models: Path, runs:
         return f"{base_model} {access[0].found}"
 
     yield _checked("base model", model)
-    yield _checked(
-        "memory", lambda: _memory(settings, base_model, access[0] if access else ModelAccess(found="nowhere"))
-    )
+    if access:
+        yield _checked("memory", lambda: _memory(settings, base_model, access[0]))
     yield _checked("disk", lambda: _disk(runs))
     if rewards.ok and settings.asks_judge:
         yield _checked("judge", lambda: asyncio.run(ask_judge(settings)))
@@ -132,6 +131,8 @@ def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> 
         free = available_memory()
         needed = require_memory(base_model, int(parameters), settings.torch, free=free, reserved=_LEAST_MEMORY)
         return f"{free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed to start, training takes more"
+    if not parameters:
+        return f"not counted: the size of {base_model} is not known before it is fetched or converted"
     lines = []
     for number, parts in enumerate(gpu_parts(parameters, settings)):
         needed = sum(parts.values())

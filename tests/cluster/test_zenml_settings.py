@@ -58,6 +58,17 @@ def test_deploy_refuses_settings_that_zenml_ignores_or_refuses_late(
     )
 
 
+@pytest.mark.parametrize("profile", ["deployment_k8s", "deployment_torch_gpu_k8s", "deployment_vllm_k8s"])
+def test_a_profile_for_a_cluster_on_another_stack_names_the_active_deployer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, profile: str
+) -> None:
+    refused = FrontDoor(tmp_path / "door", monkeypatch).refuses(
+        "--pipeline", "deploy", "--config", f"configs/{profile}.yaml"
+    )
+    assert "settings.deployer: ZenML knows no 'readiness_probe_" in refused
+    assert "; the active stack's deployer is default (local)" in refused
+
+
 @pytest.mark.parametrize("command", ["data", "train", "learn-loop", "train --dry-run", "train --set task=coding"])
 def test_every_command_refuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     door = FrontDoor(tmp_path / "door", monkeypatch)

@@ -160,6 +160,15 @@ def test_failed_preflight_checks_name_what_is_missing(
         require_ready(TrainerSettings(stop_target=0.9, validate_every=0), str(base), models=tmp_path, runs=tmp_path)
 
 
+def test_memory_is_not_counted_without_the_size_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = TrainerSettings(backend="local", demonstrations=0)
+    checks = check_run(settings, "owner/absent", models=tmp_path, runs=tmp_path)
+    assert "memory" not in [check.name for check in checks]
+    assert _memory(settings, "owner/here", ModelAccess(found="will be fetched from the Hub")).startswith(
+        "not counted: "
+    )
+
+
 def test_too_little_memory_and_disk_are_named(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.preflight.available_memory", lambda: 500_000_000)
     monkeypatch.setattr("training.preflight._LEAST_DISK", 1e18)
