@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.metrics import Prediction
-from benchmarks.reader_labels import Label, checksum, main
+from benchmarks.reader_labels import LABELS, Label, checksum, main
 from tests.fakes.language_model import LanguageModel, Reply
 
 ANSWERS = {"a": ("Room 4B", True), "b": ("in the big room", True), "c": ("Room 7", False), "d": ("Room 9", False)}
@@ -56,3 +56,9 @@ def test_labels_of_other_answers_are_one_line(
     assert run(files, monkeypatch) == 2
     told = capsys.readouterr().err
     assert "has no label of these answers" in told and told.count("\n") == 1
+
+
+def test_the_labels_of_the_project_are_one_for_each_answer() -> None:
+    labels = [Label.model_validate_json(line) for line in LABELS.read_text().splitlines()]
+    assert len({(label.scenario_id, label.answer) for label in labels}) == len(labels) == 199
+    assert {len(label.answer) for label in labels} == {16}
