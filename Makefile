@@ -1,7 +1,7 @@
 # make run      everything once: data, training, evaluation (ARGS="--set key=value" is passed on)
 # make install  only the environment
 # make demo-enron  serve the agent of models/enron_laptop on real mail: EMAILS=FOLDER QUESTIONS=FOLDER (docs/own_mail.md)
-# make test     everything that a change can break, the real 135M model included: about 25 minutes on two cores
+# make test     everything that a change can break, the real 135M model included: 15 to 25 minutes on two cores
 # make test-fast  what needs no process, service or model: a few minutes
 # make nightly  what takes too long for every change: accuracy floors, fuzzing at length, requirements that resolve (hours)
 # make browser  Chromium for the tests of pages, where there is none yet (Debian, as root)

@@ -36,7 +36,7 @@ class Prediction(BaseModel):
     gold_ids: tuple[str, ...] = ()
     correct: bool | None = None
     same_meaning: bool | None = None
-    """Verdict of a language model beside `correct`; None unless both judges were asked."""
+    """Whether the language model accepts the answer. None unless both judges were asked."""
     reason: str = ""
     turns: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0)
@@ -84,7 +84,7 @@ class PolicyMetrics(BaseModel):
     accuracy: float | None
     ci95: tuple[float, float] | None
     by_meaning: float | None = None
-    """Share of right answers by the language model that was asked beside `exact`."""
+    """Share of judged questions whose answer the language model accepts. None unless both judges were asked."""
     answer_rate: float
     source_recall: float | None
     source_precision: float | None

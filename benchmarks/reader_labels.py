@@ -4,6 +4,7 @@
 
 PREDICTIONS is a finished evaluation, as JSON Lines or a JSON list. The default labels are of answers to the Kaminski questions of
 docs/own_mail.md. A label names a question and the checksum of the answer, so other answers to the same question are left out.
+Another training gives other answers, of which few have a label: those of a few words, for example.
 `exact` is always compared, and `--judge` with it. The last line is JSON.
 
 The reader saw question, reference and answer, but not the mails, and followed these instructions:

@@ -19,7 +19,7 @@ class Verdict(BaseModel):
     correct: bool
     reason: str
     same_meaning: bool | None = None
-    """Verdict of the language model beside that of `exact`; None unless both were asked."""
+    """Whether the language model accepts the answer. None unless both judges were asked."""
     prompt_tokens: int = 0
     """Prompt tokens of the language model, if one was asked."""
     cost: float | None = None

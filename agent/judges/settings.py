@@ -20,7 +20,7 @@ class JudgeSettings(BaseModel):
     judge: Literal["exact", "llm", "both"] = Field(
         default="exact",
         description="judge of answers in training and evaluation: exact compares deterministically, llm asks a language model. "
-        "both: exact counts, and the tables of an evaluation show the verdict of the language model beside it",
+        "both: exact decides, and an evaluation also shows the share that the language model accepts",
     )
     judge_model: str = Field(default="openai/gpt-4.1", description="LiteLLM name of the LLM judge")
     judge_api_base: str | None = Field(default=None, description="base URL of a self-hosted OpenAI-compatible judge")
@@ -49,7 +49,7 @@ def open_judge(settings: JudgeSettings) -> Judge:
 
 
 class _Both:
-    """`Judge` whose verdict is that of `exact`, with the opinion of a language model."""
+    """`Judge` whose verdict is that of `exact`. It also says whether a language model accepts the answer."""
 
     def __init__(self, asked: LLMJudge) -> None:
         self._asked = asked

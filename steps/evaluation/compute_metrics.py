@@ -103,6 +103,9 @@ def compute_metrics(
     """
     production = production or None
     summary = summarize([*predictions, *(production or [])])
+    if checkpoint.manifest.step == 0:  # the policy before GRPO itself, which was asked once: no comparison
+        for before in (WARM_START, START):
+            summary["paired"].pop(f"trained_vs_{before}", None)
     for name, seconds in _training_seconds(checkpoint).items():
         if seconds is not None and name in summary["policies"]:
             summary["policies"][name]["training_seconds"] = seconds

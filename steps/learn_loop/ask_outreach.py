@@ -79,7 +79,7 @@ def ask_outreach(
 
 
 def _require_fair_sample(row: str, predictions: list[Prediction]) -> None:
-    """Warn of e-mails that failed. Raises BadInput if so many did that the rest is no fair sample of the prospects."""
+    """Warn of e-mails that failed. Raises BadInput if more than `MOST_ERRORS` of them did: the rest is no fair sample."""
     if problem := too_many_errors(predictions):
         raise BadInput(f"{row}: {problem}, more than {MOST_ERRORS:.0%}; the same command tries these again")
     if failed := [prediction.scenario_id for prediction in predictions if prediction.error is not None]:

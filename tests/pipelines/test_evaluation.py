@@ -109,7 +109,7 @@ def test_both_versions_are_asked_the_same_questions(data: DataRun, tmp_path: Pat
     assert summary["policies"]["trained"]["n"] == 3 and set(summary["policies"]["trained"]["pass_at"]) == {"1", "2"}
     prompted = summary["policies"]["openai/gpt-4.1"]
     assert prompted["answer_rate"] == 1.0 and prompted["cost"] > 0 and prompted["prompt_tokens"] == 1000
-    assert (prompted["accuracy"], prompted["by_meaning"]) == (0.0, 1.0), "exact counts, the other verdict is beside it"
+    assert (prompted["accuracy"], prompted["by_meaning"]) == (0.0, 1.0), "exact decides"
     assert prompted["judge_tokens"] == 3000 and prompted["judge_cost"] > 0
     assert summary["paired"]["trained_vs_production"]["n"] == 3
     # Random weights know no answer, so the floor speaks.

@@ -44,9 +44,15 @@ def close(
     return module.compute_metrics.entrypoint(EvaluationConfig(**limits), predictions, evaluated(alerts), production)
 
 
-def evaluated(alerts: tuple[str, ...] = ()) -> SimpleNamespace:
+def evaluated(alerts: tuple[str, ...] = (), step: int = 3) -> SimpleNamespace:
     manifest = SimpleNamespace(
-        alerts=alerts, name="r1", step=3, base_model="tiny", adapter_checksum="of r1", seconds=60.0, start_seconds=30.0
+        alerts=alerts,
+        name="r1",
+        step=step,
+        base_model="tiny",
+        adapter_checksum="of r1",
+        seconds=60.0,
+        start_seconds=30.0,
     )
     return SimpleNamespace(manifest=manifest)
 
@@ -56,6 +62,16 @@ def test_the_first_version_goes_to_production(stages: list[ModelStages]) -> None
     assert "run r1, step 3 of tiny" in report and "promoted to production</b>" in report
     assert stages == [ModelStages.PRODUCTION] and summary["promotion"]["promoted"] is True
     assert list(summary["policies"]) == ["base", "trained"] and "trained_vs_production" not in summary["paired"]
+
+
+@pytest.mark.parametrize(("step", "compared"), [(3, True), (0, False)])
+def test_a_policy_without_a_step_of_grpo_is_not_compared_with_itself(
+    step: int, compared: bool, stages: list[ModelStages]
+) -> None:
+    predictions = [row for policy in ("base", "warm_start", "trained") for row in answers(policy, 3)]
+    summary, report = module.compute_metrics.entrypoint(EvaluationConfig(), predictions, evaluated(step=step))
+    assert ("trained_vs_warm_start" in summary["paired"]) is ("GRPO added" in report) is compared
+    assert "trained_vs_base" in summary["paired"]
 
 
 def test_a_worse_version_leaves_the_old_one_where_it_is(stages: list[ModelStages]) -> None:
