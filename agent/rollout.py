@@ -21,7 +21,7 @@ from agent.settings import AgentSettings
 from environment.email_db import Mailbox
 from environment.models import FinalAnswer
 from environment.tools import MailTools
-from training.standstill import REPLY_TIMEOUT, PolicyServerProgress, progress_of
+from training.guard.standstill import REPLY_TIMEOUT, PolicyServerProgress, progress_of
 from training.task import Policy
 
 

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.output import progress, show
 from training.errors import BadInput
-from training.ruler import JudgeUse, RulerJudge, require_ruler
+from training.scoring.ruler import JudgeUse, RulerJudge, require_ruler
 from training.settings import TrainerSettings
 
 ROLLOUTS = 4

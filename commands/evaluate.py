@@ -17,7 +17,7 @@ from commands.train import TrainedRun
 from configs.config import Config
 from steps.artifact_names import CHECKPOINT, MODEL_NAME, WARM_START
 from steps.model_registry import find_checkpoint
-from training.experiment import MAIL_TASK
+from training.record.experiment import MAIL_TASK
 
 
 def require_evaluation(config: Config) -> None:

@@ -15,7 +15,7 @@ from steps.project import MODELS
 from steps.published_model import base_model_files
 from tasks import load_plugin
 from training.backends.base_model import resolve_base_model
-from training.experiment import MAIL_TASK
+from training.record.experiment import MAIL_TASK
 
 FORMS: dict[Form, str] = {"adapter": "adapter", "merged": "merged model", "gguf": "GGUF files, Modelfile"}
 

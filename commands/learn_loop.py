@@ -32,14 +32,14 @@ from tasks.outreach.graph import KnowledgeGraph
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import SYNTHETIC_GRAPH
 from tasks.outreach.webhook import require_webhook
-from training.decisions import compared_decisions
 from training.errors import BadInput
-from training.experiment import EXPERIMENT_FILE, Experiment
 from training.files import write_text
-from training.plan import earlier_pace, plan_run
-from training.preflight import check_run, check_run_elsewhere
-from training.scoring import require_scoring
-from training.stopping import hold_out, require_stop_rules
+from training.guard.plan import earlier_pace, plan_run
+from training.guard.preflight import check_run, check_run_elsewhere
+from training.guard.stopping import hold_out, require_stop_rules
+from training.loop.decisions import compared_decisions
+from training.record.experiment import EXPERIMENT_FILE, Experiment
+from training.scoring.scorer import require_scoring
 
 DEFAULT_CONFIG = ROOT / "configs" / "learn_loop.yaml"
 EVALUATION_FILE, PAGE_FILE = "evaluation.json", "page.html"

@@ -20,9 +20,9 @@ from steps.training.published_run import experiments_elsewhere
 from tasks import load_plugin, recorded_settings
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
-from training.experiment import Experiment, find_runs, known_runs
 from training.plugin import TaskPlugin
-from training.scoring import scoring_sources
+from training.record.experiment import Experiment, find_runs, known_runs
+from training.scoring.scorer import scoring_sources
 
 _MOST_SHOWN = 60
 """Characters of a value in a message, because prompts are long."""

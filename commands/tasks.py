@@ -28,13 +28,13 @@ from reports.console import say
 from steps.model_registry import find_checkpoint
 from steps.project import MODELS, RUNS, digest_of, task_code
 from tasks import load_plugin
-from training.decisions import compared_decisions
 from training.errors import BadInput
-from training.plan import earlier_pace, plan_run
+from training.guard.plan import earlier_pace, plan_run
+from training.guard.preflight import RunCheck, check_run, check_run_elsewhere
+from training.guard.stopping import hold_out, require_stop_rules
+from training.loop.decisions import compared_decisions
 from training.plugin import Check, TaskPlugin
-from training.preflight import RunCheck, check_run, check_run_elsewhere
-from training.scoring import require_scoring, scoring_sources
-from training.stopping import hold_out, require_stop_rules
+from training.scoring.scorer import require_scoring, scoring_sources
 
 _OF_MAIL = ("judge", "eval_samples", "base_grammar")
 """Settings of training and evaluation that only the e-mail agent has."""

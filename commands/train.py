@@ -18,9 +18,9 @@ from steps.project import MODELS, RUNS, digest_of, training_code
 from training.backends import require_effect
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
-from training.experiment import Experiment, known_runs
-from training.scoring import require_scoring, scoring_sources
-from training.stopping import require_stop_rules
+from training.guard.stopping import require_stop_rules
+from training.record.experiment import Experiment, known_runs
+from training.scoring.scorer import require_scoring, scoring_sources
 
 
 class TrainedRun(Trained):

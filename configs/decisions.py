@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.settings import DECISIONS, EMAIL_SEARCH, USUAL_DECISIONS
-from training.decisions import compared_decisions
+from training.loop.decisions import compared_decisions
 from training.settings import TrainerSettings
 
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from configs.config import Config
 from configs.schema import AgentConfig, ConfigError
-from training.user_functions import load_function
+from training.scoring.user_functions import load_function
 
 
 def with_prompt(config: Config) -> Config:

@@ -25,8 +25,8 @@ from training.backends.model_sources.folder import (
     model_files,
 )
 from training.errors import BadInput
-from training.experiment import Experiment
 from training.files import is_disk_full
+from training.record.experiment import Experiment
 
 BASE_MODELS_FOLDER = "base_models"
 PUBLISHED_FILE = "published.json"

@@ -17,8 +17,8 @@ from safetensors import safe_open
 from training.adapter_check import config_problem, misfit, weights_problem
 from training.backends.model_sources.folder import BaseModelFiles, weight_shapes
 from training.errors import BadInput
-from training.experiment import MAIL_TASK
 from training.files import is_disk_full, sha256_of_file
+from training.record.experiment import MAIL_TASK
 
 MANIFEST = "manifest.json"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -51,7 +51,7 @@ class CheckpointManifest(BaseModel):
     data: dict[str, str] = Field(default_factory=dict)
     """Data artifact name -> id of the version that the adapter was trained on."""
     alerts: tuple[str, ...] = ()
-    """Names of the alerts that the training raised up to the rollouts of this adapter: see `training.alerts`."""
+    """Names of the alerts that the training raised up to the rollouts of this adapter: see `training.guard.alerts`."""
     seconds: float | None = None
     """Training time up to this adapter in seconds, without installation and data; `None` if unknown."""
     start_seconds: float | None = None

@@ -11,12 +11,12 @@ from filelock import FileLock, Timeout
 
 from training.backends import open_backend, vllm_lora_rank
 from training.backends.prompt_template import replaced_template, require_growing_prompts
-from training.decisions import decisions_of
 from training.errors import BadInput
-from training.progress import Progress
+from training.loop.decisions import decisions_of
+from training.loop.trainer import Trainer, TrainingRun
+from training.record.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Task
-from training.trainer import Trainer, TrainingRun
 
 
 def model_config(settings: TrainerSettings, chat_template: Path | None = None) -> art.dev.InternalModelConfig:
@@ -38,7 +38,7 @@ def model_config(settings: TrainerSettings, chat_template: Path | None = None) -
 
 
 class _Model(art.TrainableModel):
-    """A model for which ART opens no Weights & Biases run, because `training.wandb_log` reports the run."""
+    """A model for which ART opens no Weights & Biases run, because `training.record.wandb_log` reports the run."""
 
     def _get_wandb_run(self) -> None:
         return None
@@ -113,7 +113,7 @@ async def _train(
         **_place(task.name, settings, run),
         base_model=base_model,
         base_path=str(run_folder),
-        report_metrics=[],  # training.wandb_log reports to Weights & Biases, where ART would give all runs the same name
+        report_metrics=[],  # training.record.wandb_log reports to Weights & Biases, where ART would give all runs the same name
         _internal_config=model_config(settings, template),
     )
     try:

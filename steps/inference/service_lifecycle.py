@@ -20,7 +20,7 @@ from steps.artifact_names import SCENARIOS
 from steps.project import MODELS
 from tasks import answering_plugin, trained_settings
 from training.errors import BadInput
-from training.experiment import MAIL_TASK
+from training.record.experiment import MAIL_TASK
 
 if TYPE_CHECKING:
     from serving.bodies import Question

@@ -20,8 +20,8 @@ from tasks.outreach.scenarios import Scenario, read_scenarios
 from tasks.outreach.settings import SYNTHETIC_GRAPH
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
-from training.ruler import read_rubric
-from training.scoring import scoring_sources
+from training.scoring.ruler import read_rubric
+from training.scoring.scorer import scoring_sources
 
 if TYPE_CHECKING:
     from tasks.outreach.task import FeedbackSource, OutreachTask

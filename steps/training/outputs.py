@@ -10,9 +10,9 @@ from zenml.types import HTMLString
 
 from reports.training import training_html
 from training.checkpoint import Checkpoint
-from training.experiment import MAIL_TASK, Experiment
-from training.rollout_samples import sample_rollouts
-from training.trainer import TrainingRun
+from training.loop.trainer import TrainingRun
+from training.record.experiment import MAIL_TASK, Experiment
+from training.record.rollout_samples import sample_rollouts
 
 SERVICE_PAGE = "http://localhost:8080/"
 """Where a service is by default."""

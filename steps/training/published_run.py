@@ -12,8 +12,8 @@ from zenml.client import Client
 
 from materializers.local_files import get_file, put_file
 from reports.console import TrainingConsole, say
-from training.experiment import EXPERIMENT_FILE, Experiment
-from training.history import HISTORY_FILE, StepRecord
+from training.record.experiment import EXPERIMENT_FILE, Experiment
+from training.record.history import HISTORY_FILE, StepRecord
 
 RUNS_FOLDER = "training_runs"
 LOOPS_FOLDER = "learn_loops"

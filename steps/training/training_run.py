@@ -23,15 +23,15 @@ from training.backends.model_sources.folder import BaseModelFiles
 from training.backends.serverless import remote_base_model
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
-from training.experiment import Experiment
-from training.preflight import require_ready
-from training.progress import Progress
-from training.scoring import scoring_sources
+from training.guard.preflight import require_ready
+from training.loop.trainer import TrainingRun
+from training.record.experiment import Experiment
+from training.record.progress import Progress
+from training.record.traces import traced
+from training.record.wandb_log import with_wandb
+from training.scoring.scorer import scoring_sources
 from training.session import run_training
 from training.task import Task
-from training.traces import traced
-from training.trainer import TrainingRun
-from training.wandb_log import with_wandb
 
 
 class Begun:

@@ -17,7 +17,7 @@ from tasks.coding.errors import WorkspaceGone
 from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
-from training.standstill import progress_of
+from training.guard.standstill import progress_of
 from training.task import Policy
 
 Outcome = Literal["finished", "max_repl_steps", "truncated", "context", "empty", "workspace_lost"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from training.user_functions import load_function, source_digest
+from training.scoring.user_functions import load_function, source_digest
 
 
 class Result(BaseModel):

@@ -26,11 +26,11 @@ from tasks.coding.sandbox_client import SandboxClient
 from tasks.coding.scenarios import CodingScenario, OneLineBug
 from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
+from training.guard.standstill import REPLY_TIMEOUT
 from training.plugin import Attempt, EvaluatedTask
 from training.policy_client import policy_client
-from training.standstill import REPLY_TIMEOUT
+from training.scoring.user_functions import reward_by
 from training.task import CALL_SEQUENCE, Policy
-from training.user_functions import reward_by
 
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
     import art

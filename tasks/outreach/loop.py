@@ -42,11 +42,11 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import Outbox
 from tasks.outreach.written import WrittenEmail
 from training.files import write_text
-from training.history import HISTORY_FILE, StepRecord, checkpoint_folder, read_history, without_damaged_end
-from training.progress import ForwardedProgress, Progress
+from training.loop.trainer import TrainingRun
+from training.record.history import HISTORY_FILE, StepRecord, checkpoint_folder, read_history, without_damaged_end
+from training.record.progress import ForwardedProgress, Progress
 from training.session import run_training
 from training.settings import TrainerSettings
-from training.trainer import TrainingRun
 
 _GOODBYE_SECONDS = 20.0
 """Seconds that the end of a run waits for the webhook's receiver. Remaining notices are delivered when the run is

@@ -22,9 +22,9 @@ from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
 from tasks.outreach.written import WrittenEmail
+from training.guard.standstill import progress_of
 from training.plugin import Attempt
 from training.policy_client import policy_client
-from training.standstill import progress_of
 from training.task import CALL_SEQUENCE, Policy
 
 _END = "<|im_end|>"

@@ -18,8 +18,8 @@ from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
 from tasks.workbench.tables import Tables, Workspace
 from tasks.workbench.tools import call, tool_schemas
+from training.guard.standstill import REPLY_TIMEOUT, progress_of
 from training.policy_client import policy_client
-from training.standstill import REPLY_TIMEOUT, progress_of
 from training.task import Policy
 
 DONE = "Done."

@@ -20,7 +20,7 @@ from environment.models import Scenario
 from environment.scenarios import open_scenario
 from tests.fakes.language_model import call_text
 from tests.fakes.policy import OWNER, ScriptedPolicy
-from training.standstill import PolicyServerProgress
+from training.guard.standstill import PolicyServerProgress
 
 SEARCH = ("search_inbox_tool", {"keywords": ["Heron"]})
 SEARCH_BOTH = ("search_inbox_tool", {"keywords": ["Heron Dana Voss"]})

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.judge_agreement import agreement, recorded_groups, spearman
 from training.errors import BadInput
-from training.ruler import JudgeUse
+from training.scoring.ruler import JudgeUse
 
 
 def test_rank_correlation() -> None:

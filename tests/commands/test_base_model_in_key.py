@@ -22,7 +22,7 @@ from tasks.coding.settings import CodingSettings
 from training.backends.base_model import resolve_base_model
 from training.backends.model_sources import gguf
 from training.errors import BadInput
-from training.experiment import Experiment
+from training.record.experiment import Experiment
 
 pytestmark = pytest.mark.service
 

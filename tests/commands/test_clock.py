@@ -16,7 +16,7 @@ from reports.console import TrainingConsole, clock
 from tests.settings import config_of
 from training.backends.torch.settings import TorchSettings
 from training.backends.torch.speed import cpu_flops
-from training.history import StepRecord
+from training.record.history import StepRecord
 
 SAID = r"about (\d+) minutes on this machine \((\d+) GFLOP/s measured\); what is finished already is reused"
 

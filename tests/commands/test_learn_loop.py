@@ -18,7 +18,7 @@ from tasks.coding.plugin import PLUGIN
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
-from training.experiment import Experiment
+from training.record.experiment import Experiment
 
 pytestmark = pytest.mark.service
 
@@ -76,7 +76,7 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
 @pytest.mark.parametrize(
     ("file", "changed"),
     [
-        ("training/trainer.py", {"training", "coding", "learn loop"}),
+        ("training/loop/trainer.py", {"training", "coding", "learn loop"}),
         ("agent/task.py", {"training"}),
         ("sandbox/inside/init.py", {"coding"}),
         ("steps/training/outputs.py", {"training", "coding", "learn loop"}),

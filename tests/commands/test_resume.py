@@ -16,8 +16,8 @@ from commands.resume import find_resumable
 from configs.gone import GONE
 from configs.schema import DataConfig, TrainingConfig
 from training.errors import BadInput
-from training.experiment import Experiment
-from training.scoring import scoring_sources
+from training.record.experiment import Experiment
+from training.scoring.scorer import scoring_sources
 
 pytestmark = pytest.mark.service
 

@@ -10,10 +10,10 @@ from typing import Any
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE
 from tests.fakes.language_model import LanguageModel, called
 from tests.training.toy_run import CountingBackend, CountingModel
-from training.progress import Progress
+from training.loop.trainer import Trainer, TrainingRun
+from training.record.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Policy, Task
-from training.trainer import Trainer, TrainingRun
 
 
 class OutreachModel(LanguageModel):

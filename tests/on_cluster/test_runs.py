@@ -23,7 +23,7 @@ from tests.checkout import ROOT, Checkout
 from tests.on_cluster.cluster_runs import cluster_config, eventually
 from tests.on_cluster.host_pods import IMAGE, pod_settings
 from tests.on_cluster.live_stack import Stack
-from training.history import HISTORY_FILE
+from training.record.history import HISTORY_FILE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 

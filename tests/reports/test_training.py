@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.training import training_html
-from training.history import AskedQuestion, DecisionFigures, StepRecord
+from training.record.history import AskedQuestion, DecisionFigures, StepRecord
 
 WARM = {
     "step": 0,

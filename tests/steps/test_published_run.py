@@ -14,8 +14,8 @@ from zenml.client import Client
 from materializers.local_files import get_file
 from steps.training import published_run
 from steps.training.published_run import RUNS_FOLDER, PublishedRun, published_experiments
-from training.experiment import Experiment
-from training.history import HISTORY_FILE
+from training.record.experiment import Experiment
+from training.record.history import HISTORY_FILE
 
 pytestmark = pytest.mark.service
 

@@ -16,8 +16,8 @@ from steps.training import train_agent, training_run
 from steps.training.outputs import alerts_about, nothing_learnt
 from tests.tiny_checkpoint import tiny_checkpoint
 from training.errors import BadInput
-from training.history import StepRecord
-from training.trainer import TrainingRun
+from training.loop.trainer import TrainingRun
+from training.record.history import StepRecord
 
 
 def task_of(config: TrainingConfig) -> Any:

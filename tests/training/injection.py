@@ -15,15 +15,15 @@ from typing import Any
 
 import art
 
-import training.trainer
+import training.loop.trainer
 from tests.training.guessing_game import GuessingGame
 from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.network import PolicyNetwork
-from training.progress import Progress
+from training.loop.trainer import TrainingRun
+from training.record.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings
 from training.task import Policy
-from training.trainer import TrainingRun
 
 SETTINGS = TrainerSettings(
     demonstrations=4,
@@ -79,8 +79,10 @@ POINTS: dict[str, Callable[[], None]] = {
     "rollout": lambda: on_call(5, GuessingGame, "rollout", die_before),
     "update": lambda: on_call(KILLED_STEP, AdapterTrainer, "policy_step", die_after),
     "checkpoint": lambda: on_call(KILLED_STEP + 1, PolicyNetwork, "save_adapter", die_after),
-    "between checkpoint and history row": lambda: on_call(KILLED_STEP + 1, training.trainer, "append_row", die_before),
-    "history row": lambda: on_call(KILLED_STEP + 1, training.trainer, "append_row", die_within_the_line),
+    "between checkpoint and history row": lambda: on_call(
+        KILLED_STEP + 1, training.loop.trainer, "append_row", die_before
+    ),
+    "history row": lambda: on_call(KILLED_STEP + 1, training.loop.trainer, "append_row", die_within_the_line),
 }
 
 

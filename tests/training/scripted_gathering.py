@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 import art
 
-import training.trainer
+import training.loop.trainer
 from tests.training.toy_run import CountingBackend, CountingModel, RecordedProgress, ToyTask, settings
-from training.ruler import JudgeUse
+from training.loop.trainer import Trainer, TrainingRun
+from training.scoring.ruler import JudgeUse
 from training.settings import TrainerSettings
 from training.task import Policy
-from training.trainer import Trainer, TrainingRun
 
 WAITS = 300.0
 """Seconds after which something that should have come never will."""
@@ -94,7 +94,7 @@ def run(
     async def whole() -> TrainingRun:
         try:
             scorer = SimpleNamespace(score=task.score, score_alone=task.score_alone)
-            with patch.object(training.trainer, "Scorer", lambda *_: scorer):
+            with patch.object(training.loop.trainer, "Scorer", lambda *_: scorer):
                 return await Trainer(task, model, backend, rules, max_tokens=8, progress=progress).run()
         finally:
             coroutines = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]

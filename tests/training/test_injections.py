@@ -20,7 +20,7 @@ from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.injection import POINTS, SETTINGS, Varied, train, train_until_killed
 from tests.training.toy_run import RecordedProgress
 from training.errors import BadInput
-from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
+from training.record.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
 from training.task import Policy
 
 pytestmark = pytest.mark.service
@@ -182,8 +182,8 @@ class Hanging(Varied):
 def test_a_rollout_that_hangs_is_named_and_left_out(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.gathering.STEP_TIMEOUT", 8.0)
-    monkeypatch.setattr("training.trainer.STALL_SECONDS", 2.0)
+    monkeypatch.setattr("training.loop.gathering.STEP_TIMEOUT", 8.0)
+    monkeypatch.setattr("training.loop.trainer.STALL_SECONDS", 2.0)
     recorded = RecordedProgress()
     train(tmp_path, base, SETTINGS, recorded, Hanging(lambda played: played == 5))
     assert any("waiting for rollout 2 of question 1 in step 2" in sentence for sentence in recorded.warnings), (
@@ -198,7 +198,7 @@ def test_a_rollout_that_hangs_is_named_and_left_out(
 def test_a_server_that_hangs_ends_the_run_and_the_next_goes_on(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.gathering.STEP_TIMEOUT", 8.0)
+    monkeypatch.setattr("training.loop.gathering.STEP_TIMEOUT", 8.0)
     with pytest.raises(BadInput, match=r"step 2: 3 rollouts failed \(3 TimeoutError\), none finished"):
         train(tmp_path, base, SETTINGS, task=Hanging(lambda played: True))
     assert [row.step for row in history(tmp_path)] == [0, 1]

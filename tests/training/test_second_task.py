@@ -11,9 +11,9 @@ from tests.training import injection
 from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.guessing_game import GuessingGame
 from training.backends.torch.settings import TorchEngineSettings
-from training.progress import Progress
+from training.loop.trainer import TrainingRun
+from training.record.progress import Progress
 from training.settings import TrainerSettings
-from training.trainer import TrainingRun
 
 pytestmark = pytest.mark.service
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import art
 
-from training.history import StepRecord
-from training.progress import Progress
+from training.loop.trainer import Trainer, TrainingRun
+from training.record.history import StepRecord
+from training.record.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Policy
-from training.trainer import Trainer, TrainingRun
 
 SKILL = {0: 0.2, 1: 0.3, 2: 0.4, 3: 0.7, 4: 0.95, 5: 0.6, 6: 0.5, 7: 0.4, 8: 0.4, 9: 0.4}
 """Checkpoint -> share of the questions that the policy answers."""

@@ -20,7 +20,7 @@ from openai import APIConnectionError, APIStatusError, OpenAIError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_exponential
 
 from training.errors import BadInput
-from training.history import checkpoint_folder
+from training.record.history import checkpoint_folder
 
 DEFAULT_PROJECT = "email-search-agent"
 """Weights & Biases project when WANDB_PROJECT is unset."""

@@ -13,8 +13,8 @@ from tasks.coding.scenarios import CodingScenario
 from tasks.coding.settings import CodingSettings
 from tasks.coding.task import CodingTask
 from tests.training import injection
+from training.loop.trainer import TrainingRun
 from training.task import Policy
-from training.trainer import TrainingRun
 
 POINTS = {**injection.POINTS, "rollout": lambda: injection.on_call(5, VariedCoding, "rollout", injection.die_before)}
 

@@ -24,7 +24,7 @@ from tests.tasks.coding.coding_training import POINTS, VariedCoding, train, trai
 from tests.tasks.coding.test_sandbox_lost import wait_for
 from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.toy_run import RecordedProgress
-from training.history import CHECKPOINTS, HISTORY_FILE, StepRecord, is_intact, read_history
+from training.record.history import CHECKPOINTS, HISTORY_FILE, StepRecord, is_intact, read_history
 
 pytestmark = pytest.mark.service
 

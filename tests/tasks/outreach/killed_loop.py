@@ -22,11 +22,11 @@ from tasks.outreach.task import OutreachTask
 from tasks.outreach.webhook import SECRET, Outbox
 from tests.fakes.outreach_model import without_backend
 from tests.training.toy_run import CountingBackend
-from training import trainer
-from training.progress import NoProgress
-from training.scoring import Scorer
+from training.loop import trainer
+from training.loop.validation import Validator
+from training.record.progress import NoProgress
+from training.scoring.scorer import Scorer
 from training.settings import TrainerSettings
-from training.validation import Validator
 
 RULES = TrainerSettings(
     max_steps=3,

@@ -15,7 +15,7 @@ from tasks.outreach.tools import FINALIZE
 from tests.fakes.outreach_model import OutreachModel, called, without_backend
 from tests.tasks.outreach.killed_loop import RULES, loop_in
 from tests.training.toy_run import RecordedProgress
-from training.ruler import JudgeUse, Score
+from training.scoring.ruler import JudgeUse, Score
 
 pytestmark = pytest.mark.service
 
@@ -62,7 +62,7 @@ def test_a_cheat_raises_an_alert_even_if_the_judge_is_fooled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alert: str | None, more: str, cited: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "never used")
-    monkeypatch.setattr("training.scoring.RulerJudge", FooledJudge)
+    monkeypatch.setattr("training.scoring.scorer.RulerJudge", FooledJudge)
     console = RecordedProgress()
     with CheatingModel() as model:
         model.more, model.cited = more, cited

@@ -12,8 +12,8 @@ from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from tests.checkout import Checkout, settings
 from tests.tiny_checkpoint import tiny_checkpoint
 from training.checkpoint import MANIFEST
-from training.experiment import Experiment
-from training.history import HISTORY_FILE
+from training.record.experiment import Experiment
+from training.record.history import HISTORY_FILE
 
 REWARDS = """
 from itertools import count

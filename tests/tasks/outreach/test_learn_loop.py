@@ -29,9 +29,9 @@ from tests.fakes.policy import ScriptedPolicy
 from tests.tasks.outreach.good_email import good
 from tests.tasks.outreach.killed_loop import RULES
 from tests.training.toy_run import CountingBackend, Killed, RecordedProgress
-from training.history import UNTOUCHED
-from training.progress import NoProgress, Progress
-from training.validation import Validator
+from training.loop.validation import Validator
+from training.record.history import UNTOUCHED
+from training.record.progress import NoProgress, Progress
 
 pytestmark = pytest.mark.service
 

@@ -18,7 +18,7 @@ from tasks.outreach.loop import LearnLoop
 from tests.fakes.outreach_model import OutreachModel, without_backend
 from tests.tasks.outreach.killed_loop import RULES, RUN, loop_in
 from tests.training.toy_run import CountingBackend, CountingModel
-from training.history import StepRecord
+from training.record.history import StepRecord
 
 pytestmark = pytest.mark.service
 

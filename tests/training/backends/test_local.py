@@ -22,11 +22,11 @@ from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.guessing_game import GuessingGame
 from training.backends.local import explained
 from training.errors import BadInput
-from training.history import checkpoint_folder
-from training.progress import Progress
+from training.loop.trainer import TrainingRun
+from training.record.history import checkpoint_folder
+from training.record.progress import Progress
 from training.settings import TrainerSettings
 from training.task import Policy
-from training.trainer import TrainingRun
 
 pytestmark = pytest.mark.service
 

@@ -11,7 +11,7 @@ from configs.loading import load_config
 from tests.checkout import ROOT
 from training.backends.base_model import ModelAccess
 from training.backends.memory import gpu_parts
-from training.preflight import _memory
+from training.guard.preflight import _memory
 from training.settings import TrainerSettings
 
 BILLIONS = {"Qwen/Qwen2.5-7B-Instruct": 7.62, "Qwen/Qwen2.5-14B-Instruct": 14.8, "Qwen/Qwen3-14B": 14.8}
@@ -32,7 +32,7 @@ def test_a_dry_run_says_of_each_profile_what_docs_gpu_lists(
     words = [f"trainer.{name}={value}" for name, value in changes.items()]
     trainer = load_config(ROOT / "configs" / profile, words).trainer
     settings = TrainerSettings.model_validate(trainer.model_dump(include=set(TrainerSettings.model_fields)))
-    monkeypatch.setattr("training.preflight.free_on_gpus", lambda: [80 * 10**9] * 2)
+    monkeypatch.setattr("training.guard.preflight.free_on_gpus", lambda: [80 * 10**9] * 2)
     access = ModelAccess(found="here", parameters=round(1e9 * BILLIONS[trainer.base_model]))
     said = _memory(settings, trainer.base_model, access)
     named = " ".join([f"`{profile}`", *(f"with `{name}={value}`" for name, value in changes.items())])

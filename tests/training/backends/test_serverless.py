@@ -14,8 +14,8 @@ from tests.training.toy_run import ToyTask, settings
 from training.backends import serverless
 from training.backends.serverless import remote_base_model
 from training.errors import BadInput
+from training.loop.trainer import TrainingRun
 from training.task import Policy
-from training.trainer import TrainingRun
 
 pytestmark = pytest.mark.service
 

@@ -30,7 +30,7 @@ from training.backends.torch.chat_format import ChatFormat
 from training.backends.torch.service import TorchService
 from training.backends.torch.settings import TorchSettings
 from training.errors import BadInput
-from training.turn_credit import credited_tokens, turn_advantages
+from training.scoring.turn_credit import credited_tokens, turn_advantages
 
 
 class TorchBackend(LocalBackend):

@@ -51,4 +51,4 @@ class TorchSettings(TorchEngineSettings):
     seed: int = 0
     """Initialises the adapter and unseeded sampling."""
     turn_credit: float = Field(default=0.0, ge=0, le=10)
-    """Weight of the advantage per turn that is added to the trajectory's (`training.turn_credit`)."""
+    """Weight of the advantage per turn that is added to the trajectory's (`training.scoring.turn_credit`)."""
