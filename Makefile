@@ -50,7 +50,7 @@ install: .venv/installed
 		pathlib.Path(sysconfig.get_path('purelib'), 'email-search-agent.pth').write_text(f'{pathlib.Path.cwd()}\n')"
 
 test: .venv/installed-dev
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-fast: .venv/installed-dev
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not service and not cluster" $(ARGS)

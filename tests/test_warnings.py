@@ -15,4 +15,4 @@ def test_only_runtime_warnings_of_the_project_are_shown() -> None:
         for module in ("training.loop.trainer", "training", "torch.nn", "trainings.other"):
             warnings.warn_explicit("invalid value", RuntimeWarning, f"{module}.py", 1, module=module)
         warnings.warn_explicit("old", DeprecationWarning, "training.py", 2, module="training.loop.trainer")
-    assert [str(warning.filename) for warning in shown] == ["training.trainer.py", "training.py"]
+    assert [str(warning.filename) for warning in shown] == ["training.loop.trainer.py", "training.py"]
