@@ -16,6 +16,10 @@ from training.settings import TrainerSettings
 
 SHARES = ("accuracy", "win_rate")
 """Validation metrics between 0 and 1."""
+COLLAPSED_STEPS = 3
+"""Consecutive steps without a right rollout and without an update after which the policy counts as collapsed."""
+ONCE_RIGHT = 0.2
+"""Accuracy of some step before these. Below it, such steps may only have asked harder questions."""
 
 
 def require_stop_rules(settings: TrainerSettings) -> None:
@@ -117,6 +121,11 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
             return f"validation {name} {value} is above the {before} before the first step by stop_margin={settings.stop_margin}"
         if plateau is not None and last - best.step >= plateau:
             return f"validation {name} was never above the {value} of step {best.step} in {last - best.step} steps"
+    if _collapsed(rows):
+        return (
+            f"no rollout of steps {rows[-COLLAPSED_STEPS].step} to {last} was right and none taught anything, as after an update that was "
+            "too large: start again with a lower learning_rate"
+        )
     if last >= settings.max_steps:
         # The trainer lowers `max_steps` to the steps of `epochs`, or drops `epochs` when those are more.
         return (
@@ -125,6 +134,13 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
             else f"max_steps={settings.max_steps} reached"
         )
     return _budget_spent(rows, settings)
+
+
+def _collapsed(rows: Sequence[StepRecord]) -> bool:
+    """Return whether a policy that was right before does nothing right any more and cannot learn: without an update it stays as it is."""
+    before, recent = rows[:-COLLAPSED_STEPS], rows[-COLLAPSED_STEPS:]
+    lost = all(row.accuracy == 0 and not row.groups_trained for row in recent)
+    return lost and any((row.accuracy or 0.0) >= ONCE_RIGHT for row in before)
 
 
 def shown(row: StepRecord, settings: TrainerSettings) -> str:

@@ -64,6 +64,39 @@ def test_other_rules_are_not(changes: dict) -> None:
     require_stop_rules(TrainerSettings(**{"max_steps": 10, "validate_every": 0, **changes}))
 
 
+@pytest.mark.parametrize(
+    ("steps", "ends"),
+    [
+        ([(0.5, 8), (0.2, 9), (0.0, 0), (0.0, 0), (0.0, 0)], True),
+        ([(0.5, 8), (0.2, 9), (0.0, 0), (0.0, 0)], False),
+        ([(0.5, 8), (0.0, 0), (0.1, 0), (0.0, 0)], False),
+        ([(0.5, 8), (0.0, 0), (0.0, 1), (0.0, 0)], False),
+        ([(0.1, 1), (0.0, 0), (0.0, 0), (0.0, 0)], False),
+        ([(0.5, 8), (1.0, 0), (1.0, 0), (1.0, 0)], False),
+        ([(None, 8), (None, 0), (None, 0), (None, 0)], False),
+    ],
+    ids=[
+        "collapsed",
+        "two steps",
+        "once right",
+        "an update",
+        "hard questions",
+        "all learnt",
+        "without right and wrong",
+    ],
+)
+def test_a_policy_that_does_nothing_right_any_more_ends_the_run(
+    steps: list[tuple[float | None, int]], ends: bool
+) -> None:
+    begun = StepRecord(step=0, phase="warm_start", checkpoint_step=1, seconds=60)
+    learnt = [
+        StepRecord(step=step, phase="grpo", checkpoint_step=2, seconds=60, accuracy=accuracy, groups_trained=trained)
+        for step, (accuracy, trained) in enumerate(steps, start=1)
+    ]
+    reason = stop_reason([begun, *learnt], TrainerSettings(max_steps=10, validate_every=0))
+    assert (reason is not None and "steps 3 to 5 was right" in reason and "lower learning_rate" in reason) == ends
+
+
 def test_without_rules_a_run_ends_with_its_last_step() -> None:
     settings = TrainerSettings(max_steps=3, validate_every=0)
     assert stop_reason([], settings) is None
