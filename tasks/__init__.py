@@ -21,6 +21,8 @@ def load_plugin(task: str) -> TaskPlugin:
         raise BadInput(f"task={task}: {module} cannot be imported ({type(error).__name__}: {error})") from error
     if not isinstance(plugin, TaskPlugin):
         raise BadInput(f"task={task}: {module} has no {name} that is a training.plugin.TaskPlugin")
+    if missing := [part for part in ("name", "title", "settings") if not hasattr(plugin, part)]:
+        raise BadInput(f"task={task}: {name} in {module} has no {missing[0]}, which reports and model versions need")
     return plugin
 
 

@@ -48,6 +48,14 @@ def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert message in FrontDoor(tmp_path, monkeypatch).refuses("--pipeline", "train", *words)
 
 
+def test_a_plug_in_without_a_title_is_refused_before_it_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("examples.larger_number.Plugin.title")
+    said = FrontDoor(tmp_path, monkeypatch).refuses("--pipeline", "train", *TASK, "--dry-run")
+    assert "task=examples.larger_number:PLUGIN: PLUGIN in examples.larger_number has no title" in said
+
+
 def test_a_task_that_users_cannot_ask_is_not_deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = FrontDoor(tmp_path, monkeypatch).refuses("--pipeline", "deploy", "--task", "coding")
     assert "task coding answers no questions of users" in said
