@@ -4,9 +4,10 @@
 
 MAILS and QUESTIONS are folders of parquet. `--limit` questions with one source mail are taken from the held-out part
 of a run with the same `held_out_fraction` and `data_seed`. Each is searched for as typed. The first table says at which
-place its mail is, and how many of the reference's facts and names the passage of that hit states. FILE is a finished
-evaluation: predictions as JSON Lines, or as a JSON list. The second table divides the correct answers of each policy into
-"cites the right mail" and "is correct given the right mail". The last line is JSON.
+place its mail is, how many of the reference's facts and names the passage of that hit states, and how often the first
+hit states all of them: by these, no reader can tell it from the right one. FILE is a finished evaluation: predictions
+as JSON Lines, or as a JSON list. The second table divides the correct answers of each policy into "cites the right
+mail" and "is correct given the right mail". The last line is JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def main() -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     figures: dict[str, Any] = {"retrieval": retrieval(rows), "policies": decomposition(predictions, places)}
-    columns = ("gold hit", "questions", "share", "with facts", "facts in passage", "all in passage", "facts in read")
+    columns = ("gold hit", "questions", "share", "with facts", "in passage", "all in it", "in read", "all in first")
     show("The typed question", columns, [(name, *row.values()) for name, row in figures["retrieval"].items()])
     header = ("gold hit", "questions", "right mail", "correct given it", "correct", "share of facts")
     for policy, of_place in figures["policies"].items():
@@ -101,16 +102,21 @@ def place_name(hits: Sequence[int], gold: Iterable[int]) -> str:
 
 
 def hit_of(scenario: Scenario, database: MailDatabase, settings: AgentSettings) -> dict[str, Any]:
-    """Search for a question as typed. Return the place of its mail, and how many facts its passage and a read of it state."""
+    """Search for a question as typed. Return the place of its mail.
+
+    With it come the facts of its reference, and how many the passage, a read of the mail and one of the first hit state.
+    """
     mailbox, gold_ids = open_scenario(scenario, database)
     tools = MailTools(mailbox, settings)
     searched = tools.call(SEARCH, {"keywords": [scenario.question]})
     place = place_name(searched.email_ids, gold_ids)
-    read = tools.call(READ, {"email_id": tools.number_of(gold_ids[0])}).observation
-    asked = (scenario.question, scenario.answer)
     passage = "" if place == ELSEWHERE else searched.observation.splitlines()[int(place) - 1]
-    in_passage, facts = count_stated(*asked, passage)
-    return {"place": place, "facts": facts, "in_passage": in_passage, "in_read": count_stated(*asked, read)[0]}
+    texts = {"in_passage": passage}
+    for name, email_ids in (("in_read", gold_ids), ("in_first", searched.email_ids)):
+        read = [tools.call(READ, {"email_id": tools.number_of(email_id)}).observation for email_id in email_ids[:1]]
+        texts[name] = "".join(read)
+    stated = {name: count_stated(scenario.question, scenario.answer, text) for name, text in texts.items()}
+    return {"place": place, "facts": stated["in_read"][1], **{name: count for name, (count, _) in stated.items()}}
 
 
 def place_of(prediction: Prediction, database: MailDatabase) -> str:
@@ -144,6 +150,7 @@ def retrieval(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             "in_passage": _mean([row["in_passage"] / row["facts"] for row in sourced]),
             "all_in_passage": _mean([float(row["in_passage"] == row["facts"]) for row in sourced]),
             "in_read": _mean([row["in_read"] / row["facts"] for row in sourced]),
+            "all_in_first": _mean([float(row["in_first"] == row["facts"]) for row in sourced]),
         }
     return figures
 

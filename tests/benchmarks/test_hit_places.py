@@ -17,7 +17,7 @@ from benchmarks.hit_places import main
 
 OWNER, ASKED = "ann.lee@example.com", "When is the Heron review?"
 BODIES = {
-    1: "The Heron review was moved.",
+    1: "The Heron review was moved by Dana Wolf.",
     2: "The review of Heron takes place on Tuesday at 3 pm, in Room 4B.",
     3: "Lunch.",
 }
@@ -38,7 +38,7 @@ def folders(tmp_path: Path) -> list[str]:
             "message_ids": ["<2@x>"],
         },
         {**asked, "id": "q2", "question": ASKED, "answer": "Tuesday at 3 pm", "message_ids": ["<2@x>"]},
-        {**asked, "id": "q3", "question": ASKED, "answer": "moved", "message_ids": ["<1@x>"]},
+        {**asked, "id": "q3", "question": ASKED, "answer": "Dana Wolf", "message_ids": ["<1@x>"]},
     ]
     for name, rows in (("mails", mails), ("questions", questions)):
         (tmp_path / name).mkdir()
@@ -58,7 +58,8 @@ def test_places_and_passages_of_the_typed_question(
     found = measured(folders, monkeypatch, capsys)["retrieval"]
     assert found["all"]["questions"] == 3 and sum(row["questions"] for row in found.values()) == 6
     assert set(found) <= {"1", "2", "all"} and {"1", "2"} <= set(found)
-    assert found["all"]["with_facts"] == 2 and found["all"]["in_passage"] == found["all"]["in_read"] == 1.0
+    assert found["all"]["with_facts"] == 3 and found["all"]["in_passage"] == found["all"]["in_read"] == 1.0
+    assert found["1"]["all_in_first"] == 1.0 and found["2"]["all_in_first"] == 0.0
     short = measured([*folders, "--passage-chars", "0", "--read-chars", "100"], monkeypatch, capsys)["retrieval"]
     assert short["all"]["in_passage"] < 1.0 == short["all"]["in_read"], "eight words do not say everything"
 
