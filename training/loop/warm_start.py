@@ -60,9 +60,11 @@ async def warm_start(
         learning_rate=warm_start_learning_rates(batches, settings.warm_start_learning_rate),
         batch_size=BATCH_SIZE,
     )
-    progress.stage(f"warm start on {len(demonstrations)} demonstrations", batches)
+    stage = f"warm start on {len(demonstrations)} demonstrations"
+    progress.stage(stage, batches)
     losses: list[float] = []
     too_long = 0
+    earlier = 0.0  # seconds that a killed run had spent on what this one continues
     # `model.train_sft` does the same, but reports no progress between batches.
     with watch.call("warm start"):
         async for metrics in backend._train_sft(model, demonstrations, config, {}):
@@ -76,6 +78,10 @@ async def warm_start(
                 )
             progress.advance()
             watch.moves()
+            if "time/earlier_s" in metrics:
+                earlier = float(metrics["time/earlier_s"])
+                progress.note(f"the warm start continues after {len(losses)} of {batches} batches")
+                progress.stage(stage, batches - len(losses))
     if too_long:
         limit = f"max_context={settings.max_context}"
         warn(
@@ -85,7 +91,7 @@ async def warm_start(
     last = losses[-max(1, len(losses) // 10) :]
     loss = statistics.fmean(last) if last else math.nan
     await model.log(metrics={"loss/train": loss}, split="train", step=checkpoint_step)
-    seconds = time.monotonic() - started
+    seconds = earlier + time.monotonic() - started
     return StepRecord(
         step=0,
         phase="warm_start",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.training import toy_run
-from tests.training.toy_run import Killed, RecordedProgress, ToyTask, settings
+from tests.training.toy_run import CountingBackend, Killed, RecordedProgress, ToyTask, run_with, settings
 from training.errors import BadInput
 from training.guard.plan import plan_run
 from training.loop.trainer import TrainingRun
@@ -71,3 +71,18 @@ def test_invalid_starts_are_refused_and_the_plan_has_no_warm_start(tmp_path: Pat
         train(tmp_path / "run", adapter, ToyTask(), backend="serverless")
     planned = plan_run(settings(continue_from="r1", validate_every=3), max_turns=1, max_tokens=1, pace=None)
     assert (planned.demonstrations, planned.validation_rollouts) == (0, 30)
+
+
+def test_a_warm_start_that_continues_counts_the_time_before_it_was_killed(tmp_path: Path) -> None:
+    class Continuing(CountingBackend):
+        async def _train_sft(self, *arguments: Any) -> Any:
+            yield {"loss/train": 3.0}
+            yield {"loss/train": 2.0, "time/earlier_s": 1000.0}
+            async for metrics in super()._train_sft(*arguments):
+                yield metrics
+
+    recorded = RecordedProgress()
+    run, _ = run_with(Continuing, tmp_path / "run", settings(max_steps=1), ToyTask(), recorded)
+    assert 1000 < run.history[0].seconds < 1100 and run.history[0].loss == 1.0
+    name = "warm start on 5 demonstrations"
+    assert recorded.stages[:2] == [[name, 3, 2], [name, 1, 1]], "the pace is that of the batches of this process"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from functools import partial
@@ -26,9 +27,13 @@ from training.backends.torch.lora import LoraAdapter
 from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
 from training.backends.torch.settings import TorchSettings
+from training.backends.torch.unfinished_sft import UnfinishedSft
 from training.checkpoint import ADAPTER_WEIGHTS
 
 _LOADED_ADAPTERS = 4
+_UNFINISHED_SFT = "unfinished_sft"
+_KEPT_EVERY = 120.0
+"""Seconds between two times that the state of a fine-tuning is kept."""
 _BATCHES_PER_TRIM = 8  # batches reuse freed memory, but less and less as the heap fragments
 
 
@@ -83,8 +88,21 @@ class TorchService:
     async def train_sft(
         self, batches: list[SFTBatch], config: types.TrainSFTConfig, verbose: bool = False
     ) -> AsyncIterator[dict[str, float]]:
-        """Take one optimizer step per batch, then write one checkpoint."""
+        """Take one optimizer step per batch, then write one checkpoint.
+
+        What is done is kept every `_KEPT_EVERY` seconds. After a kill, the same batches continue there: the metrics of those
+        that are done come again at once, the last of them with their seconds in all as `time/earlier_s`.
+        """
         engine = await self._ready()
+        started = time.monotonic()
+
+        def resume() -> UnfinishedSft:
+            step = get_step_from_dir(self._output_dir)
+            unfinished = UnfinishedSft(Path(self._output_dir) / _UNFINISHED_SFT, step, batches)
+            if unfinished.checkpoint is not None:
+                assert self._network is not None
+                self._trainer = step, AdapterTrainer(self._network, self._settings, unfinished.checkpoint)
+            return unfinished
 
         def update(batch: SFTBatch) -> dict[str, float]:
             return self._current_trainer()[1].sft_step(batch)
@@ -92,11 +110,26 @@ class TorchService:
         def save() -> None:
             step, trainer = self._current_trainer()
             self._save(step + 1, trainer)
+            unfinished.remove()
 
-        for index, batch in enumerate(batches):
+        def keep() -> None:
+            unfinished.keep(self._current_trainer()[1], done, unfinished.seconds + time.monotonic() - started)
+
+        unfinished = await asyncio.to_thread(engine.run_exclusive, resume)
+        for metrics in unfinished.metrics[:-1]:
+            yield metrics
+        for metrics in unfinished.metrics[-1:]:
+            yield {**metrics, "time/earlier_s": unfinished.seconds}
+        done = list(unfinished.metrics)
+        kept = time.monotonic()
+        for index, batch in enumerate(batches[len(done) :], start=len(done)):
             metrics = await asyncio.to_thread(engine.run_exclusive, partial(update, batch))
+            done.append(metrics)
             if index == len(batches) - 1:
                 await asyncio.to_thread(engine.run_exclusive, save)
+            elif time.monotonic() - kept > _KEPT_EVERY:
+                await asyncio.to_thread(engine.run_exclusive, keep)
+                kept = time.monotonic()
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
                 await asyncio.to_thread(release_memory)
             yield metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import art
 import openai
 import pytest
 import torch
-from art.preprocessing.tokenize import tokenize_trajectory
+from art.preprocessing.tokenize import SFTBatch, tokenize_trajectory
 from art.trajectories import History
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.training.backends.torch.tiny_models import save_tiny_model
-from training.backends.torch import TorchBackend, TorchSettings
+from training.backends.torch import TorchBackend, TorchSettings, service
+from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.backend import tokenize_demonstrations
 from training.backends.torch.chat_format import ChatFormat
 
@@ -266,6 +269,50 @@ def test_fine_tuning_teaches_and_survives_a_restart(llama_dir: Path, tmp_path: P
     assert (first.step, last.step) == (1, 15)
     assert last.metrics["loss/train"] < first.metrics["loss/train"] / 10
     assert reason == "tool_calls"
+
+
+def test_a_killed_fine_tuning_continues(
+    llama_dir: Path, tmp_path: Path, settings: TorchSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_KEPT_EVERY", 0.0)
+    config = art.TrainSFTConfig(learning_rate=[2e-2, 1e-2, 5e-3, 1e-3, 1e-4], batch_size=1)
+    taught: list[float] = []
+    sft_step = AdapterTrainer.sft_step
+
+    def observed(trainer: AdapterTrainer, batch: SFTBatch) -> dict[str, float]:
+        taught.append(batch.learning_rate)
+        return sft_step(trainer, batch)
+
+    monkeypatch.setattr(AdapterTrainer, "sft_step", observed)
+
+    async def rows(folder: str, words: str, batches: int) -> list[dict[str, float]]:
+        """Return the metrics of a process that is killed after so many batches."""
+        backend = TorchBackend(path=str(tmp_path / folder), settings=settings)
+        model = new_model(llama_dir)
+        await model.register(backend)
+        taught.clear()
+        learnt = [demonstration(word) for word in words.split()]
+        async with aclosing(backend._train_sft(model, learnt, config, {})) as metrics:
+            found = [await anext(metrics) for _ in range(batches)]
+        await backend.close()
+        return found
+
+    def adapter(folder: str) -> dict[str, torch.Tensor]:
+        [file] = (tmp_path / folder).rglob("checkpoints/0001/adapter_model.safetensors")
+        return load_file(file)
+
+    words = "the assistant has three mails"
+    losses = [row["loss/train"] for row in asyncio.run(rows("straight", words, 5))]
+    asyncio.run(rows("killed", words, 3))
+    continued = asyncio.run(rows("killed", words, 5))
+    assert taught == [1e-3, 1e-4] and [row["loss/train"] for row in continued] == pytest.approx(losses, rel=1e-5)
+    torch.testing.assert_close(adapter("killed"), adapter("straight"), atol=1e-5, rtol=1e-4)
+    assert [number for number, row in enumerate(continued) if "time/earlier_s" in row] == [2]
+    assert continued[2]["time/earlier_s"] > 0
+    assert not list(tmp_path.rglob("unfinished_sft")), "what is complete leaves nothing"
+    asyncio.run(rows("other", words, 3))
+    asyncio.run(rows("other", "mails three has assistant the", 5))
+    assert len(taught) == 5, "other demonstrations begin anew"
 
 
 def test_art_sft_entry_point(llama_dir: Path, tmp_path: Path, settings: TorchSettings) -> None:
