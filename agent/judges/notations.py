@@ -274,7 +274,11 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
     yield compiled(r"(?<![\w.,$-])(?:\d{3}[ -]|\d-)\d{4}(?![\w-])"), _phone
 
     labels, ordinals = "|".join(LABELS), "|".join(ORDINALS)
-    identifier = r"(?P<value>(?:(?-i:[A-Z]{1,4})[ ]|[A-Z]{0,5}-?)\d[A-Z0-9]*(?:-[A-Z0-9]*\d[A-Z0-9]*|-[A-Z]{1,2}\b)*)(?![,.]?\d|\w)"
+    # A run of letters and digits is taken whole: the ways to divide a long one are too many to try.
+    run = r"-(?=[A-Z]*\d)[A-Z0-9]++"
+    identifier = (
+        rf"(?P<value>(?:(?-i:[A-Z]{{1,4}})[ ]|[A-Z]{{0,5}}-?)\d[A-Z0-9]*+(?:{run}|-[A-Z]{{1,2}}\b)*)(?![,.]?\d|\w)"
+    )
     yield compiled(rf"(?P<label>{labels})s?\b[\s.#:-]*(?:(?:no|number)\b[\s.]*)?{identifier}"), _labelled
     lettered = rf"(?P<label>(?i:{labels}|option|plan|section))\s(?P<value>[A-HJ-Z])(?!\w|')"
     yield compiled(lettered, 0), _labelled  # "Building A"; the pronoun I is no letter of a building
@@ -293,7 +297,10 @@ def _patterns() -> Iterator[tuple[re.Pattern[str], Callable[[Match], Fact | None
 
     spelt = (re.escape(unit) + "s?" * unit.isalpha() for unit in _UNIT if unit[0] not in "$€£¥₹%‰°")
     units = "|".join(sorted(spelt, key=len, reverse=True))
-    digits = r"(?P<digits>(?:\d{1,3}(?:,\d{3})+(?!\d|,\d{3})|\d{1,3}(?:[ ]\d{3})+(?![ ]?\d)|\d+)(?:\.\d+)?|\.\d+)"
+    # Nine groups of three at most: a longer list of them would be read to its end once for each.
+    digits = (
+        r"(?P<digits>(?:\d{1,3}(?:,\d{3}){1,9}(?!\d|,\d{3})|\d{1,3}(?:[ ]\d{3}){1,9}(?![ ]?\d)|\d+)(?:\.\d+)?|\.\d+)"
+    )
     digits += r"(?:\s(?P<fraction>[1-9]/[2-9])(?![\w/]))?"
     big = "|".join(_BIG)
     unit = r"(?:[\s-]?(?:us\s|swiss\s|canadian\s|australian\s)?(?P<unit>[$€£¥₹%‰]|°[CF]\b|degrees?\s[CF]\b"

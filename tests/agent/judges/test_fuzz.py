@@ -37,9 +37,9 @@ def try_for(seconds: float, seed: int) -> int:
     return tries
 
 
-def growth(piece: str) -> float:
+def growth(piece: str, begin: str = "", end: str = "", size: int = 500) -> float:
     """Return the time for four times the text in units of the time for one: 4 if it is linear, 16 if quadratic."""
-    texts = [piece * (size // len(piece)) for size in (500, 2_000)]
+    texts = [begin + piece * (length // len(piece)) + end for length in (size, 4 * size)]
     return min(_seconds(texts[1]) for _ in range(2)) / min(_seconds(texts[0]) for _ in range(3))
 
 
@@ -59,6 +59,14 @@ def test_noise_makes_no_error() -> None:
 )
 def test_time_grows_with_the_length_and_not_with_its_square(piece: str) -> None:
     assert growth(piece) < 8
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece", "end"),
+    [("room 1-", "1", "_"), ("", "111,", "1111"), ("", "111 ", "1111")],
+)
+def test_time_does_not_grow_faster_where_the_end_fits_no_notation(begin: str, piece: str, end: str) -> None:
+    assert growth(piece, begin, end, 2_000) < 8
 
 
 @pytest.mark.nightly
