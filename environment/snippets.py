@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -36,7 +37,12 @@ def passage(text: str, stems: Collection[str]) -> Passage:
     pieces = with_break_points(text).split()
     first, last, most = 0, 0, 0
     line = " ".join(pieces)
-    hits = [(line.count(" ", 0, start), known) for start, known in _occurrences(line, stems)]
+    hits: list[tuple[int, str]] = []
+    counted = blanks = 0
+    for start, known in _occurrences(line, stems):
+        blanks += line.count(" ", counted, start)
+        counted = start
+        hits.append((blanks, known))
     for number, (place, _) in enumerate(hits):
         near = [hit for hit in hits[number : number + _PASSAGE_WORDS] if hit[0] < place + _PASSAGE_WORDS]
         distinct = len({found for _, found in near})
@@ -69,7 +75,8 @@ def densest_start(text: str, stems: Collection[str], length: int) -> int:
     for line in text.splitlines(keepends=True):
         if begin > len(text) - length // 2:
             break
-        distinct = len({known for place, known in hits if begin <= place < begin + length})
+        window = slice(bisect_left(hits, (begin, "")), bisect_left(hits, (begin + length, "")))
+        distinct = len({known for _, known in hits[window]})
         if distinct > most:
             best, most = begin, distinct
         begin += len(line)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,3 +75,18 @@ def test_a_passage_begins_with_the_line_from_where_most_is_said() -> None:
 def test_a_passage_begins_with_a_line_and_is_not_the_very_end(text: str, stems: set[str], length: int) -> None:
     begin = densest_start(text, stems, length)
     assert begin == 0 or (text[begin - 1].isspace() and begin <= len(text) - length // 2)
+
+
+@pytest.mark.parametrize(
+    ("excerpt", "lines"),
+    [(lambda text: densest_start(text, {"5"}, 1_000), 2_000), (lambda text: passage(text, {"5"}), 10_000)],
+    ids=["densest_start", "passage"],
+)
+def test_the_time_grows_with_the_hits_and_not_with_their_square(excerpt: Callable[[str], object], lines: int) -> None:
+    def seconds(text: str) -> float:
+        begin = time.process_time()
+        excerpt(text)
+        return time.process_time() - begin
+
+    shorter, longer = (min(seconds("5\n" * count) for _ in range(2)) for count in (lines, 4 * lines))
+    assert longer < 8 * shorter, "4 times as long if it is linear, 16 if quadratic"
