@@ -120,13 +120,14 @@ def cited(reply: Reply) -> str:
 
 
 def unlinked(text: str, before: str = "") -> str:
-    """Return text in which Markdown's links and images are no links and images any more; `before` is what precedes it.
+    """Return text in which links, images and elements of HTML are none any more for Markdown; `before` is what precedes it.
 
-    Clients show replies as Markdown, and an image is fetched without a click: a mail that makes the model write one would send
-    what it likes to a server of its author.
+    Clients show replies as Markdown, which may hold HTML, and an image is fetched without a click: a mail that makes the model
+    write one would send what it likes to a server of its author.
     """
     last = before[-1:]
-    return re.sub(r"(?<=\])[(:]", r"\\\g<0>", last + text)[len(last) :]
+    # The backslash follows the "<", which may have been sent already: no element begins with one.
+    return re.sub(r"(?<=\])[(:]|(?<=<)[A-Za-z!/?]", r"\\\g<0>", last + text)[len(last) :]
 
 
 def citations(reply: Reply) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from markdown_it import MarkdownIt
 from mcp import Client
 
 from environment.models import Email
@@ -167,6 +168,7 @@ def test_an_order_in_a_mail_shows_no_other_mail_and_does_nothing(
     assert SECRET not in everything and "<lunch@" not in "".join(answer.json()["source_ids"])
     for reply in (chat.json()["choices"][0]["message"]["content"], streamed(stream)):
         assert reply and not re.search(r"\][(:]", reply), "a client would fetch an image, or hide where a link goes"
+        assert "<img" not in MarkdownIt("commonmark").render(reply), "and so it would as HTML within Markdown"
     assert len(gullible.requests) >= 8, "the model was asked through each door"
     for request in gullible.requests:
         assert {tool["function"]["name"] for tool in request["tools"]} <= {SEARCH, READ, FINAL_ANSWER}
