@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from agent import prompts
 from agent.judges import JudgeError, Verdict
+from environment.mail_text import storable
 from training.llm_client import REQUEST_TIMEOUT, error_text, json_object, price_of, repeated
 
 
@@ -65,7 +66,9 @@ class LLMJudge:
                 f"{self.model} gave no verdict in {attempts} attempt{'s' if attempts > 1 else ''}: {problem}",
                 **spent.model_dump(),
             ) from error
-        return Verdict(correct=reply.accept, reason=" ".join(reply.reasoning.split())[:300], **spent.model_dump())
+        # Half of an escaped character is valid in the JSON of a reply, and not in any file.
+        reason = storable(" ".join(reply.reasoning.split())[:300])
+        return Verdict(correct=reply.accept, reason=reason, **spent.model_dump())
 
     async def _ask(self, question: str, reference: str, answer: str) -> Any:
         import litellm  # seconds of import that only this judge needs

@@ -49,6 +49,11 @@ def test_the_verdict_is_the_models(model: FakeModel) -> None:
     assert ask(model).correct is False
 
 
+def test_a_reason_with_half_of_a_character_can_be_stored(model: FakeModel) -> None:
+    model.replies = ['{"reasoning": "it says \\ud83d", "accept": true}']
+    assert json.loads(ask(model).model_dump_json())["reason"] == "it says ?"
+
+
 def test_the_request_holds_the_case_as_data(model: FakeModel) -> None:
     model.replies = ['{"reasoning": "", "accept": true}']
     ask(model)
