@@ -37,7 +37,7 @@ class _Token:
 def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
     """Look for the value of `answer` in a mail's `fields` (name of a field of `Mark` -> text)."""
     tokens = {name: _tokens(text) for name, text in fields.items()}
-    whole = [token.folded for token in _tokens(answer)]
+    whole = _folded(answer)
     marks = [Mark(field=name, start=a, end=b) for name in fields for a, b in _phrase(whole, tokens[name])]
     if marks:
         return Proof(True, tuple(marks[:_MAX_MARKS]))
@@ -48,8 +48,9 @@ def find_proof(question: str, answer: str, fields: dict[str, str]) -> Proof:
         spans = [
             Mark(field=name, start=a, end=b)
             for name, found in in_mail.items()
-            for text in dict.fromkeys(other.text for other in found if fact.agrees(other))
-            for a, b in _phrase([token.folded for token in _tokens(text)], tokens[name])
+            # In one spelling each: a mail may have as many of a link as it has lines.
+            for said in dict.fromkeys(_folded(other.text) for other in found if fact.agrees(other))
+            for a, b in _phrase(said, tokens[name])
         ]
         missing = missing or not spans
         marks += spans
@@ -89,6 +90,10 @@ def _value(question: str, answer: str) -> tuple[list[Fact], list[str]]:
 
 def _tokens(text: str) -> list[_Token]:
     return [_Token(match.start(), match.end(), fold(plain(match.group()))) for match in _TOKEN.finditer(text)]
+
+
+def _folded(text: str) -> tuple[str, ...]:
+    return tuple(token.folded for token in _tokens(text))
 
 
 def _phrase(wanted: Sequence[str], tokens: Sequence[_Token]) -> Iterator[tuple[int, int]]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from serving.proof import find_proof
@@ -53,3 +55,19 @@ def test_marks_do_not_overlap_and_are_bounded() -> None:
     )
     assert found.found and len(found.marks) == 40
     assert all(first.end <= second.start for first, second in zip(found.marks, found.marks[1:], strict=False))
+
+
+def test_a_value_in_many_spellings_takes_no_longer_than_in_one() -> None:
+    link, count = "https://kestrel.example/programme", 400
+    many = [
+        "".join(letter.upper() if number >> place & 1 else letter for place, letter in enumerate(link))
+        for number in range(256, 256 + count)
+    ]
+
+    def seconds(links: list[str]) -> float:
+        begin = time.process_time()
+        assert proof("Where is the programme?", f"It is at {link}.", "\n".join(links))[0]
+        return time.process_time() - begin
+
+    one, all_different = (min(seconds(links) for _ in range(3)) for links in ([link] * count, many))
+    assert all_different < 4 * one
