@@ -65,7 +65,7 @@ class ChatRequest(BaseModel):
 
     model: str = Field(max_length=400, description=f"an inbox that `/v1/models` lists; {MODEL} for a key of one inbox")
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    stream: bool = False
+    stream: bool | None = False
     n: int | None = None
 
     def require_supported(self) -> None:

@@ -98,6 +98,13 @@ def test_what_open_webui_sends(url: str) -> None:
     assert httpx.post(f"{url}/chat/completions", json=title, headers=headers, trust_env=False).status_code == 200
 
 
+def test_what_is_left_out_may_be_null(url: str) -> None:
+    """OpenAI's interface allows it, and clients with a field for every option send it."""
+    body = {"model": ANN, "messages": [QUESTION], "stream": None, "n": None, "tools": None, "response_format": None}
+    answer = httpx.post(f"{url}/chat/completions", json=body, headers=bearer(ANNS_KEY), trust_env=False)
+    assert answer.status_code == 200 and answer.json()["object"] == "chat.completion"
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
