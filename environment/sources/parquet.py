@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -184,16 +184,20 @@ def _rows(
 
 
 def _values(column: pa.Array) -> list[Any]:
-    if not pa.types.is_timestamp(column.type):
-        return column.to_pylist()
     # Arrow's own conversion fails the whole batch for one date that Python cannot express.
-    microseconds = pc.cast(column, pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
-    return [None if value is None else _moment(value) for value in microseconds]
+    if pa.types.is_timestamp(column.type):
+        microseconds = pc.cast(column, pa.timestamp("us"), safe=False).cast(pa.int64()).to_pylist()
+        return [None if value is None else _moment(microseconds=value) for value in microseconds]
+    if pa.types.is_date(column.type):
+        days = pc.cast(column, pa.date32(), safe=False).cast(pa.int32()).to_pylist()
+        moments = [None if value is None else _moment(days=value) for value in days]
+        return [None if moment is None else moment.date() for moment in moments]
+    return column.to_pylist()
 
 
-def _moment(microseconds: int) -> datetime | None:
+def _moment(**since: int) -> datetime | None:
     try:
-        return _EPOCH + timedelta(microseconds=microseconds)
+        return _EPOCH + timedelta(**since)
     except OverflowError:
         return None
 
@@ -265,7 +269,8 @@ def _date(value: object) -> datetime | None:
         except BadMail:
             return None
     if not isinstance(value, datetime):
-        return None
+        # A day is read as it would be if it were text.
+        return datetime.combine(value, time()) if isinstance(value, date) else None
     try:
         return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
     except OverflowError:

@@ -85,6 +85,15 @@ def test_empty_fields_and_impossible_dates_are_tolerated(tmp_path: Path) -> None
     assert [email.date for email in emails[1:]] == [datetime(5138, 11, 16, 9, 46, 40), None]
 
 
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64()])
+def test_dates_may_be_days(tmp_path: Path, kind: pa.DataType) -> None:
+    day = 86_400_000 if kind == pa.date64() else 1  # date64 counts milliseconds
+    table = pa.Table.from_pylist([ROW] * 3, schema=EMAIL_SCHEMA)
+    days = pa.array([11_624 * day, 10_000_000 * day, None], type=kind)  # the second is in the year 29349
+    pq.write_table(table.set_column(6, "date", days), tmp_path / "train.parquet")
+    assert [email.date for email in parquet_emails(tmp_path)] == [datetime(2001, 10, 29), None, None]
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
