@@ -80,6 +80,7 @@ def find_resumable(name: str, file: Path | None, overrides: list[str], *, new_co
     ]
     if not changes:
         sources = scoring_sources(config.for_training())
+        sources |= plugin.sources(config.for_task(plugin.settings)) if plugin else {}
         for key in sorted({*sources, *experiment.sources}):
             if sources.get(key) != experiment.sources.get(key):
                 changes.append(f"what {key}={now_with[key]} names has another content")

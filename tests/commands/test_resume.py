@@ -15,6 +15,9 @@ from commands.data import DataRun
 from commands.resume import find_resumable
 from configs.gone import GONE
 from configs.schema import DataConfig, TrainingConfig
+from tasks import recorded_settings
+from tasks.coding.rewards import reward_sources
+from tasks.coding.settings import CodingSettings
 from training.errors import BadInput
 from training.record.experiment import Experiment
 from training.scoring.scorer import scoring_sources
@@ -34,15 +37,15 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begun(runs: Path, name: str, **changes: Any) -> Experiment:
-    """A run of these settings; a dict `recorded` replaces what was written down of them."""
-    recorded = changes.pop("recorded", {})
+    """A run of these settings; a dict `recorded` replaces what was written down of them. `sources` are those of its task."""
+    recorded, sources = changes.pop("recorded", {}), changes.pop("sources", {})
     config = TrainingConfig(experiment=name, **changes)
     experiment = Experiment(
         name=name,
         run=f"r-{name}",
         config=config.model_dump(mode="json") | recorded,
         git_revision=None,
-        sources=scoring_sources(config),
+        sources=scoring_sources(config) | sources,
         base_model="m",
         base_model_checksum="0" * 64,
         created=datetime(2026, 11, 21, tzinfo=UTC),
@@ -149,6 +152,20 @@ def test_another_content_behind_the_same_setting_is_a_change(runs: Path, tmp_pat
     find_resumable("judged", None, [])
     rubric.write_text("- be brief\n")
     assert f"what ruler_rubric={rubric} names has another content" in refusal("judged")
+
+
+def test_so_is_another_content_behind_a_setting_of_the_task(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = tmp_path / "own_rewards_to_resume.py"
+    rewards.write_text("def own(result):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    coding = CodingSettings(coding_reward="own_rewards_to_resume:own")
+    recorded = recorded_settings("coding", coding.model_dump(mode="json"))
+    begun(runs, "repairs", recorded=recorded, sources=reward_sources(coding.coding_reward))
+    assert find_resumable("repairs", None, []).experiment.run == "r-repairs"
+    rewards.write_text("def own(result):\n    return 0.5\n")
+    assert "what coding_reward=own_rewards_to_resume:own names has another content" in refusal("repairs")
 
 
 def test_a_run_of_other_code_continues_only_with_new_code(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
