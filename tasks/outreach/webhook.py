@@ -32,17 +32,28 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 def require_webhook(url: str, *, private: bool) -> None:
     """Raise `BadInput` if no notice may be sent to this URL. Addresses that are not public need `private`."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if (host := _host_of(url)) is None:
         raise BadInput(f"webhook_url={url}: expected http://... or https://...")
     if not os.environ.get(SECRET):
         raise BadInput(
             f"webhook_url is set and {SECRET} is not: set it in the environment or in .env, notices are signed with it"
         )
-    if not private and (address := _private_address(parts.hostname)):
+    if not private and (address := _private_address(host)):
         raise BadInput(
             f"webhook_url={url} leads to the private address {address}: set webhook_private=true if that is intended"
         )
+
+
+def _host_of(url: str) -> str | None:
+    """Return the host of an HTTP URL; None for any other text."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        host.encode("idna")  # raises where a label is empty or too long, as the look-up would
+        valid = parts.scheme in ("http", "https") and host and parts.port != 0
+    except ValueError:  # of the brackets, the port or a label
+        return None
+    return host if valid else None
 
 
 def _private_address(host: str) -> str | None:

@@ -42,11 +42,18 @@ def test_what_a_dead_receiver_missed_is_listed_and_delivered_when_the_run_goes_o
     assert [notice["id"] for notice, _ in receiver.received] == ["0"]
 
 
-@pytest.mark.parametrize("url", ["ftp://example.com/", "example.com", "http://", "file:///etc/passwd"])
-def test_other_urls_are_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("ftp://example.com/", "example.com", "http://", "file:///etc/passwd"),
+        *("http://[::1/", "http://example..com/", f"http://{'a' * 64}.com/", "http://example.com:99999/"),
+    ],
+)
+@pytest.mark.parametrize("private", [True, False])
+def test_other_urls_are_refused(monkeypatch: pytest.MonkeyPatch, url: str, private: bool) -> None:
     monkeypatch.setenv(SECRET, "secret")
     with pytest.raises(BadInput, match="expected http"):
-        require_webhook(url, private=True)
+        require_webhook(url, private=private)
 
 
 @pytest.mark.parametrize(
