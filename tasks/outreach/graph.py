@@ -223,5 +223,5 @@ def _csv_rows(
                 yield f"{path}, line {rows.line_num}", kind, dict(row)
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist; a graph folder holds nodes.csv and edges.csv") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} cannot be read: {error}") from None

@@ -42,6 +42,12 @@ def test_a_folder_of_csv_files_is_the_same_graph(tmp_path: Path) -> None:
     assert read_graph(tmp_path).to_lines() == graph.to_lines()
 
 
+def test_a_quote_that_nobody_closes_is_named_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text('id,type,name,text,source\nf1,feature,"Live tracking\n' + "a,b\n" * 50_000)
+    with pytest.raises(BadInput, match="nodes.csv cannot be read: field larger than"):
+        read_graph(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("entries", "line", "problem"),
     [
