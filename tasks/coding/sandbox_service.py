@@ -34,8 +34,9 @@ def sandbox_service(
             untrusted code on this machine.
     """
     if url is not None:
+        url = url.rstrip("/")
         require_sandbox(url, images=images)
-        yield url.rstrip("/")
+        yield url
         return
     # Bound here and kept, so that nobody else takes the port before the service listens or while it is started again.
     with tempfile.TemporaryFile() as said, socket.socket() as door:

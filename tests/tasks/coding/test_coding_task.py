@@ -39,6 +39,11 @@ def url() -> Iterator[str]:
         yield url
 
 
+def test_the_address_of_a_service_may_end_with_a_slash(url: str) -> None:
+    with sandbox_service(f"{url}/", capacity=1) as found:
+        assert found == url
+
+
 def played(url: str, cells: list[str], scenario: CodingScenario, **settings: object) -> CodingRun:
     """One episode of known cells."""
 
