@@ -117,6 +117,10 @@ def test_a_policys_server_on_this_machine_is_asked_without_a_proxy(dead_proxy: N
     [
         ({"role": "assistant", "content": "I would rather not."}, "malformed_call"),
         (called("get_connected_nodes", {"node_id": "x"}), "max_turns"),
+        (
+            called("finalize_email", {"subject": "Half \ud83d", "body": "of a character", "citations": []}),
+            "malformed_call",
+        ),
     ],
 )
 def test_a_rollout_without_an_email_gets_no_reply(model: OutreachModel, reply: dict[str, Any], outcome: str) -> None:

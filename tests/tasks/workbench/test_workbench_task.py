@@ -166,6 +166,13 @@ def test_an_unknown_tool_is_named_to_the_policy(task: WorkbenchTask, server: Scr
     assert server.requests[-1]["messages"][-1]["content"] == "Invalid call: there is no tool email.erase."
 
 
+def test_half_of_a_character_is_no_argument(task: WorkbenchTask, server: ScriptedPolicy) -> None:
+    server.replies = [("email.send_email", {"recipient": "a@b.c", "subject": "a", "body": "\ud83d"}), DONE]
+    trajectory = asyncio.run(task.rollout(server.policy, first(task)))
+    assert trajectory.metadata["outcome"] == "finished" and not trajectory.metrics["side_effects"]
+    assert server.requests[-1]["messages"][-1]["content"] == "The arguments are no JSON object."
+
+
 def test_an_observation_that_does_not_fit_ends_the_episode(task: WorkbenchTask, server: ScriptedPolicy) -> None:
     small = WorkbenchTask(task.tables, task.scenarios, LIMITS.model_copy(update={"max_context": 150}))
     server.replies = [LOOK]
