@@ -185,7 +185,7 @@ def plan_lines(planned: Plan) -> list[str]:
         )
     else:
         lines.append(
-            "time           unknown: no earlier run here had this base model and backend; stop_seconds sets a limit"
+            "time           unknown: no earlier run of this task here had this base model and backend; stop_seconds sets a limit"
         )
     if planned.gpu_hours is not None:
         price = (

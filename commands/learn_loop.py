@@ -202,7 +202,7 @@ def _say_plan(
     say(f"graph          {config.graph}: {len(graph.facts)} facts, {prospects}")
     here = check_run(config, config.base_model, models=MODELS, runs=LEARN_LOOPS)
     failed = say_checks(check_run_elsewhere(config) if elsewhere else here)
-    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend)
+    pace = earlier_pace(LEARN_LOOPS, config.base_model, config.backend, task=TASK)
     for line in plan_lines(plan_run(config, max_turns=config.max_turns, max_tokens=config.max_tokens, pace=pace)):
         say(line)
     emails = 4 * held_out

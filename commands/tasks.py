@@ -204,7 +204,7 @@ class _Run:
 
     def say_plan(self) -> None:
         kind = self.training.base_model, self.training.backend
-        pace = earlier_pace(RUNS, *kind, decisions=bool(self.decisions))
+        pace = earlier_pace(RUNS, *kind, task=self.config.task, decisions=bool(self.decisions))
         planned, turns = self._within_epochs(), self.plugin.max_turns(self.chosen, self.training)
         limits = {"max_turns": turns, "max_tokens": self.training.max_tokens}
         for line in plan_lines(plan_run(planned, **limits, pace=pace, decisions=self.decisions)):

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from training.errors import BadInput
 from training.guard.gpu_use import gpu_use
-from training.record.experiment import EXPERIMENT_FILE, Experiment
+from training.record.experiment import EXPERIMENT_FILE, MAIL_TASK, Experiment
 from training.record.history import HISTORY_FILE, StepRecord, read_history
 from training.scoring.ruler import request_price
 from training.settings import TrainerSettings
@@ -21,7 +21,7 @@ _TOKENS_PER_VERDICT = 80
 
 
 class Pace(BaseModel):
-    """Speed of an earlier run with the same base model and backend."""
+    """Speed of an earlier run with the same task, base model and backend."""
 
     seconds_per_rollout: float
     """Including the update. With decisions: per planned reply; many are not sampled, because groups end after their probes."""
@@ -124,10 +124,12 @@ def plan_run(
     )
 
 
-def earlier_pace(runs: Path, base_model: str, backend: str, *, decisions: bool = False) -> Pace | None:
-    """Return the pace of the newest run in this checkout with this base model and backend; `None` if there is none.
+def earlier_pace(
+    runs: Path, base_model: str, backend: str, *, task: str = MAIL_TASK, decisions: bool = False
+) -> Pace | None:
+    """Return the pace of the newest run in this checkout of this task, base model and backend; `None` if there is none.
 
-    The run compared replies if `decisions` is true, otherwise whole episodes.
+    The run compared replies if `decisions` is true, otherwise whole episodes. Those of another task may be many times as long.
     """
     found: list[tuple[Experiment, list[StepRecord]]] = []
     for file in runs.glob(f"*/{EXPERIMENT_FILE}"):
@@ -136,7 +138,8 @@ def earlier_pace(runs: Path, base_model: str, backend: str, *, decisions: bool =
             rows = [row for history in file.parent.rglob(HISTORY_FILE) for row in read_history(history)]
         except BadInput:
             continue  # a damaged earlier run must not prevent the plan
-        same = (experiment.config.get("base_model"), experiment.config.get("backend")) == (base_model, backend)
+        kind = (experiment.task, experiment.config.get("base_model"), experiment.config.get("backend"))
+        same = kind == (task, base_model, backend)
         if same and any(row.phase == "grpo" and bool(row.decisions) == decisions for row in rows):
             found.append((experiment, rows))
     if not found:

@@ -95,8 +95,9 @@ def test_the_judges_price() -> None:
 
 
 def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> None:
-    def run(key: str, day: int, base_model: str, seconds: float, **compared: Any) -> None:
-        config = {"base_model": base_model, "backend": "torch", "validation_questions": 8, "warm_start_epochs": 2}
+    def run(key: str, day: int, base_model: str, seconds: float, task: str | None = None, **compared: Any) -> None:
+        config: dict[str, Any] = {"task": task} if task else {}
+        config |= {"base_model": base_model, "backend": "torch", "validation_questions": 8, "warm_start_epochs": 2}
         config |= {"groups_per_step": 3, "rollouts_per_group": 4}
         described = {"git_revision": None, "base_model": "x", "base_model_checksum": "0"}
         created = datetime(2026, 11, day, tzinfo=UTC)
@@ -116,6 +117,7 @@ def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> 
     run("new", 2, "small", 60.0)
     run("other", 3, "large", 999.0)
     run("replies", 4, "small", 60.0, decisions={"query": DecisionFigures(groups=4, with_spread=1, right=0.5)})
+    run("repairs", 5, "small", 999.0, task="coding")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "experiment.json").write_text("{")
     pace = earlier_pace(tmp_path, "small", "torch")
@@ -124,6 +126,8 @@ def test_the_pace_is_that_of_the_newest_run_of_the_same_kind(tmp_path: Path) -> 
     assert pace.seconds_per_validation_rollout == 1.0
     assert pace.source == "run new of 2026-11-02"
     assert earlier_pace(tmp_path, "small", "local") is None
+    of_repairs = earlier_pace(tmp_path, "small", "torch", task="coding")
+    assert of_repairs is not None and of_repairs.source == "run repairs of 2026-11-05"
     of_replies = earlier_pace(tmp_path, "small", "torch", decisions=True)
     assert of_replies is not None and of_replies.source == "run replies of 2026-11-04"
     assert of_replies.seconds_per_rollout == 48.0 / 12, "per planned reply: 3 questions, 1 decision, 4 replies"
