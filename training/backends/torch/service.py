@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -90,8 +91,8 @@ class TorchService:
     ) -> AsyncIterator[dict[str, float]]:
         """Take one optimizer step per batch, then write one checkpoint.
 
-        What is done is kept every `_KEPT_EVERY` seconds. After a kill, the same batches continue there: the metrics of those
-        that are done come again at once, the last of them with their seconds in all as `time/earlier_s`.
+        What is done is kept every `_KEPT_EVERY` seconds, unless it is useless. After a kill, the same batches continue there:
+        the metrics of those that are done come again at once, the last of them with their seconds in all as `time/earlier_s`.
         """
         engine = await self._ready()
         started = time.monotonic()
@@ -127,7 +128,7 @@ class TorchService:
             done.append(metrics)
             if index == len(batches) - 1:
                 await asyncio.to_thread(engine.run_exclusive, save)
-            elif time.monotonic() - kept > _KEPT_EVERY:
+            elif time.monotonic() - kept > _KEPT_EVERY and _finite(metrics):
                 await asyncio.to_thread(engine.run_exclusive, keep)
                 kept = time.monotonic()
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:
@@ -203,3 +204,8 @@ class TorchService:
         folder = self._checkpoint(0).parent
         steps = sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()) if folder.is_dir() else []
         return [BASE, self._model_name, *(f"{self._model_name}@{step}" for step in steps or [0])]
+
+
+def _finite(metrics: Mapping[str, float]) -> bool:
+    """Return whether an update left usable weights. A run that finds others kept could never go on."""
+    return all(math.isfinite(metrics.get(name, 0.0)) for name in ("loss/train", "loss/grad_norm"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -277,11 +278,12 @@ def test_a_killed_fine_tuning_continues(
     monkeypatch.setattr(service, "_KEPT_EVERY", 0.0)
     config = art.TrainSFTConfig(learning_rate=[2e-2, 1e-2, 5e-3, 1e-3, 1e-4], batch_size=1)
     taught: list[float] = []
+    useless: list[float] = []
     sft_step = AdapterTrainer.sft_step
 
     def observed(trainer: AdapterTrainer, batch: SFTBatch) -> dict[str, float]:
         taught.append(batch.learning_rate)
-        return sft_step(trainer, batch)
+        return sft_step(trainer, batch) | ({"loss/grad_norm": math.nan} if batch.learning_rate in useless else {})
 
     monkeypatch.setattr(AdapterTrainer, "sft_step", observed)
 
@@ -313,6 +315,13 @@ def test_a_killed_fine_tuning_continues(
     asyncio.run(rows("other", words, 3))
     asyncio.run(rows("other", "mails three has assistant the", 5))
     assert len(taught) == 5, "other demonstrations begin anew"
+    useless.append(5e-3)
+    asyncio.run(rows("useless", words, 3))
+    useless.clear()
+    again = asyncio.run(rows("useless", words, 5))
+    assert taught == [5e-3, 1e-3, 1e-4] and all(math.isfinite(row["loss/grad_norm"]) for row in again), (
+        "weights that are not finite are not kept"
+    )
 
 
 def test_art_sft_entry_point(llama_dir: Path, tmp_path: Path, settings: TorchSettings) -> None:
