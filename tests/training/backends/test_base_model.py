@@ -215,11 +215,13 @@ def test_checksum_covers_a_template_with_compact_calls_and_no_other(tmp_path: Pa
 
 def test_folder_that_lacks_a_part_is_refused(tmp_path: Path) -> None:
     folder = _model_folder(tmp_path / "a", {"1.safetensors": b"one"})
-    index = {"weight_map": {"x": "1.safetensors", "y": "2.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(BadInput, match=r"lacks the weight file 2\.safetensors"):
-        resolve_base_model(str(folder), tmp_path / "models")
-    (folder / "model.safetensors.index.json").unlink()
+    index = folder / "model.safetensors.index.json"
+    lacking = json.dumps({"weight_map": {"x": "1.safetensors", "y": "2.safetensors"}})
+    for text, said in {lacking: r"lacks .* 2\.safetensors", lacking[:20]: "is damaged", "[]": "is damaged"}.items():
+        index.write_text(text)
+        with pytest.raises(BadInput, match=said):
+            resolve_base_model(str(folder), tmp_path / "models")
+    index.unlink()
     (folder / "1.safetensors").unlink()
     with pytest.raises(BadInput, match="has no weights"):
         resolve_base_model(str(folder), tmp_path / "models")

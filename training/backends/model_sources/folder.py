@@ -8,7 +8,6 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -54,12 +53,21 @@ def require_model_folder(folder: Path) -> None:
             f"base_model: {folder} has no tokenizer_config.json: save the tokenizer in the folder of the weights"
         )
     present = {file.name for file in weight_files(folder)}
-    index = folder / "model.safetensors.index.json"
-    expected: Iterable[str] = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else present
-    if missing := sorted(set(expected) - present):
+    if missing := sorted(_named_weight_files(folder) - present):
         raise BadInput(f"base_model: {folder} lacks the weight file {missing[0]}: fetch the model again")
     if not present:
         raise BadInput(f"base_model: {folder} has no weights (*.safetensors)")
+
+
+def _named_weight_files(folder: Path) -> set[str]:
+    """Return the weight files that the index of a folder names; none without an index. Raises `BadInput` if it is damaged."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return set()
+    try:
+        return set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"base_model: {index} is damaged or not an index of weights: fetch the model again") from error
 
 
 def weight_files(folder: Path) -> list[Path]:
