@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,17 @@ def tokenize_rendered(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int
 
 def require_tokenizer(model: Path) -> None:
     """Raise BadInput if the tokenizer or chat template of a model cannot be used."""
-    try:
+    with _said_to_be_unusable(model):
         load_tokenizer(model).apply_chat_template(_EPISODE, tokenize=True)
+
+
+@contextmanager
+def _said_to_be_unusable(model: str | os.PathLike[str]) -> Iterator[None]:
+    """Raise BadInput for whatever reading the tokenizer and rendering the chat template of a model raises."""
+    try:
+        yield
+    except BadInput:
+        raise
     except Exception as error:  # the tokenizers of transformers raise errors of many libraries
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise BadInput(f"base_model: the tokenizer or chat template in {model} cannot be used: {reason}") from error
@@ -85,10 +95,14 @@ def replaced_template(model: str | os.PathLike[str]) -> Path | None:
 
 
 def require_growing_prompts(model: str | os.PathLike[str], backend: str) -> None:
-    """Raise BadInput if the model would be trained on other texts than it is sampled with."""
-    tokenizer = load_tokenizer(model)
-    if not isinstance(tokenizer.chat_template, str):
-        return  # what reads the template says so
+    """Raise BadInput if the model would be trained on other texts than it is sampled with, or its template cannot be used."""
+    with _said_to_be_unusable(model):
+        tokenizer = load_tokenizer(model)
+        if isinstance(tokenizer.chat_template, str):  # what reads the template says so otherwise
+            _require_growing_prompts(tokenizer, model, backend)
+
+
+def _require_growing_prompts(tokenizer: PreTrainedTokenizerBase, model: str | os.PathLike[str], backend: str) -> None:
     options = template_options(tokenizer)
     whole = _rendered(tokenizer, len(_EPISODE), **options)
     served_with = options if backend == "torch" else {}  # requests to vLLM have no options of a template

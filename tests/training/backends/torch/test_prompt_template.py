@@ -129,6 +129,16 @@ def test_a_template_that_takes_back_earlier_turns_is_refused(llama_dir: Path, tm
         require_growing_prompts(model_with(another, llama_dir, tmp_path / "another"), "local")
 
 
+@pytest.mark.parametrize(("file", "content"), [("tokenizer.json", '{"version"'), ("chat_template.jinja", "{% for")])
+def test_a_damaged_tokenizer_or_template_is_said_to_be_so(
+    llama_dir: Path, tmp_path: Path, file: str, content: str
+) -> None:
+    model = model_with(FAMILIES["qwen2.5"].read_text(), llama_dir, tmp_path)
+    (model / file).write_text(content)
+    with pytest.raises(BadInput, match="^base_model: the tokenizer or chat template in .* cannot be used: "):
+        require_growing_prompts(model, "torch")
+
+
 def test_tools_are_written_in_the_order_in_which_vllm_renders_them() -> None:
     for tool in [*OF_MAIL, *OF_OUTREACH]:
         assert list(tool) == list(ordered_tool(tool)) and list(tool["function"]) == list(ordered_tool(tool)["function"])
