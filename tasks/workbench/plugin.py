@@ -32,7 +32,7 @@ class WorkbenchPlugin(TaskPlugin):
         return load_office(settings)[1]
 
     def identity(self, settings: WorkbenchSettings, scenarios: Sequence[WorkbenchScenario]) -> list[Any]:
-        tables = Tables(Path(str(settings.folder)))
+        tables = Tables(Path(str(settings.folder)).expanduser())
         files = [tables.image, *(file.read_bytes() for file in sorted(tables.folder.glob("published/*.csv")))]
         return [super().identity(settings, scenarios), [hashlib.sha256(content).hexdigest() for content in files]]
 

@@ -56,11 +56,11 @@ def load_office(settings: WorkbenchSettings) -> tuple[Tables, list[WorkbenchScen
         raise BadInput(
             "workbench.folder is not set: name the folder with the benchmark's CSV files (docs/workbench.md)"
         )
-    if not Path(settings.folder).is_dir():
+    folder = Path(settings.folder).expanduser()
+    if not folder.is_dir():
         raise BadInput(
             f"workbench.folder={settings.folder}: no such folder; it must hold the benchmark's CSV files (docs/workbench.md)"
         )
-    folder = Path(settings.folder)
     tables = Tables(folder)
     files = sorted((folder / "queries_and_answers").glob("*_queries_and_answers.csv"))
     if not files:

@@ -101,7 +101,7 @@ def read_rubric(settings: TrainerSettings) -> str | None:
     if settings.ruler_rubric is None:
         return None
     try:
-        text = Path(settings.ruler_rubric).read_text(encoding="utf-8").strip()
+        text = Path(settings.ruler_rubric).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise BadInput(f"ruler_rubric={settings.ruler_rubric} cannot be read: {reason}") from error

@@ -12,6 +12,7 @@ import pytest
 from tasks.workbench.demonstrations import demonstrate
 from tasks.workbench.episode import Limits
 from tasks.workbench.judge import Call
+from tasks.workbench.plugin import PLUGIN
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.task import WorkbenchTask
 from tests.fakes.policy import ScriptedPolicy, Turn
@@ -58,6 +59,14 @@ def test_train_and_held_out_tasks_share_no_template(office: Path, seed: int) -> 
 def test_all_or_no_templates_can_be_held_out(office: Path, share: float, held_out: int) -> None:
     _, scenarios = load_office(WorkbenchSettings(folder=str(office), held_out_templates=share))
     assert sum(scenario.split == "test" for scenario in scenarios) == held_out
+
+
+def test_the_folder_may_be_named_from_the_users_home(office: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(office.parent))
+    here, from_home = (WorkbenchSettings(folder=folder) for folder in (str(office), "~/office"))
+    scenarios = load_office(from_home)[1]
+    assert scenarios == load_office(here)[1]
+    assert PLUGIN.identity(from_home, scenarios) == PLUGIN.identity(here, scenarios)
 
 
 def test_demonstrations_look_up_what_the_question_does_not_say(task: WorkbenchTask) -> None:

@@ -191,7 +191,9 @@ def test_the_same_group_is_asked_about_once(model: JudgeModel, tmp_path: Path) -
     assert rewards(again) == rewards(first) and use.requests == 1
 
 
-def test_own_rubric_and_parameters_reach_the_judge(model: JudgeModel, tmp_path: Path) -> None:
+def test_own_rubric_and_parameters_reach_the_judge(
+    model: JudgeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rubric = tmp_path / "rubric.txt"
     rubric.write_text("- a cited mail is worth more than an adjective\n")
     score(
@@ -205,7 +207,10 @@ def test_own_rubric_and_parameters_reach_the_judge(model: JudgeModel, tmp_path: 
     assert request["temperature"] == 0.25
     before = scoring_sources(settings(model, ruler_rubric=str(rubric)))
     rubric.write_text("- brevity\n")
-    assert list(before) == ["ruler_rubric"] and before != scoring_sources(settings(model, ruler_rubric=str(rubric)))
+    after = scoring_sources(settings(model, ruler_rubric=str(rubric)))
+    assert list(before) == ["ruler_rubric"] and before != after
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert scoring_sources(settings(model, ruler_rubric="~/rubric.txt")) == after
 
 
 def test_cost_is_counted_where_the_price_is_known(model: JudgeModel, tmp_path: Path) -> None:
