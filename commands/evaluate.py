@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from zenml.client import Client
-from zenml.models import ModelVersionResponse
+from zenml.models import ArtifactVersionResponse, ModelVersionResponse
 
 from cluster.placement import runs_elsewhere
 from commands.agent_runs import evaluate_by
@@ -63,13 +63,15 @@ def trained_run_of(version: ModelVersionResponse) -> TrainedRun | None:
     checkpoint, warm_start = version.get_artifact(CHECKPOINT), version.get_artifact(WARM_START)
     if checkpoint is None or warm_start is None:
         return None
+    data = _trained_on(checkpoint, version.name)
+    return TrainedRun(version=version.name, data=data, checkpoint=checkpoint.id, warm_start=warm_start.id)
+
+
+def _trained_on(checkpoint: ArtifactVersionResponse, version: str) -> DataRun:
+    if checkpoint.producer_step_run_id is None:  # its run was deleted, which leaves the artifact in the store
+        return data_in_store(checkpoint.load().manifest.data, f"version {version}")
     inputs = checkpoint.step.inputs
-    return TrainedRun(
-        version=version.name,
-        data=DataRun(database=inputs["database"][0].id, scenarios=inputs["scenarios"][0].id),
-        checkpoint=checkpoint.id,
-        warm_start=warm_start.id,
-    )
+    return DataRun(database=inputs["database"][0].id, scenarios=inputs["scenarios"][0].id)
 
 
 def run_eval(
