@@ -72,7 +72,7 @@ def run_task(
     if named is None:
         model = plugin.model_name(config.for_task(plugin.settings))
         config = config if resumed else with_start(config, model=model, scheduled=schedule is not None, dry_run=dry_run)
-    run = _Run(config, plugin)
+    run = _Run(config, plugin, evaluates=pipeline_name != "train" or schedule is not None)
     run.require(train=checkpoint is None, dry_run=dry_run)
     if dry_run:
         run.say_plan()
@@ -132,8 +132,8 @@ def run_key(
 class _Run:
     """A training and evaluation of a task with one configuration."""
 
-    def __init__(self, config: Config, plugin: TaskPlugin) -> None:
-        self.config, self.plugin = config, plugin
+    def __init__(self, config: Config, plugin: TaskPlugin, *, evaluates: bool) -> None:
+        self.config, self.plugin, self.evaluates = config, plugin, evaluates
         self.training = config.for_training()
         self.decisions = compared_decisions(self.training, *plugin.decisions, plugin.name)
         self.chosen: Any = config.for_task(plugin.settings)
@@ -193,7 +193,10 @@ class _Run:
 
     def _data(self) -> str:
         train = len(self.to_train_on)
-        return f"{train} {self.plugin.unit} to train on, {len(self.scenarios) - train} held out"
+        held_out = len(self.scenarios) - train
+        if self.evaluates and not held_out:
+            raise BadInput(f"no {self.plugin.unit} are held out: none is left to evaluate on")
+        return f"{train} {self.plugin.unit} to train on, {held_out} held out"
 
     def _data_to_train_on(self) -> str:
         if not self.to_train_on:

@@ -112,9 +112,19 @@ def test_settings_and_options_that_it_cannot_use(door: FrontDoor, words: list[st
     assert not (door.folder / "outputs").exists()
 
 
-def test_without_train_templates_there_is_no_training(door: FrontDoor, office: Path) -> None:
-    words = settings(folder=office, held_out_templates=1)
-    assert "all tasks are held out: none is left to train on" in door.refuses("--pipeline", "train", *OFFICE, *words)
+@pytest.mark.parametrize(
+    ("pipeline", "share", "message"),
+    [
+        ("train", 1, "all tasks are held out: none is left to train on"),
+        ("all", 0, "no tasks are held out: none is left to evaluate on"),
+    ],
+)
+def test_nothing_is_spent_on_a_part_without_templates(
+    door: FrontDoor, office: Path, pipeline: str, share: int, message: str
+) -> None:
+    words = settings(folder=office, held_out_templates=share)
+    assert message in door.refuses("--pipeline", pipeline, *OFFICE, *words)
+    assert not (door.folder / "outputs").exists()
 
 
 def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, office: Path, tiny_base: Path) -> None:
