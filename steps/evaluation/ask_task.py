@@ -48,7 +48,7 @@ def ask_task(
     """
     adapters = adapters_to_ask(checkpoint, warm_start)
     journal = open_journal(
-        config, code=TASK_CODE, task=task, settings=settings, identity=identity, base=base["checksum"]
+        config, code=TASK_CODE, task=task, settings=settings, identity=identity, base=base["content"]
     )
 
     with _opened(config, task, settings, checkpoint) as (opened, held_out):

@@ -71,7 +71,7 @@ def ask_outreach(
         return predictions
 
     adapters = {"trained": checkpoint.path} | ({} if untouched else {before: warm_start.path})
-    journal = open_journal(config, code=_CODE, base=base["checksum"])
+    journal = open_journal(config, code=_CODE, base=base["content"])
     predictions = ask_rows(write, checkpoint, base, adapters, journal, output=PREDICTIONS)
     for row in written_by:
         _require_fair_sample(row, [prediction for prediction in predictions if prediction.policy == row])

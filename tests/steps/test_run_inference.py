@@ -6,8 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from configs.schema import EvaluationConfig
+import pytest
+
+from configs.schema import EvaluationConfig, LearnLoopConfig
+from steps.evaluation import ask_task
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
+from steps.learn_loop import ask_outreach
+from tasks.outreach.node_scores import NodeScores
+from tasks.outreach.synthetic import synthetic_graph
 
 
 def checkpoint(step: int, checksum: str, **config: Any) -> Any:
@@ -36,3 +42,27 @@ def test_policies_that_are_only_compared_with_are_asked_fewer_questions() -> Non
     limits = [question_limit(config, name, adapters) for name in ("base", "warm_start", "start", "trained")]
     assert limits == [20, 150, 150, None]
     assert question_limit(config, "warm_start", {"warm_start": Path()}) is None, "it is the trained policy too"
+
+
+class Opened(Exception):
+    """A step has opened its journal."""
+
+
+@pytest.mark.parametrize("module", [ask_task, ask_outreach])
+def test_answers_under_another_chat_template_are_not_those_of_an_interrupted_evaluation(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: object, base: str, **__: object) -> None:
+        raise Opened(base)
+
+    monkeypatch.setattr(module, "open_journal", opened)
+    base = {"checksum": "of the weights", "content": "of all files", "source": "a folder"}
+    trained, graph = checkpoint(6, "a"), synthetic_graph(0)
+    arguments: dict[str, Any] = {"config": EvaluationConfig(), "task": "coding", "settings": {}, "identity": ""}
+    step = ask_task.ask_task
+    if module is ask_outreach:
+        scores = {"posterior": NodeScores.fresh(graph).model_dump()}
+        arguments = {"config": LearnLoopConfig(), "graph": graph.to_lines(), "scenarios": [], "node_scores": scores}
+        step = ask_outreach.ask_outreach
+    with pytest.raises(Opened, match="of all files"):
+        step.entrypoint(**arguments, base=base, checkpoint=trained, warm_start=trained)
