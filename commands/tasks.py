@@ -236,7 +236,9 @@ class _Run:
 
     def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None) -> None:
         """Evaluate a training beside the version in production, and print the closing table."""
-        arguments = {**self._of_task(), "identity": self.identity, "title": self.plugin.title}
+        # The steps depend on the code of this project. A plug-in may lie outside, with its judge.
+        identity = digest_of([self.identity, task_code(self.plugin)])
+        arguments = {**self._of_task(), "identity": identity, "title": self.plugin.title}
         metrics = evaluate_by(
             task_evaluation_pipeline,
             arguments,

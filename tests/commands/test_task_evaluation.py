@@ -1,0 +1,38 @@
+"""What the answers of a task's evaluation depend on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from commands import tasks
+from commands.agent_runs import Trained
+from configs.loading import load_config
+from examples import larger_number
+from tasks import load_plugin
+
+pytestmark = pytest.mark.service
+
+
+def test_answers_that_another_code_of_the_plug_in_has_judged_are_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "own_task_to_evaluate.py"
+    module.write_text(Path(larger_number.__file__).read_text())
+    config = load_config(None, ["task=own_task_to_evaluate:PLUGIN"])
+    identities: list[str] = []
+
+    def evaluated(_: object, arguments: dict[str, Any], *__: object, **___: object) -> dict[str, Any]:
+        identities.append(arguments["identity"])
+        return {"policies": {}, "baselines": {}}
+
+    monkeypatch.setattr(tasks, "evaluate_by", evaluated)
+    trained = Trained(version="l1", checkpoint=UUID(int=1), warm_start=None)
+    for text in ("", "", "\n# another judge\n"):
+        module.write_text(module.read_text() + text)
+        tasks._Run(config, load_plugin(config.task), evaluates=True).evaluate(trained, cache=True, summary=None)
+    assert identities[0] == identities[1] != identities[2]
