@@ -56,7 +56,7 @@ def main(words: list[str] | None = None) -> int:
         section, _, name = key.rpartition(".")
         (limits if section == "limits" else values)[name if section == "limits" else key] = value
     try:
-        settings = SandboxSettings.model_validate({**values, "limits": limits})
+        settings = SandboxSettings.model_validate({"limits": limits, **values})
     except ValidationError as error:
         first = error.errors()[0]
         reason = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"][0].lower() + first["msg"][1:]

@@ -50,7 +50,8 @@ class SandboxSettings(BaseModel):
         default=None, description="kubernetes: YAML file with further fields of each pod's `spec` and `container`"
     )
     allowed_hosts: Annotated[
-        tuple[str, ...], BeforeValidator(lambda names: names.split(",") if isinstance(names, str) else names)
+        tuple[str, ...],
+        BeforeValidator(lambda names: [name.strip() for name in names.split(",")] if isinstance(names, str) else names),
     ] = Field(
         default=(),
         description="names by which clients reach the service, separated by commas; addresses and names without a dot "

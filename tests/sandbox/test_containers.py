@@ -195,6 +195,7 @@ def test_summaries_of_pytest() -> None:
     ("words", "message"),
     [
         (["runner=docker"], "error: no Docker daemon answers"),
+        (["runner=docker", 'limits={"wall_seconds": 5}'], "error: --set limits: input should be a valid dictionary"),
         (["runner=podman"], "error: --set runner: input should be 'local', 'docker' or 'kubernetes'"),
         (["runner=kubernetes", "pod_template=nowhere.yaml"], "error: pod_template=nowhere.yaml: "),
     ],

@@ -88,7 +88,7 @@ def test_only_programs_that_know_its_name_use_it(client: httpx.Client, headers: 
 @pytest.mark.parametrize("url", [{"allowed_hosts": ("box.example",)}], indirect=True)
 def test_a_name_can_be_allowed(client: httpx.Client) -> None:
     assert client.get("/health", headers={"Host": "box.example:80"}).status_code == 200
-    assert SandboxSettings(allowed_hosts="a.example,b.example").allowed_hosts == ("a.example", "b.example")  # type: ignore[arg-type]
+    assert SandboxSettings(allowed_hosts="a.example, b.example").allowed_hosts == ("a.example", "b.example")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("chunked", [False, True])
