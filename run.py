@@ -146,7 +146,8 @@ def execute(arguments: argparse.Namespace) -> None:
         from commands.tasks import run_task
 
         options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}
-        options |= {"schedule": arguments.schedule, "checkpoint": arguments.checkpoint}
+        named = explicit_values(arguments.config, arguments.set).get("trainer", {}).get("base_model")
+        options |= {"schedule": arguments.schedule, "checkpoint": arguments.checkpoint, "base_model": named}
         run_task(config, arguments.pipeline, resumed=resumed, **options)
         return
     if arguments.pipeline == "stack":

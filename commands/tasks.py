@@ -49,13 +49,15 @@ def run_task(
     summary: Path | None,
     schedule: str | None = None,
     checkpoint: str | None = None,
+    base_model: str | None = None,
     resumed: Resumable | None = None,
 ) -> None:
     """Train, or train and evaluate. Reuses a finished training with the same settings, data and code.
 
     With a `schedule`, a cron expression, both happen at its times, and nothing now.
 
-    With `checkpoint`, evaluate that one without training. `resumed` is a run to continue.
+    With `checkpoint`, evaluate that one without training; `base_model` then replaces the source that it names. `resumed` is a
+    run to continue.
 
     Raises:
         BadInput: the pipeline or an option is for the e-mail agent only, or a setting or the task's data cannot be used.
@@ -85,7 +87,7 @@ def run_task(
     key = resumed.experiment.run if resumed else None
     trained = named or run.train(cache=cache, key=key)
     if pipeline_name != "train":
-        run.evaluate(trained, cache=cache, summary=summary)
+        run.evaluate(trained, cache=cache, summary=summary, base_model=base_model if named else None)
 
 
 def _require_for_mail_only(config: Config, pipeline_name: str) -> None:
@@ -234,11 +236,11 @@ class _Run:
             task_training_pipeline, training, self._of_task(), key, config=self.config, model=self.model, cache=cache
         )
 
-    def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None) -> None:
+    def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None, base_model: str | None = None) -> None:
         """Evaluate a training beside the version in production, and print the closing table."""
         # The steps depend on the code of this project. A plug-in may lie outside, with its judge.
         identity = digest_of([self.identity, task_code(self.plugin)])
-        arguments = {**self._of_task(), "identity": identity, "title": self.plugin.title}
+        arguments = {**self._of_task(), "identity": identity, "title": self.plugin.title, "base_model": base_model}
         metrics = evaluate_by(
             task_evaluation_pipeline,
             arguments,

@@ -35,6 +35,7 @@ def task_evaluation_pipeline(
     title: str,
     checkpoint: UUID,
     warm_start: UUID | None = None,
+    base_model: str | None = None,
     production: str | None = None,
 ) -> None:
     from steps.evaluation.ask_task import ask_task, ask_task_production
@@ -46,7 +47,7 @@ def task_evaluation_pipeline(
     asked = {"config": config.without_gate(), "task": task, "settings": settings, "identity": identity}
     predictions = ask_task(
         **asked,
-        base=load_trained_model(checkpoint=trained),
+        base=load_trained_model(checkpoint=trained, base_model=base_model),
         checkpoint=trained,
         warm_start=client.get_artifact_version(warm_start) if warm_start else None,
     )

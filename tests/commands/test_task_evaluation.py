@@ -1,4 +1,4 @@
-"""What the answers of a task's evaluation depend on."""
+"""What the answers of a task's evaluation depend on, and what it is given."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+import run
 from commands import tasks
 from commands.agent_runs import Trained
 from configs.loading import load_config
@@ -36,3 +37,20 @@ def test_answers_that_another_code_of_the_plug_in_has_judged_are_not_taken_over(
         module.write_text(module.read_text() + text)
         tasks._Run(config, load_plugin(config.task), evaluates=True).evaluate(trained, cache=True, summary=None)
     assert identities[0] == identities[1] != identities[2]
+
+
+def test_another_place_of_the_base_model_reaches_the_evaluation_of_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[dict[str, Any]] = []
+
+    def evaluated(_: object, arguments: dict[str, Any], *__: object, **___: object) -> dict[str, Any]:
+        given.append(arguments)
+        return {"policies": {}, "baselines": {}}
+
+    monkeypatch.setattr(tasks, "evaluate_by", evaluated)
+    trained = Trained(version="l1", checkpoint=UUID(int=1), warm_start=None)
+    monkeypatch.setattr(tasks, "_stored", lambda checkpoint, task: trained)
+    words = ["--pipeline", "eval", "--task", "examples.larger_number:PLUGIN", "--checkpoint", "folder"]
+    assert run.main([*words, "--set", "base_model=/moved/model"]) == 0 and run.main(words) == 0
+    assert [arguments["base_model"] for arguments in given] == ["/moved/model", None]
