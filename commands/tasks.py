@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
@@ -147,8 +148,14 @@ class _Run:
 
     @cached_property
     def scenarios(self) -> Sequence[Any]:
-        """All scenarios, read once."""
-        return self.plugin.scenarios(self.chosen)
+        """All scenarios, read once. Raises BadInput if two have one id: an evaluation pairs answers by it."""
+        scenarios = self.plugin.scenarios(self.chosen)
+        counts = Counter(scenario.id for scenario in scenarios)
+        if twice := [id for id, count in counts.items() if count > 1]:
+            raise BadInput(
+                f"task={self.config.task}: several {self.plugin.unit} have the id {twice[0]!r}: use every id once"
+            )
+        return scenarios
 
     @cached_property
     def identity(self) -> str:

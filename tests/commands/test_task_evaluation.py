@@ -54,3 +54,13 @@ def test_another_place_of_the_base_model_reaches_the_evaluation_of_a_checkpoint(
     words = ["--pipeline", "eval", "--task", "examples.larger_number:PLUGIN", "--checkpoint", "folder"]
     assert run.main([*words, "--set", "base_model=/moved/model"]) == 0 and run.main(words) == 0
     assert [arguments["base_model"] for arguments in given] == ["/moved/model", None]
+
+
+def test_scenarios_with_one_id_are_refused_before_a_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = type(larger_number.PLUGIN).scenarios
+    monkeypatch.setattr(type(larger_number.PLUGIN), "scenarios", lambda *chosen: [*read(*chosen), *read(*chosen)])
+    words = ["--pipeline", "train", "--task", "examples.larger_number:PLUGIN", "--dry-run"]
+    assert run.main(words) == 2
+    assert "several pairs have the id 'pair-0': use every id once" in capsys.readouterr().err
