@@ -270,9 +270,8 @@ def _call_of(choice: Choice) -> tuple[str, dict[str, Any], str] | None:
         return None
     try:
         arguments = json.loads(calls[0].function.arguments)
-        json.dumps(
-            arguments, ensure_ascii=False
-        ).encode()  # raises for half of an escaped character, which no file holds
+        # Raises for half of an escaped character, which no file holds.
+        json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, AttributeError):
         return None
     return (calls[0].function.name, arguments, calls[0].id) if isinstance(arguments, dict) else None

@@ -132,9 +132,8 @@ class Episode:
             name = written_name.replace("__", ".")
             try:
                 arguments = json.loads(written or "{}")
-                json.dumps(
-                    arguments, ensure_ascii=False
-                ).encode()  # raises for half of an escaped character: no table holds it
+                # Raises for half of an escaped character, which no table holds.
+                json.dumps(arguments, ensure_ascii=False).encode()
             except ValueError:
                 arguments = None
             shown = "The arguments are no JSON object."
