@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,15 @@ from langchain_core.messages import AIMessage, AnyMessage, convert_to_openai_mes
 from pydantic import BaseModel, ConfigDict
 
 from environment.tools import tool_schemas
-from training.llm_client import REQUEST_TIMEOUT, key_for, price_of, repeated, require_model, require_reply
+from training.llm_client import (
+    REQUEST_TIMEOUT,
+    call_arguments,
+    key_for,
+    price_of,
+    repeated,
+    require_model,
+    require_reply,
+)
 
 COST = "cost"
 """Key of a reply's metadata: its price in US dollars, None if LiteLLM knows none."""
@@ -52,13 +59,10 @@ class PromptedModel(BaseModel):
         message, usage = reply.choices[0].message, reply.usage
         calls, malformed = [], False
         for call in message.tool_calls or []:
-            try:
-                arguments = json.loads(call.function.arguments or "{}")
-            except ValueError:
+            if (arguments := call_arguments(call.function.arguments or "{}")) is None:
                 malformed = True
                 continue
-            if isinstance(arguments, dict):
-                calls.append({"name": call.function.name, "args": arguments, "id": call.id})
+            calls.append({"name": call.function.name, "args": arguments, "id": call.id})
         text = message.content or ""
         return AIMessage(
             content=text if not malformed or calls else f"{text}<tool_call>",

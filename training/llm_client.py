@@ -184,3 +184,13 @@ def json_object(text: str) -> Any:
         return json.JSONDecoder().raw_decode(text, start)[0]
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
+
+
+def call_arguments(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a tool call; None if `text` is no JSON object, nested too deeply, or holds what no file can."""
+    try:
+        arguments = json.loads(text)
+        json.dumps(arguments, ensure_ascii=False).encode()  # raises for half of an escaped character
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None

@@ -196,8 +196,9 @@ def read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         where = f"{path}, line {number}"
         try:
             values = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"{where}: not JSON ({error.msg}); expected one object a line") from None
+        except (ValueError, RecursionError) as error:  # of numbers of thousands of digits, and of as many brackets
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise BadInput(f"{where}: not JSON ({reason}); expected one object a line") from None
         if not isinstance(values, dict):
             raise BadInput(f"{where}: expected a JSON object, found {type(values).__name__}")
         yield where, values

@@ -23,6 +23,7 @@ from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
 from tasks.outreach.written import WrittenEmail
 from training.guard.standstill import progress_of
+from training.llm_client import call_arguments
 from training.plugin import Attempt
 from training.policy_client import policy_client
 from training.task import CALL_SEQUENCE, Policy
@@ -269,9 +270,7 @@ def _call_of(choice: Choice) -> tuple[str, dict[str, Any], str] | None:
     if len(calls) != 1:
         return None
     try:
-        arguments = json.loads(calls[0].function.arguments)
-        # Raises for half of an escaped character, which no file holds.
-        json.dumps(arguments, ensure_ascii=False).encode()
-    except (ValueError, AttributeError):
+        arguments = call_arguments(calls[0].function.arguments)
+    except AttributeError:  # of a call that is none of a function
         return None
-    return (calls[0].function.name, arguments, calls[0].id) if isinstance(arguments, dict) else None
+    return None if arguments is None else (calls[0].function.name, arguments, calls[0].id)

@@ -19,6 +19,7 @@ from tasks.workbench.scenarios import WorkbenchScenario
 from tasks.workbench.tables import Tables, Workspace
 from tasks.workbench.tools import call, tool_schemas
 from training.guard.standstill import REPLY_TIMEOUT, progress_of
+from training.llm_client import call_arguments
 from training.policy_client import policy_client
 from training.task import Policy
 
@@ -130,14 +131,9 @@ class Episode:
         seen = []
         for id, written_name, written in requested:
             name = written_name.replace("__", ".")
-            try:
-                arguments = json.loads(written or "{}")
-                # Raises for half of an escaped character, which no table holds.
-                json.dumps(arguments, ensure_ascii=False).encode()
-            except ValueError:
-                arguments = None
+            arguments = call_arguments(written or "{}")
             shown = "The arguments are no JSON object."
-            if isinstance(arguments, dict):
+            if arguments is not None:
                 self.calls.append(Call(name, arguments))
                 shown = call(self.workspace, name, arguments)
             shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]} (cut)"

@@ -11,7 +11,7 @@ from litellm.exceptions import BadRequestError, ContentPolicyViolationError, Con
 from openai import APIStatusError
 
 from training.errors import BadInput
-from training.llm_client import error_text, refusal, repeated
+from training.llm_client import call_arguments, error_text, refusal, repeated
 
 
 def status_error(status: int) -> APIStatusError:
@@ -85,3 +85,11 @@ def test_bad_input_and_mistakes_in_the_program_are_raised_at_once(waits: list[fl
 def test_a_missing_model_names_both_settings() -> None:
     assert refusal(status_error(404), "question_model") == "is not there; check question_model and question_api_base"
     assert refusal(status_error(503), "question_model") is None and refusal(TimeoutError(), "question_model") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"a": "half of a character: \\ud83d"}', '{"a": ' + "[" * 100_000]
+)
+def test_arguments_that_no_tool_can_take(text: str) -> None:
+    assert call_arguments(text) is None
+    assert call_arguments('{"a": "a character: \\ud83d\\ude00"}') == {"a": "a character: \U0001f600"}

@@ -111,3 +111,11 @@ def test_a_line_separator_inside_a_text_is_no_new_line(tmp_path: Path) -> None:
     file = tmp_path / "graph.jsonl"
     file.write_text('{"a": "one\u2028two"}\n{"b": 1}\n', encoding="utf-8")
     assert [line for _, line in read_lines(file)] == [{"a": "one\u2028two"}, {"b": 1}]
+
+
+@pytest.mark.parametrize("line", ["{", "[" * 100_000, '{"id": ' + "1" * 5000 + "}"])
+def test_a_line_that_is_no_json_is_named(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "nodes.jsonl"
+    file.write_text("{}\n" + line)
+    with pytest.raises(BadInput, match=r"nodes.jsonl, line 2: not JSON \(.*\); expected one object a line"):
+        list(read_lines(file))

@@ -42,6 +42,8 @@ def test_the_tools_are_those_of_the_benchmark() -> None:
         ("calendar.delete_event", {"event_id": "9"}, "Event not found."),
         ("email.send_email", {"recipient": "ann", "subject": "a", "body": "b"}, "Invalid recipient email address."),
         ("email.search_emails", {"query": "nobody"}, "No emails found."),
+        ("email.search_emails", {"query": "budget " * 2000}, "all inbox/outbox: inbox\nemail_id"),
+        ("email.search_emails", {"query": "budget nobody " * 2000}, "No emails found."),
         ("analytics.total_visits_count", {"time_min": "2023-11-28"}, "2023-11-28: 2"),
         ("analytics.engaged_users_count", {}, "2023-11-27: 1, 28: 1"),
         ("analytics.traffic_source_count", {"traffic_source": "direct"}, "2023-11-27: 1, 28: 1"),
@@ -69,6 +71,13 @@ def test_the_tools_are_those_of_the_benchmark() -> None:
 )
 def test_a_call_says(workspace: Workspace, name: str, arguments: dict[str, str], said: str) -> None:
     assert call(workspace, name, arguments).startswith(said)
+
+
+def test_nothing_can_follow_an_id_that_is_no_number(workspace: Workspace) -> None:
+    renamed = {"event_id": "00000001", "field": "event_id", "new_value": "zzz"}
+    assert call(workspace, "calendar.update_event", renamed) == "Event updated successfully."
+    tea = {"event_name": "Tea", "participant_email": "a@x.y", "event_start": "2023-12-05 09:00:00", "duration": "30"}
+    assert call(workspace, "calendar.create_event", tea) == "The largest ID is not a number."
 
 
 def test_searches_match_any_case_and_keep_their_limits(workspace: Workspace) -> None:

@@ -207,7 +207,7 @@ def _canonical_function(function: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadInput(f"The arguments of a tool call are not JSON: {arguments[:80]!r}") from error
     if not isinstance(function.get("name"), str):
         raise BadInput(f"The name of a called function is {function.get('name')!r}; expected text")
