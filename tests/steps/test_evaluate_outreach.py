@@ -53,7 +53,7 @@ class Asked:
             )
             for step in (3, warm_start)
         )
-        base = {"source": "base", "checksum": ""}
+        base = {"source": "base", "checksum": "", "content": ""}
         inputs: dict[str, Any] = {**WORLD, **world, "checkpoint": checkpoint, "warm_start": before, "base": base}
         return asking.ask_outreach.entrypoint(config, **inputs, node_scores=NODE_SCORES)
 
