@@ -288,7 +288,7 @@ def test_a_killed_fine_tuning_continues(
     monkeypatch.setattr(AdapterTrainer, "sft_step", observed)
 
     async def rows(folder: str, words: str, batches: int) -> list[dict[str, float]]:
-        """Return the metrics of a process that is killed after so many batches."""
+        """Train until `batches` are done, then close the backend. Return their metrics."""
         backend = TorchBackend(path=str(tmp_path / folder), settings=settings)
         model = new_model(llama_dir)
         await model.register(backend)
