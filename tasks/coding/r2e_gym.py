@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from tasks.coding.scenarios import Edit, RepositoryBug
 from training.errors import BadInput
 
@@ -33,8 +35,8 @@ def repository_bugs(
 ) -> list[RepositoryBug]:
     """Return up to `train` bugs to train on (all if it is None), and `test` others that are held out, chosen by `seed`.
 
-    The source is a Hub dataset id, a folder of parquet files or one such file. Rows without a problem statement, expected
-    outcomes or a change outside of tests are left out.
+    The source is a Hub dataset id, a folder of parquet files or one such file. Rows without a problem statement, an image,
+    expected outcomes or a change outside of tests are left out.
 
     Raises:
         BadInput: the source is not there, lacks a column, has a malformed row, or holds too few bugs.
@@ -60,9 +62,13 @@ def repository_bugs(
 
 def _rows(source: str) -> Any:
     """Return the dataset's train split, memory-mapped."""
-    place = Path(source).expanduser()
     files: list[str] = []
-    if place.exists():
+    try:
+        place = Path(source).expanduser()
+        there = place.exists()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a forbidden folder, no such user's home
+        raise BadInput(f"bugs={source}: {getattr(error, 'strerror', None) or error}") from None
+    if there:
         files = [str(file) for file in ([place] if place.is_file() else sorted(place.rglob("*.parquet")))]
         if not files:
             raise BadInput(f"bugs={source}: there is no .parquet file in this folder")
@@ -80,41 +86,60 @@ def _rows(source: str) -> Any:
             return datasets.load_dataset("parquet", data_files=files, split="train")
         return datasets.load_dataset(source, split="train")
     except Exception as error:  # the Hub's, Arrow's and the library's own, which have no common class
-        raise BadInput(
-            f"bugs={source}: it cannot be read ({type(error).__name__}: {str(error).splitlines()[0]})"
-        ) from None
+        said = str(error).strip().partition("\n")[0] or "no reason given"
+        raise BadInput(f"bugs={source}: it cannot be read ({type(error).__name__}: {said})") from None
 
 
 def _usable(source: str, rows: Any, order: Sequence[int], excluded: frozenset[str]) -> Iterator[RepositoryBug]:
     for index in order:
         row = rows[index]
         id = f"{row['repo_name']}-{str(row['commit_hash'])[:12]}"
-        if id in excluded or not (row["problem_statement"] or "").strip() or not row["docker_image"]:
+        if id in excluded:
             continue
         try:
-            expected = _expected(row["expected_output_json"])
-            edits, deleted = _repair(json.loads(row["parsed_commit_content"]))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            bug = _bug(id, row)
+        except ValidationError as error:
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise BadInput(f"bugs={source}: row {index} ({id}) is malformed: {why}") from None
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise BadInput(f"bugs={source}: row {index} ({id}) is malformed: {type(error).__name__}: {error}") from None
-        if expected and (edits or deleted):
-            yield RepositoryBug(
-                id=id,
-                split="train",
-                kind=row["repo_name"],
-                problem=re.sub(r"\[/?ISSUE\]", "", row["problem_statement"]).strip(),
-                image=row["docker_image"],
-                folder=FOLDER,
-                hidden=HIDDEN,
-                command=COMMAND,
-                expected=expected,
-                edits=tuple(edits),
-                deleted=tuple(deleted),
-            )
+        if bug is not None:
+            yield bug
+
+
+def _bug(id: str, row: dict[str, Any]) -> RepositoryBug | None:
+    """Return the bug of a row; None if there is nothing to repair or to test. Raises an error for a malformed row."""
+    if wrong := [name for name in COLUMNS if not isinstance(row[name], str | None)]:
+        raise ValueError(f"{wrong[0]} is no text")
+    if missing := [name for name in ("repo_name", "commit_hash") if not row[name]]:
+        raise ValueError(f"{missing[0]} is empty")
+    if not (row["problem_statement"] or "").strip() or not row["docker_image"]:
+        return None
+    expected = _expected(row["expected_output_json"])
+    edits, deleted = _repair(json.loads(row["parsed_commit_content"]))
+    if not expected or not (edits or deleted):
+        return None
+    return RepositoryBug(
+        id=id,
+        split="train",
+        kind=row["repo_name"],
+        problem=re.sub(r"\[/?ISSUE\]", "", row["problem_statement"]).strip(),
+        image=row["docker_image"],
+        folder=FOLDER,
+        hidden=HIDDEN,
+        command=COMMAND,
+        expected=expected,
+        edits=tuple(edits),
+        deleted=tuple(deleted),
+    )
 
 
 def _expected(text: str) -> dict[str, str]:
     """Parse outcomes by test name. A name may contain colour codes."""
-    return {_COLOUR.sub("", name): str(outcome) for name, outcome in json.loads(text or "{}").items()}
+    expected = {_COLOUR.sub("", name): str(outcome) for name, outcome in json.loads(text or "{}").items()}
+    "".join([*expected, *expected.values()]).encode()  # raises for half of a surrogate pair, which no request can carry
+    return expected
 
 
 def _repair(commit: dict[str, Any]) -> tuple[list[Edit], list[str]]:
@@ -128,7 +153,9 @@ def _repair(commit: dict[str, Any]) -> tuple[list[Edit], list[str]]:
             deleted.append(path)
             continue
         for hunk in change.get("hunks") or []:
-            start, length = (int(hunk["descriptor"]["old_range"][name] or 0) for name in ("start", "length"))
+            old = hunk["descriptor"]["old_range"]
+            # Diffs leave out a length of 1.
+            start, length = int(old["start"]), 1 if old["length"] is None else int(old["length"])
             kept = [line for line in hunk["line_group"]["all_lines"] if line["type"] in ("context", "added")]
             first = (
                 start if length else start + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tasks.coding.settings import CodingSettings
 from tasks.coding.task import load_scenarios, require_demonstrable
 from tests.sandbox.docker_daemon import require_bubblewrap
 from tests.sandbox.served import served_images
-from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, TESTS, folder_of, row
+from tests.tasks.coding.r2e_rows import MODULE, SCHEMA, TESTS, change, folder_of, hunk, row
 from tests.tasks.coding.test_coding_task import played
 from training.errors import BadInput
 
@@ -61,17 +62,58 @@ def test_rows_become_bugs_and_a_seed_holds_some_out(tmp_path: Path, monkeypatch:
     )
 
 
+def commit_from_line(first: float) -> str:
+    lines = [("deleted", "VERSION = 1"), ("added", "VERSION = 2")]
+    return json.dumps({"file_diffs": [change("pkg/version.py", {**hunk(1, lines), "descriptor": _from(first)})]})
+
+
+def _from(first: float) -> dict[str, Any]:
+    return {"old_range": {"start": first, "length": 1}, "new_range": {"start": first, "length": 1}}
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([row(1, expected_output_json="{")], "row 0 .numbers-356a192b7913. is malformed: JSONDecodeError"),
         ([row(1, parsed_commit_content="{}")], "row 0 .numbers-356a192b7913. is malformed: KeyError"),
+        ([row(1, parsed_commit_content="[" * 100_000)], "row 0 .numbers-356a192b7913. is malformed: RecursionError"),
+        ([row(1, parsed_commit_content=commit_from_line(-3))], "row 0 .* is malformed: first: Input should"),
+        ([row(1, parsed_commit_content=commit_from_line(float("inf")))], ".* is malformed: OverflowError: cannot conv"),
+        ([row(1, expected_output_json='{"\\ud800": "PASSED"}')], ".* is malformed: UnicodeEncodeError: "),
+        ([row(1, repo_name=None)], "row 0 .None-356a192b7913. is malformed: ValueError: repo_name is empty"),
+        ([row(1, commit_hash=None)], "row 0 .numbers-None. is malformed: ValueError: commit_hash is empty"),
         ([row(1)], "1 usable bugs, but coding_test_size=2 holds out as many or more"),
     ],
 )
 def test_rows_that_cannot_be_used_are_refused(rows: list[dict[str, Any]], message: str, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"^bugs=.*: {message}"):
+    with pytest.raises(BadInput, match=f"^bugs=.*: {message}") as refused:
         repository_bugs(folder_of(tmp_path / "data", rows), train=2, test=2, seed=1)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("column", ["repo_name", "docker_image", "commit_hash", "problem_statement"])
+def test_columns_of_numbers_are_refused(column: str, tmp_path: Path) -> None:
+    schema = pa.schema([pa.field(column, pa.int64()) if field.name == column else field for field in SCHEMA])
+    source = folder_of(tmp_path / "data", [row(number, **{column: number}) for number in (1, 2)], schema)
+    with pytest.raises(BadInput, match=f"is malformed: ValueError: {column} is no text$"):
+        repository_bugs(source, train=1, test=1, seed=1)
+
+
+def test_the_change_of_a_file_of_one_line_replaces_that_line(tmp_path: Path) -> None:
+    commit = json.loads(commit_from_line(1))
+    commit["file_diffs"][0]["hunks"][0]["descriptor"]["old_range"]["length"] = None  # "@@ -1 +1 @@"
+    source = folder_of(tmp_path / "data", [row(number, parsed_commit_content=json.dumps(commit)) for number in (1, 2)])
+    [edit] = repository_bugs(source, train=1, test=1, seed=1)[0].edits
+    assert (edit.first, edit.last, edit.text) == (1, 1, "VERSION = 2\n")
+
+
+def test_an_error_without_words_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(BadInput, match=r"it cannot be read .MemoryError: no reason given.$"):
+        repository_bugs(folder_of(tmp_path / "data", [row(1)]), train=1, test=1, seed=1)
 
 
 def test_sources_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
@@ -89,6 +131,8 @@ def test_sources_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         (str(tmp_path / "nowhere"), "no such folder"),
         (str(broken), "it cannot be read"),
         ("nobody/nothing", "it cannot be read"),
+        ("~nobody-of-this-name/bugs", "Could not determine home directory"),
+        ("a" * 300, "File name too long"),
     ):
         with pytest.raises(BadInput, match=message) as refused:
             load_scenarios(CodingSettings(bugs=source))
