@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from sandbox.app import create_app
 from sandbox.errors import Starved
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
+from sandbox.snapshots import SnapshotCache
 from sandbox.workspace import Workspace
 from tests.sandbox.isolated import isolated_runner
 
 pytestmark = pytest.mark.service
 
 FILES = {"target.py": "def double(number):\n    return number + 1\n", "notes/read me.txt": "ä"}
+IS_JSON = {"Content-Type": "application/json"}
 CHECKS = [
     {"code": "import target\ntarget.double(4)", "expected": "8"},
     {"code": "target.double('x')", "expected": "'xx'"},
@@ -108,6 +111,8 @@ def test_requests_beyond_the_capacity_wait_their_turn(client: TestClient) -> Non
 def test_bad_requests_are_refused_in_words(client: TestClient) -> None:
     too_large = client.post("/snapshots", json={"files": {"a.py": "x" * 3000}})
     assert too_large.status_code == 422 and "3,000 bytes; at most 2,000" in too_large.json()["detail"]
+    half = client.post("/snapshots", content=json.dumps({"files": {"a.py": "\ud83d"}}), headers=IS_JSON)
+    assert half.status_code == 422 and "half of a surrogate pair" in half.json()["detail"]
     assert client.post("/workspaces", json={"snapshot": "unknown"}).status_code == 404
     outside = client.post("/workspaces", json={"snapshot": snapshot(client, {"../x.py": "x"})})
     assert outside.status_code == 422 and "inside the workspace" in outside.json()["detail"]
@@ -117,6 +122,15 @@ def test_bad_requests_are_refused_in_words(client: TestClient) -> None:
     for body in ({}, {"snapshot": "unknown", "image": image}, {"image": {"name": "a", "folder": "x; rm -r /"}}):
         assert client.post("/workspaces", json=body).status_code == 422
     assert client.get("/health").json()["in_use"] == 0
+
+
+def test_the_names_of_files_count_towards_the_memory_for_snapshots() -> None:
+    cache = SnapshotCache(total_bytes=50_000, repository_bytes=1024)
+    ids = [cache.add({f"{number:0500}": ""}) for number in range(200)]
+    for id in ids[-100:]:
+        assert cache.add(cache.get(id)) == id, "and one that comes again counts once"
+    with pytest.raises(KeyError):
+        cache.get(ids[-101])
 
 
 def test_tests_that_got_no_processor_are_to_be_tried_again(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
