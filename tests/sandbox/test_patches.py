@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,32 @@ def test_a_name_that_is_no_text_is_no_part_of_a_patch(runner: LocalRunner) -> No
         workspace.write_files({"link/file/below.py": "x"})
     assert str(refused.value).encode()
     workspace.close()
+
+
+def test_the_time_for_a_deep_path_grows_with_its_depth_not_with_the_square() -> None:
+    def seconds(depth: int) -> float:
+        patch = Changes(changed={"d/" * depth + "x": ""})
+        taken = []
+        for _ in range(3):
+            began = time.process_time()
+            run_checks(NoWorkspaces(), {"tests/test_a.py": ""}, patch, [REPAIR])
+            taken.append(time.process_time() - began)
+        return min(taken)
+
+    assert seconds(8000) < 9 * seconds(2000)
+
+
+class NoWorkspaces:
+    """A runner whose workspaces open without a patch only, and then are closed at once."""
+
+    def open(self, files: dict[str, str] | None = None, image: object = None, *, seconds: float | None = None) -> Any:
+        if len(files or ()) > 1:
+            raise Unusable("no workspace")
+        return Closed()
+
+
+class Closed:
+    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("times", [1, 2])
