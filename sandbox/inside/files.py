@@ -82,4 +82,5 @@ def changed_files(root: str, original: dict[str, str]) -> dict[str, typing.Any]:
         if len(changed) == CHANGED_FILES or total > CHANGED_BYTES:
             raise ValueError(f"more than {CHANGED_FILES} files or {CHANGED_BYTES >> 20} MiB were changed")
         changed[path] = text
-    return {"changed": changed, "deleted": sorted(set(original) - seen)}
+    gone = {path for path in set(original) - seen if SKIPPED.isdisjoint(path.split("/")[:-1])}
+    return {"changed": changed, "deleted": sorted(gone)}

@@ -110,7 +110,7 @@ class Init:
                     write_files(self.folder, files, most)
             except (OSError, UnicodeError, ValueError) as error:
                 return {"error": f"{type(error).__name__}: {error}"}
-            self.original.update({path: digest(text) for path, text in files.items()})
+            self.original.update({os.path.normpath(path): digest(text) for path, text in files.items()})
             return {}
         return self._as_user(lambda: write_files(self.folder, files, most))
 

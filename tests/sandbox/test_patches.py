@@ -84,6 +84,15 @@ def test_a_name_that_is_no_text_is_no_part_of_a_patch(runner: LocalRunner) -> No
     workspace.close()
 
 
+def test_a_workspace_that_nobody_has_touched_has_no_changes(runner: LocalRunner) -> None:
+    files = {"./target.py": "x = 1\n", "pkg//a.py": "x", "pkg/../b.py": "x", ".venv/lib/c.py": "x", ".git": "x"}
+    workspace = runner.open(files)
+    assert workspace.changes() == Changes()
+    workspace.exec("import os, shutil\nos.unlink('pkg/a.py'); os.unlink('.git'); shutil.rmtree('.venv')")
+    assert workspace.changes() == Changes(deleted=[".git", "pkg/a.py"])
+    workspace.close()
+
+
 def test_the_time_for_a_deep_path_grows_with_its_depth_not_with_the_square() -> None:
     def seconds(depth: int) -> float:
         patch = Changes(changed={"d/" * depth + "x": ""})
