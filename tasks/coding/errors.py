@@ -11,3 +11,7 @@ class SandboxUnavailable(RolloutError):
 
 class WorkspaceGone(SandboxUnavailable):
     """The sandbox works, but this workspace has ended."""
+
+
+class SnapshotGone(SandboxUnavailable):
+    """The sandbox works, but does not have the files to begin with any more."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tasks.coding.errors import SandboxUnavailable, WorkspaceGone
+from tasks.coding.errors import SandboxUnavailable, SnapshotGone, WorkspaceGone
 from tasks.coding.scenarios import CodingScenario
 from training.errors import BadInput
 
@@ -17,7 +17,12 @@ IMAGE_SECONDS = 3600.0
 """Timeout of a request that may download an image or run code: the service has limits of its own."""
 SANDBOX_PATIENCE = 300.0
 """Seconds to wait for a service that is busy or restarting."""
+BEGINS_WITH_FILES = ("/workspaces", "/tests")
 RUNS_CODE = ("/cells", "/tests", "/suites")
+
+
+class Refused(BadInput):
+    """The service cannot do what a request asks for, whenever it is asked."""
 
 
 class SandboxClient:
@@ -37,12 +42,14 @@ class SandboxClient:
 
     async def open(self, scenario: CodingScenario) -> str:
         """Open a new workspace with the scenario's code. Return its id."""
-        begun = await self._beginning(scenario)
-        return str((await self._ask("POST", "/workspaces", begun, retry=True))["id"])
+        return str((await self._begin("/workspaces", scenario, {}))["id"])
 
     async def execute(self, workspace: str, code: str) -> dict[str, Any]:
         """Run a cell; see `sandbox.workspace.Observation`. Raises WorkspaceGone if the workspace has ended or ends."""
-        observation: dict[str, Any] = await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
+        try:
+            observation: dict[str, Any] = await self._ask("POST", f"/workspaces/{workspace}/cells", {"code": code})
+        except Refused:  # a policy's mistake, which must not end the run
+            return {"output": "(the cell was not run: it is too long or no text)", "ended": None, "restarted": False}
         if observation["starved"]:  # on another machine the episode would have gone on differently
             raise SandboxUnavailable(f"{self.base_url}: it is too busy: {observation['ended']}")
         return observation
@@ -61,17 +68,21 @@ class SandboxClient:
 
     async def test(self, scenario: CodingScenario, patch: dict[str, Any]) -> list[bool]:
         """Run the hidden tests on the patched code in a fresh workspace, and return which pass."""
-        body = {**await self._beginning(scenario), **scenario.tests, "patch": patch}
-        verdicts = await self._ask("POST", "/suites" if "suite" in body else "/tests", body, retry=True)
+        body = {**scenario.tests, "patch": patch}
+        verdicts = await self._begin("/suites" if "suite" in body else "/tests", scenario, body)
         return [verdict["passed"] for verdict in verdicts]
 
-    async def _beginning(self, scenario: CodingScenario) -> dict[str, Any]:
-        """Return the initial content of a workspace as a request field. Files are sent once, then referred to by their
-        snapshot.
-        """
+    async def _begin(self, path: str, scenario: CodingScenario, body: dict[str, Any]) -> Any:
+        """Ask for something in a new workspace. Files are sent before, and again to a service that was restarted meanwhile."""
         if "files" not in scenario.workspace:
-            return scenario.workspace
-        return {"snapshot": (await self._ask("POST", "/snapshots", scenario.workspace, retry=True))["snapshot"]}
+            return await self._ask("POST", path, {**scenario.workspace, **body}, retry=True)
+        for last in (False, False, True):
+            kept = await self._ask("POST", "/snapshots", scenario.workspace, retry=True)
+            try:
+                return await self._ask("POST", path, {"snapshot": kept["snapshot"], **body}, retry=True)
+            except SnapshotGone:
+                if last:
+                    raise
 
     async def _ask(self, method: str, path: str, body: Any, *, retry: bool = False) -> Any:
         """With `retry`, wait for a service that is busy or restarting: nothing is lost by asking again."""
@@ -85,10 +96,10 @@ class SandboxClient:
                 await asyncio.sleep(0.5)
                 continue
             if answer.status_code == 503 and retry and time.monotonic() < until:
-                await asyncio.sleep(float(answer.headers.get("Retry-After", 1)))
+                await asyncio.sleep(_pause(answer))
                 continue
             if answer.status_code == 422:
-                raise BadInput(f"the sandbox refuses a repository: {_detail(answer)}")
+                raise Refused(f"the sandbox refuses a repository: {_detail(answer)}")
             return self._content(answer)
 
     async def _send(self, method: str, path: str, body: Any) -> httpx.Response:
@@ -101,18 +112,28 @@ class SandboxClient:
 
     def _content(self, answer: httpx.Response) -> Any:
         if answer.is_error:
-            gone = answer.status_code in (404, 410) and "/workspaces/" in answer.request.url.path
-            raise (WorkspaceGone if gone else SandboxUnavailable)(
-                f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}"
-            )
+            kind, path = SandboxUnavailable, answer.request.url.path
+            if answer.status_code in (404, 410) and "/workspaces/" in path:
+                kind = WorkspaceGone
+            elif answer.status_code == 404 and path.endswith(BEGINS_WITH_FILES):
+                kind = SnapshotGone
+            raise kind(f"{self.base_url}: HTTP {answer.status_code}: {_detail(answer)}")
         return answer.json()
 
 
 def _detail(answer: httpx.Response) -> str:
     try:
         return str(answer.json().get("detail"))
-    except ValueError:
+    except (ValueError, AttributeError):
         return answer.text[:200]
+
+
+def _pause(answer: httpx.Response) -> float:
+    """Return the seconds after which to ask again."""
+    try:
+        return max(0.1, float(answer.headers.get("Retry-After", 1)))
+    except ValueError:  # a date, which a proxy may send
+        return 1.0
 
 
 def require_sandbox(base_url: str, *, images: bool = False, workspaces: int = 1) -> str:

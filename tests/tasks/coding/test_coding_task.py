@@ -151,6 +151,11 @@ def test_an_episode_that_a_full_context_ends_is_recorded_as_it_was_sampled(url: 
     assert recorded == ["x" * 150, "1"]
 
 
+def test_a_cell_that_is_too_long_is_a_mistake_of_the_policy(url: str) -> None:
+    run = episode(url, ["#" + 100_000 * "=", *SCENARIOS[0].oracle_cells()], max_context_tokens=1_000_000)
+    assert run.correct and "(the cell was not run: it is too long or no text)" in run.record[3]["content"]
+
+
 def test_a_lost_sandbox_is_an_error_and_no_wrong_repair() -> None:
     with pytest.raises(SandboxUnavailable):
         episode("http://127.0.0.1:9", ["1"])

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import psutil
 import pytest
 
@@ -88,6 +89,39 @@ def test_a_killed_service_is_an_error_and_leaves_nothing_and_the_next_one_is_wai
         for service in (first, *later):
             service.kill()
             service.wait()
+
+
+def answering(*answers: httpx.Response) -> tuple[SandboxClient, list[str]]:
+    """A client of a service that gives these answers, and the paths that it asks for."""
+    sandbox, left, asked = SandboxClient("http://sandbox", patience=600), list(answers), list[str]()
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return left.pop(0)
+
+    sandbox._http = httpx.AsyncClient(base_url=sandbox.base_url, transport=httpx.MockTransport(answer))
+    return sandbox, asked
+
+
+KEPT = httpx.Response(201, json={"snapshot": "a"})
+
+
+def test_files_are_sent_again_to_a_service_that_was_restarted_meanwhile() -> None:
+    gone = httpx.Response(404, json={"detail": "no such snapshot"})
+    sandbox, asked = answering(KEPT, gone, KEPT, httpx.Response(201, json={"id": "b"}))
+    assert asyncio.run(sandbox.open(SCENARIO)) == "b" and asked == ["/snapshots", "/workspaces"] * 2
+    sandbox, asked = answering(KEPT, gone, KEPT, httpx.Response(200, json=[{"passed": True}]))
+    assert asyncio.run(sandbox.test(SCENARIO, {})) == [True] and asked == ["/snapshots", "/tests"] * 2
+    with pytest.raises(SandboxUnavailable, match="HTTP 404: no such snapshot"):
+        asyncio.run(answering(*[KEPT, gone] * 3)[0].open(SCENARIO))
+
+
+def test_a_proxy_may_answer_instead_of_the_service() -> None:
+    date = {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
+    sandbox, asked = answering(httpx.Response(503, headers=date), KEPT, httpx.Response(502, json=["bad gateway"]))
+    with pytest.raises(SandboxUnavailable, match="HTTP 502: .*bad gateway"):
+        asyncio.run(sandbox.open(SCENARIO))
+    assert asked == ["/snapshots", "/snapshots", "/workspaces"]
 
 
 def test_nobody_else_takes_the_port_while_a_service_is_started_again() -> None:
