@@ -63,6 +63,13 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: --set {'.'.join(map(str, first['loc']))}: {reason}; see sandbox/settings.py", file=sys.stderr)
         return 2
     try:
+        inherited = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
+        socket.getaddrinfo(arguments.host or None, arguments.port)
+    except (OSError, ValueError) as error:  # names that no DNS can have are errors of encoding
+        option = f"--host {arguments.host}" if arguments.fd is None else f"--fd {arguments.fd}"
+        print(f"error: {option}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return 2
+    try:
         runner = _runner(settings, owner=f"{socket.gethostname()}-{arguments.port}"[-63:].lstrip("-._"))
         runner.require_isolation()
     except (NoIsolation, ValueError) as error:
@@ -71,7 +78,7 @@ def main(words: list[str] | None = None) -> int:
     if arguments.stop_at_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
     server = uvicorn.Server(server_config(create_app(settings, runner), host=arguments.host, port=arguments.port))
-    server.run(sockets=None if arguments.fd is None else [socket.socket(fileno=arguments.fd)])
+    server.run(sockets=inherited)
     return 0 if server.started else 3
 
 

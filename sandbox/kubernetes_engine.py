@@ -41,11 +41,11 @@ class PodTemplate(BaseModel):
             return cls()
         try:
             return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             raise ValueError(f"pod_template={file}: {' '.join(str(error).split())}") from None
         except ValidationError as error:
             first = error.errors()[0]
-            raise ValueError(f"pod_template={file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+            raise ValueError(f"pod_template={': '.join([str(file), *map(str, first['loc']), first['msg']])}") from None
 
 
 class KubernetesEngine:
@@ -69,7 +69,7 @@ class KubernetesEngine:
             try:
                 config.load_incluster_config()
             except ConfigException:
-                config.load_kube_config()
+                _load_kubeconfig()
             self._core = client.CoreV1Api()
             service = self._core.read_namespaced_service("kubernetes", "default", _request_timeout=30)
             self._close_network()
@@ -223,6 +223,16 @@ class PodConnection:
     def close(self) -> None:
         with contextlib.suppress(WebSocketException, OSError):
             self._socket.close(timeout=1)
+
+
+def _load_kubeconfig() -> None:
+    """Use the cluster that the kubeconfig names. Raises ConfigException."""
+    try:
+        config.load_kube_config()
+    except ConfigException:
+        raise
+    except Exception as error:  # a damaged file can cause any of these errors
+        raise ConfigException(f"no usable kubeconfig: {_why(error)}") from None
 
 
 def _unscheduled(status: Any) -> str | None:

@@ -227,6 +227,23 @@ def test_a_wrong_option_is_one_line(words: list[str], message: str, capsys: pyte
     assert left.value.code == 2 and said.startswith(message) and said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--host", "a" * 70], f"error: --host {'a' * 70}: encoding with 'idna' codec failed"),
+        (["--host", "999.1.1.1"], "error: --host 999.1.1.1: "),
+        (["--fd", "999"], "error: --fd 999: Bad file descriptor"),
+        (["--fd", "-1"], "error: --fd -1: negative file descriptor"),
+    ],
+)
+def test_a_place_where_nobody_can_listen_is_one_line(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(message) and said.count("\n") == 1
+
+
 def test_an_unknown_setting_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--set", "foo=1"]) == 2
     assert capsys.readouterr().err == "error: --set foo: unknown setting; see sandbox/settings.py\n"

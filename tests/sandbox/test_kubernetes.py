@@ -33,6 +33,13 @@ def test_a_template_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     file.write_text("containers: []")
     with pytest.raises(ValueError, match="containers: Extra inputs are not permitted"):
         PodTemplate.load(file)
+    for text, reason in (
+        ("[1, 2]", ": Input should be a valid dictionary"),
+        ("[" * 10_000, ": maximum recursion depth"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=f"^pod_template={file}{reason}"):
+            PodTemplate.load(file)
     file.write_text("spec: {nodeSelector: {kind: untrusted}}")
     assert PodTemplate.load(file).spec == {"nodeSelector": {"kind": "untrusted"}}
     assert PodTemplate.load(None) == PodTemplate()
@@ -42,6 +49,16 @@ def test_no_cluster_is_no_isolation(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "nowhere"))
     with pytest.raises(NoIsolation, match="no Kubernetes cluster answers"):
         KubernetesEngine("here-8100", "default", PodTemplate(), start_seconds=10)
+
+
+@pytest.mark.parametrize("content", ["{a: [", "[1, 2]", "hello", "\\xff", "users: 5"])
+def test_a_damaged_kubeconfig_is_no_isolation(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config"
+    file.write_text(content)
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+    with pytest.raises(NoIsolation, match="no Kubernetes cluster answers") as refused:
+        KubernetesEngine("here-8100", "default", PodTemplate(), start_seconds=10)
+    assert "\n" not in str(refused.value)
 
 
 def host_template(folder: Path) -> Path:
