@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from docker.utils.build import exclude_paths
 from packaging.utils import canonicalize_name
 
 from configs.loading import load_config
@@ -45,6 +47,17 @@ def test_nothing_that_serves_needs_what_is_left_out() -> None:
     words = [sys.executable, "-c", BLOCKED, " ".join(blocked)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_neither_keys_nor_mail_nor_the_adapter_come_into_the_image(tmp_path: Path) -> None:
+    text = (ROOT / "images" / "compose.yaml").read_text()
+    defaults = re.findall(r"\$\{[A-Z]+:-\.\./([^}]+)\}", text)
+    assert len(defaults) == 3
+    for name in (*defaults, "run.py"):
+        (tmp_path / name).write_text("x")
+    # What is copied stays in a layer of the image, although the folder is removed afterwards.
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert exclude_paths(str(tmp_path), ignored) == {"run.py"}
 
 
 def test_the_compose_file_is_valid_and_confines_the_service() -> None:
