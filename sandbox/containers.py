@@ -188,8 +188,10 @@ class ContainerRunner:
         with self._lock:
             container = self._open.pop(name, None)
         if container is not None:
-            container.remove()
-            container.connection.close()
+            try:
+                container.remove()
+            finally:
+                container.connection.close()
 
 
 def _program() -> bytes:

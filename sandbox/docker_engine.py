@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound
 
 from sandbox.containers import APP, Container, DockerFrames
 from sandbox.errors import NoIsolation, NotStarted, Unusable
@@ -46,6 +46,8 @@ class DockerEngine:
                 container = self._create(image, command, limits, name)
             except (ImageNotFound, APIError) as error:
                 raise Unusable(f"image {image}: it cannot be pulled ({_why(error)})") from None
+            except (DockerException, OSError) as error:  # the daemon went away, or was too slow
+                raise NotStarted(f"no container of {image}: {_why(error)}") from None
         except (DockerException, OSError) as error:
             raise NotStarted(f"no container of {image}: {_why(error)}") from None
         try:
@@ -91,7 +93,7 @@ class DockerEngine:
 
 
 def _remove(container: Any) -> None:
-    with contextlib.suppress(NotFound, APIError):  # it may be on its way out already
+    with contextlib.suppress(DockerException, OSError):  # it may be on its way out already, or the daemon is gone
         container.remove(force=True, v=True)
 
 

@@ -23,6 +23,8 @@ from sandbox.limits import Limits
 
 STDIN, STDOUT = 0, 1
 """Channels of an attached pod."""
+UNANSWERED = (ApiException, urllib3.exceptions.HTTPError)
+"""What a request raises that the API server refuses or does not answer."""
 NO_IMAGE = frozenset(["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
 
 
@@ -73,7 +75,7 @@ class KubernetesEngine:
             self._core = client.CoreV1Api()
             service = self._core.read_namespaced_service("kubernetes", "default", _request_timeout=30)
             self._close_network()
-        except (ConfigException, ApiException, urllib3.exceptions.HTTPError) as error:
+        except (ConfigException, *UNANSWERED) as error:
             raise NoIsolation(
                 f"no Kubernetes cluster answers ({_why(error)}): set KUBECONFIG, or choose another runner"
             ) from None
@@ -83,7 +85,7 @@ class KubernetesEngine:
         """Start a pod and attach to it. See `Engine.start`."""
         try:
             self._core.create_namespaced_pod(self._namespace, self._pod(image, command, limits, name, seconds))
-        except ApiException as error:
+        except UNANSWERED as error:
             raise NotStarted(f"no pod of {image}: {_why(error)}") from None
         try:
             self._wait(name, image)
@@ -99,7 +101,7 @@ class KubernetesEngine:
                 tty=False,
                 _preload_content=False,
             )
-        except ApiException as error:
+        except UNANSWERED as error:
             self._remove(name)
             raise NotStarted(f"no pod of {image}: {_why(error)}") from None
         except BaseException:
@@ -116,7 +118,7 @@ class KubernetesEngine:
         selector = ",".join(f"{name}={value}" for name, value in self._labels.items())
         try:
             pods = self._core.list_namespaced_pod(self._namespace, label_selector=selector).items
-        except ApiException as error:
+        except UNANSWERED as error:
             raise NoIsolation(f"the pods of namespace {self._namespace} cannot be listed ({_why(error)})") from None
         for pod in pods:
             self._remove(pod.metadata.name)
@@ -171,7 +173,7 @@ class KubernetesEngine:
             time.sleep(0.1)
 
     def _remove(self, name: str) -> None:
-        with contextlib.suppress(ApiException):  # gone already, or its deadline ends it
+        with contextlib.suppress(*UNANSWERED):  # gone already, or its deadline ends it
             self._core.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0)
 
     def _close_network(self) -> None:

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 from docker.errors import DockerException
+from requests.exceptions import ConnectionError as RequestsConnectionError
 
 from sandbox.__main__ import main
 from sandbox.checks import Check, Suite, pytest_summary, run_checks, run_suite
 from sandbox.containers import ContainerRunner
 from sandbox.docker_engine import DockerEngine
-from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
+from sandbox.errors import NoIsolation, NotStarted, Unusable, WorkspaceLost
 from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
@@ -170,6 +171,25 @@ def test_an_image_that_is_not_there_or_not_usable_is_refused(runner: ContainerRu
         runner.open(image=Image(name="empty:1"))
     with pytest.raises(Unusable, match="the local runner has no images"):
         LocalRunner().open(image=REPOSITORY)
+
+
+def test_a_daemon_that_goes_away_is_no_error_of_the_service(
+    runner: ContainerRunner, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: object, **__: object) -> None:
+        raise RequestsConnectionError("connection aborted")
+
+    monkeypatch.setattr(daemon.images, "pull", lost)
+    with pytest.raises(NotStarted, match="no container of nowhere:1: connection aborted"):
+        runner.open(image=Image(name="nowhere:1"))
+    workspace = runner.open(FILES)
+    [container] = daemon.kept
+    assert container.process is not None
+    container.process.kill()
+    with monkeypatch.context() as patched, pytest.raises(WorkspaceLost):
+        patched.setattr(container, "remove", lost)
+        workspace.exec("1")
+    container.remove(force=True, v=True)
 
 
 def test_no_daemon_is_no_isolation() -> None:

@@ -16,7 +16,7 @@ from kubernetes import config as kubeconfig
 
 from sandbox.checks import Check, run_checks
 from sandbox.containers import ContainerRunner
-from sandbox.errors import NoIsolation, Unusable, WorkspaceLost
+from sandbox.errors import NoIsolation, NotStarted, Unusable, WorkspaceLost
 from sandbox.kubernetes_engine import KubernetesEngine, PodTemplate
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
@@ -59,6 +59,19 @@ def test_a_damaged_kubeconfig_is_no_isolation(content: str, tmp_path: Path, monk
     with pytest.raises(NoIsolation, match="no Kubernetes cluster answers") as refused:
         KubernetesEngine("here-8100", "default", PodTemplate(), start_seconds=10)
     assert "\n" not in str(refused.value)
+
+
+def test_an_api_server_that_goes_away_is_no_error_of_the_service() -> None:
+    engine = KubernetesEngine.__new__(KubernetesEngine)
+    refuses = k8s.Configuration(host="http://127.0.0.1:9")
+    refuses.retries = False
+    engine._core = k8s.CoreV1Api(k8s.ApiClient(refuses))
+    engine._namespace, engine._template, engine._labels, engine._start_seconds = "default", PodTemplate(), {}, 1.0
+    with pytest.raises(NotStarted, match="no pod of a:1: .*127.0.0.1"):
+        engine.start("a:1", ["sh"], Limits(), name="a", seconds=1)
+    engine._remove("a")
+    with pytest.raises(NoIsolation, match="cannot be listed"):
+        engine.reap()
 
 
 def host_template(folder: Path) -> Path:
