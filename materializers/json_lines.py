@@ -38,8 +38,7 @@ class JsonLinesMaterializer(BaseMaterializer):
         with self.artifact_store.open(os.path.join(self.uri, LINES_FILE), "w") as file:
             file.write(json.dumps({"class": source, "count": len(data)}) + "\n")
             for value in data:
-                # ASCII only, because the store opens text files in the machine's encoding.
-                file.write(json.dumps(value.model_dump(mode="json")) + "\n")
+                file.write(_line(value.model_dump(mode="json")))
 
     def load(self, data_type: type[Any]) -> list[BaseModel]:
         """Read the list. Raise `DamagedArtifact` when the file is not what was stored."""
@@ -51,7 +50,7 @@ class JsonLinesMaterializer(BaseMaterializer):
             count = described["count"]
             model = source_utils.load(described["class"]) if lines else BaseModel
             values = [model.model_validate_json(line) for line in lines]
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedArtifact(f"{self.uri} is damaged: run the pipeline that made it with --no-cache") from error
         if len(values) != count:
             raise DamagedArtifact(
@@ -61,3 +60,16 @@ class JsonLinesMaterializer(BaseMaterializer):
 
     def extract_metadata(self, data: list[BaseModel]) -> dict[str, Any]:
         return {"count": len(data)}
+
+
+def _line(value: dict[str, Any]) -> str:
+    """Return a value as one line of ASCII, because the store opens text files in the machine's encoding.
+
+    Half of a surrogate pair becomes a question mark: pydantic would write it, and not read it again.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        value = json.loads(text.encode("utf-8", "replace"))
+    return json.dumps(value) + "\n"

@@ -180,12 +180,28 @@ def test_empty_and_incomplete_lists(local_store: LocalArtifactStore) -> None:
     lines.save([hit, hit])
     stored = Path(uri) / LINES_FILE
     whole = stored.read_text()
-    for damaged in ("".join(whole.splitlines(keepends=True)[:-1]), whole[:-9], "", "{}", whole.replace('"id"', '"i"')):
+    for damaged in (
+        "".join(whole.splitlines(keepends=True)[:-1]),
+        whole[:-9],
+        "",
+        "{}",
+        "5",
+        whole.replace('"id"', '"i"'),
+    ):
         stored.write_text(damaged)
         with pytest.raises(DamagedArtifact, match="is damaged"):
             lines.load(list)
     with pytest.raises(TypeError):
         lines.save([hit, "text"])  # type: ignore[list-item]
+
+
+def test_half_of_a_surrogate_pair_does_not_make_a_list_unreadable(local_store: LocalArtifactStore) -> None:
+    uri = os.path.join(local_store.path, "list")
+    os.makedirs(uri)
+    lines = JsonLinesMaterializer(uri, local_store)
+    hit = SearchResult(id=1, message_id="<1@x>", date=datetime(2024, 1, 1), from_address="ä", subject="s", snippet="t")
+    lines.save([hit.model_copy(update={"snippet": "\ud83d!"})])
+    assert lines.load(list) == [hit.model_copy(update={"snippet": "?!"})]
 
 
 def test_other_lists_keep_zenmls_own_materializer() -> None:
