@@ -61,12 +61,19 @@ def _replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
         (lambda office: (office / "emails.csv").write_bytes(b"\xff\xfe"), "emails.csv: cannot be read"),
         (_replaced("emails.csv", "subject", "topic"), "emails.csv: column subject is missing; expected email_id"),
         (_replaced("project_tasks.csv", "2023-11-20", "soon"), "line 2: due_date is no date: 'soon'"),
+        (
+            _replaced("analytics_data.csv", '"10"', '"ten"'),
+            "line 2: session_duration_seconds is no whole number: 'ten'",
+        ),
+        (_replaced("calendar_events.csv", "00000001", "first"), "line 2: event_id is no whole number: 'first'"),
         (_replaced("calendar_events.csv", ',"30"', ""), "calendar_events.csv, line 2: expected 5 columns"),
         (
             _replaced("queries_and_answers/email_queries_and_answers.csv", "domains", "kits"),
             "column domains is missing",
         ),
         (_answers("email.delete_email"), "line 2: answer: expected a list of texts, found 'email.delete_email'"),
+        (_answers("{[]: 1}"), "line 2: answer: expected a list of texts, found '{[]: 1}'"),
+        (_answers("-" * 100_000 + "1"), "line 2: answer: expected a list of texts, found '---"),
         (_answers("['delete it']"), "line 2: a reference call is no call: 'delete it'"),
         (
             _answers("['email.erase.func()']"),

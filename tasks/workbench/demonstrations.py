@@ -35,7 +35,9 @@ class _Agent:
     def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
         self.episode, self.reference = Episode(tables, scenario, limits), scenario.reference
         self.asked = scenario.question.lower()
-        self.people = {name: to for name, to in tables.people.items() if re.search(rf"\b{name}\b", self.asked)}
+        self.people = {
+            name: to for name, to in tables.people.items() if re.search(rf"\b{re.escape(name)}\b", self.asked)
+        }
         self.toolkits = scenario.toolkits
 
     def play(self) -> Episode:
@@ -149,7 +151,7 @@ class _Agent:
                 yield _look("calendar.search_events", query=name, time_min=low, time_max=high)
         if "free" in self.asked and any(call.name == "calendar.create_event" for call in self.reference):
             yield _look("calendar.search_events", time_min="2023-12-01 00:00:00", time_max="2023-12-01 23:59:59")
-        if first := re.search(r"first event on (\w+) (\d+)", self.asked):
+        if first := re.search(rf"first event on ({'|'.join(_MONTHS)}) (\d+)", self.asked):
             day = f"2023-{_MONTHS.index(first[1]) + 9:02}-{int(first[2]):02}"
             yield _look("calendar.search_events", time_min=f"{day} 00:00:00", time_max=f"{day} 23:59:59")
 

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from tasks.workbench.tables import State, Tables, comparable
 from tasks.workbench.tools import call, fault
 
+NO_LITERAL = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
+"""What reading a text in Python's notation raises: it is not of Python, has a list as a key, or is nested too deeply."""
+
 
 class Call(NamedTuple):
     name: str
@@ -35,7 +38,10 @@ def parse(text: str) -> Call | None:
         if not isinstance(written, ast.Call) or written.args or not ast.unparse(written.func).endswith(".func"):
             return None
         arguments = {keyword.arg or "**": ast.literal_eval(keyword.value) for keyword in written.keywords}
-    except (SyntaxError, ValueError):
+        "".join(
+            map(str, arguments.values())
+        ).encode()  # raises for half of an escaped character, which no table can hold
+    except NO_LITERAL:
         return None
     return Call(ast.unparse(written.func).removesuffix(".func"), arguments)
 

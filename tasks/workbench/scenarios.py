@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tasks.workbench.judge import Call, parse
+from tasks.workbench.judge import NO_LITERAL, Call, parse
 from tasks.workbench.tables import Tables, read_csv
 from tasks.workbench.tools import call, fault
 from training.errors import BadInput
@@ -96,7 +96,7 @@ def _texts(written: str, place: str) -> list[str]:
     """Return a list of texts in Python's notation."""
     try:
         texts = ast.literal_eval(written)
-    except (SyntaxError, ValueError):
+    except NO_LITERAL:
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise BadInput(f"{place}: expected a list of texts, found {written[:80]!r}")

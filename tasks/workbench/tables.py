@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -37,6 +38,8 @@ COLUMNS = {
     }.items()
 }
 _DATES = {"date_of_visit", "event_start", "last_contact_date", "follow_up_by", "sent_datetime", "due_date"}
+_NUMBERS = {"session_duration_seconds", "event_id", "email_id", "task_id", "customer_id"}
+"""Columns that tools calculate with."""
 _CHANGED = ("events", "emails", "plots", "tasks", "customers")
 """Tables that tools change. The outcome of a task is their content."""
 _CASE_MATTERS = {"status", "list_name", "board"}
@@ -113,7 +116,7 @@ class Tables:
     """The tables of a folder in the benchmark's layout.
 
     Raises:
-        BadInput: a file or a column is missing, or a date is none.
+        BadInput: a file or a column is missing, or a date or number is none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -155,6 +158,9 @@ def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[str | None, ...]
         for column in _DATES.intersection(columns):
             if record[column] and not is_date(record[column]):
                 raise BadInput(f"{file}, line {line}: {column} is no date: {record[column]!r}; write 2023-11-30")
+        for column in _NUMBERS.intersection(columns):
+            if not re.fullmatch(r"\d{1,18}", record[column]):
+                raise BadInput(f"{file}, line {line}: {column} is no whole number: {record[column][:80]!r}")
         yield tuple(record[column] or None for column in columns)
 
 

@@ -50,7 +50,13 @@ def test_an_episode_that_failed_is_not_correct(tables: Tables) -> None:
     assert Judge(tables, []).verdict(tables.untouched, failed=True) == UNDONE
 
 
-@pytest.mark.parametrize("text", ["", "open(", "print(1)", "a.b(c=1)", "a.b.func('x')", "a.b.func(x=print)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "open(", "print(1)", "a.b(c=1)", "a.b.func('x')", "a.b.func(x=print)", "a.b.func(x={[]: 1})"),
+        *(f"a.b.func(x={'-' * 100_000}1)", f"a.b.func(x={'1+' * 9_000}1)", r"a.b.func(x='\ud800')"),
+    ],
+)
 def test_what_is_no_call_is_not_read(text: str) -> None:
     assert parse(text) is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,16 @@ def test_a_demonstration_looks_up_nothing_else(
     asked = {"question": question, "toolkits": (toolkit,), "reference": (reference,)}
     shown = demonstrate(task.tables, first(task).model_copy(update=asked), LIMITS)
     assert shown.calls == [*looked_up, reference]
+
+
+def test_a_demonstration_takes_names_and_months_as_they_are_written(office: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(office, tmp_path / "office")
+    with (folder / "email_addresses.csv").open("a") as file:
+        file.write("(c.d@atlas.com\n")
+    tables, scenarios = load_office(WorkbenchSettings(folder=str(folder)))
+    scenario = next(scenario for scenario in scenarios if scenario.id == "email-0")
+    asked = {"question": "Cancel my first event on January 3", "toolkits": ("calendar",), "reference": ()}
+    assert demonstrate(tables, scenario.model_copy(update=asked), LIMITS).calls == []
 
 
 @pytest.mark.parametrize("seed", range(5))
