@@ -286,9 +286,10 @@ def measure_tokens(
             continue
         search_call = _call(SEARCH, keywords=keywords)
         to_read = gold_id if gold_id in searched.email_ids else searched.email_ids[0]
-        read = tools.call(READ, {"email_id": to_read}).observation
-        mine = [search_call, searched.observation, _call(READ, email_id=to_read), read]
-        mine.append(_call(FINAL_ANSWER, answer=question.answer, source_ids=[to_read]))
+        number = tools.number_of(to_read)  # tools know mails by their number in the episode
+        read = tools.call(READ, {"email_id": number}).observation
+        mine = [search_call, searched.observation, _call(READ, email_id=number), read]
+        mine.append(_call(FINAL_ANSWER, answer=question.answer, source_ids=[number]))
         shown = obvious.show(hits)
         theirs = [search_call, shown, _call(READ, message_id=gold), obvious.read(gold)]
         theirs.append(_call(FINAL_ANSWER, answer=question.answer, reference_message_ids=[gold]))
