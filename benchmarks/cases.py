@@ -49,7 +49,7 @@ def replay(folder: Path) -> Iterator[Outcome]:
 
 def rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON Lines file, none if there is no such file."""
-    return [json.loads(line) for line in file.read_text().splitlines() if line] if file.exists() else []
+    return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line] if file.exists() else []
 
 
 def report(outcomes: list[Outcome]) -> int:

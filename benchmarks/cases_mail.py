@@ -48,7 +48,7 @@ def main() -> int:
         return 2
     failed: dict[str, list[str]] = {}
     total: dict[str, int] = {}
-    for line in path.read_text().splitlines():
+    for line in filter(None, path.read_text("utf-8").split("\n")):
         case = json.loads(line)
         area = case["area"]
         total[area] = total.get(area, 0) + 1

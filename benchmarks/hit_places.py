@@ -88,7 +88,8 @@ def main() -> int:
 def read_predictions(file: Path) -> list[Prediction]:
     """Return the predictions without error that compare policies. Raises ValueError if the file has none."""
     text = file.read_text(encoding="utf-8")
-    lines = text if text.lstrip().startswith("[") else f"[{','.join(filter(str.strip, text.splitlines()))}]"
+    rows = text.split("\n")  # not splitlines, which also splits at U+2028
+    lines = text if text.lstrip().startswith("[") else f"[{','.join(filter(str.strip, rows))}]"
     found = [p for p in TypeAdapter(list[Prediction]).validate_json(lines) if p.sample == 0 and p.error is None]
     if not found:
         raise ValueError(f"{file} has no predictions; name the answers of a finished evaluation")

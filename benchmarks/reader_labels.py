@@ -99,7 +99,7 @@ def main() -> int:
 
 def with_labels(predictions: Sequence[Prediction], file: Path) -> list[tuple[Prediction, bool]]:
     """Return the answers that the file has a label of, once each. Raises ValueError if there is none."""
-    lines = ",".join(filter(str.strip, file.read_text(encoding="utf-8").splitlines()))
+    lines = ",".join(filter(str.strip, file.read_text(encoding="utf-8").split("\n")))
     labels = {(label.scenario_id, label.answer): label.right for label in _LABELS.validate_json(f"[{lines}]")}
     answers = {(p.scenario_id, checksum(p.answer)): p for p in predictions if p.answer is not None}
     if not (known := [(prediction, labels[key]) for key, prediction in answers.items() if key in labels]):

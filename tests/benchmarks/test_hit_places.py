@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agent.metrics import Prediction
-from benchmarks.hit_places import main
+from benchmarks.hit_places import main, read_predictions
 
 OWNER, ASKED = "ann.lee@example.com", "When is the Heron review?"
 BODIES = {
@@ -91,6 +91,13 @@ def test_accuracy_is_the_right_mail_times_the_right_answer_given_it(
     as_list = tmp_path / "answers.json"
     as_list.write_text(json.dumps([json.loads(line) for line in file.read_text().splitlines()]))
     assert measured([*folders, "--predictions", str(as_list)], monkeypatch, capsys)["policies"]["trained"] == rows
+
+
+def test_a_line_separator_in_an_answer_ends_no_line(tmp_path: Path) -> None:
+    known = {"inbox_address": OWNER, "question": ASKED, "reference": "Tuesday"}
+    given = Prediction(policy="trained", scenario_id="p1", answer="on\u2028Tuesday\x85at 3", **known)
+    (tmp_path / "answers.jsonl").write_text(f"{given.model_dump_json()}\n", encoding="utf-8")
+    assert read_predictions(tmp_path / "answers.jsonl") == [given]
 
 
 @pytest.mark.parametrize("content", [None, "", "no json", "[]", '{"policy": 1}'])
