@@ -142,7 +142,8 @@ def find_runs(known: Sequence[tuple[Experiment, Where]], names: list[str]) -> li
         raise BadInput(f"name a run; {there}")
     found = []
     for name in names:
-        fitting = [(e, folder) for e, folder in known if e.name == name or e.run.startswith(name)]
+        # Every key begins with the empty name of an unset variable.
+        fitting = [(e, folder) for e, folder in known if name and (e.name == name or e.run.startswith(name))]
         if not fitting:
             raise BadInput(f"there is no run {name!r}; {there}")
         if len(fitting) > 1:

@@ -61,6 +61,8 @@ def test_an_unknown_name_lists_the_newest_runs_only(tmp_path: Path) -> None:
         (tmp_path / f"r{number}-base").mkdir()
         experiment(f"r{number}").save(tmp_path / f"r{number}-base")
     known = known_runs(tmp_path)
+    with pytest.raises(BadInput, match="there is no run ''; known runs: "):
+        find_runs(known[:1], [""])
     with pytest.raises(BadInput) as refused:
         find_runs(known, ["no"])
     assert str(refused.value).endswith(f"known runs: {', '.join(e.run for e, _ in known[2:])} and 2 older ones")
