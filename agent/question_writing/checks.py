@@ -27,6 +27,8 @@ from environment.words import content_words, words
 
 _MAX_QUESTION_CHARS = 400
 _MAX_ANSWER_WORDS = 30
+_MAX_ANSWER_CHARS = 1_000
+"""A word may be of any length: "a-b-c" is one. Each of its parts is looked for in the whole mail."""
 _SEARCH_RESULTS = 10
 _WORDS_IN_MAIL = 0.6
 """Minimum share of the answer's words in the mail. All names, numbers and dates must be there."""
@@ -59,7 +61,8 @@ class QuestionChecks:
             return "malformed"
         if read_in.how_realistic < self._min_realism:
             return "unrealistic"
-        if len(question) > _MAX_QUESTION_CHARS or count_words(answer) > _MAX_ANSWER_WORDS:
+        too_long = len(question) > _MAX_QUESTION_CHARS or len(answer) > _MAX_ANSWER_CHARS
+        if too_long or count_words(answer) > _MAX_ANSWER_WORDS:
             return "too_long"
         if not mail_ids:
             return "no_mail_cited"

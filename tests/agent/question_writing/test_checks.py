@@ -74,6 +74,7 @@ def test_a_good_question_becomes_a_row(check: Callable[[object], Question | str]
         ({"how_realistic": 0.4}, "unrealistic"),
         ({"question": "Heron " * 100}, "too_long"),
         ({"answer": "Heron budget " * 20}, "too_long"),
+        ({"answer": "Heron-" * 200}, "too_long"),
         ({"mail_ids": []}, "no_mail_cited"),
         ({"mail_ids": [3]}, "mail_not_in_batch"),
         ({"mail_ids": [10**30]}, "mail_not_in_batch"),
