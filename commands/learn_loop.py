@@ -65,7 +65,7 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     base = base_model_content(config.base_model, here=not runs_elsewhere("learn_outreach", placed.step_settings))
     run_id = config.experiment or run_key(config, base, "" if cache else datetime.now(UTC).isoformat())
     folder = LEARN_LOOPS / run_id
-    _require_same_run(folder, config)
+    _require_same_run(folder, config, cache=cache)
     with only_loop_on(config, wait=wait):
         say(f"learn loop {run_id} ({config.base_model}, backend {config.backend}, {config.feedback} feedback)")
         from pipelines.learn_loop import learn_loop_pipeline
@@ -141,9 +141,14 @@ def run_key(config: LearnLoopConfig, base: str | None, salt: str = "") -> str:
     return digest_of([salt, source_version(config), base, settings, learn_loop_code()])[:12]
 
 
-def _require_same_run(folder: Path, config: LearnLoopConfig) -> None:
+def _require_same_run(folder: Path, config: LearnLoopConfig, *, cache: bool) -> None:
     if not (folder / EXPERIMENT_FILE).exists():
         return
+    if not cache:  # its steps would run again, and find the training finished
+        raise BadInput(
+            f"--no-cache begins a new learn loop, and {folder.name} is an earlier one: choose another name with --set "
+            "experiment=NAME, or leave out --no-cache to go on with it"
+        )
     experiment = Experiment.load(folder)
     if experiment.latest_code not in (None, learn_loop_code()):
         raise BadInput(

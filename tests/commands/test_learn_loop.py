@@ -35,7 +35,8 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
     files = [f"graph={tmp_path / 'graph.jsonl'}", f"prospects={tmp_path / 'prospects.jsonl'}", "experiment=first"]
     config = learn_loop_config(None, files)
     folder = tmp_path / "first"
-    learn_loop._require_same_run(folder, config)
+    for cache in (True, False):
+        learn_loop._require_same_run(folder, config, cache=cache)
     Experiment(
         name="first",
         run="first",
@@ -50,16 +51,18 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
 
     def refusal(*words: str) -> str:
         with pytest.raises(BadInput) as caught:
-            learn_loop._require_same_run(folder, learn_loop_config(None, [*files, *words]))
+            learn_loop._require_same_run(folder, learn_loop_config(None, [*files, *words]), cache=True)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    learn_loop._require_same_run(folder, config)
+    learn_loop._require_same_run(folder, config, cache=True)
+    with pytest.raises(BadInput, match="--no-cache begins a new learn loop, and first is an earlier one: "):
+        learn_loop._require_same_run(folder, config, cache=False)
     begun = Experiment.load(folder)
     begun.model_copy(update={"config": begun.config | {"node_decay": 0.5}}).save(folder)
     said: list[str] = []
     monkeypatch.setattr(learn_loop, "say", said.append)
-    learn_loop._require_same_run(folder, config)
+    learn_loop._require_same_run(folder, config, cache=True)
     assert said == ["learn loop first goes on with values that are fixed now: outreach.node_decay=0.5 (now 0.97)"]
     assert "began with another seed: " in refusal("seed=5")
     written(tmp_path, synthetic_scenarios(0, 4, 3))
