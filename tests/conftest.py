@@ -31,6 +31,9 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     cores, workers = sorted(os.sched_getaffinity(0)), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     os.sched_setaffinity(0, cores[number::workers] or cores)
+    # With more workers than cores some have no core of their own. Their threads sleep at barriers: spinning there took most
+    # of the processor time of a training.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Read when art, litellm, weave and zenml are imported, so they must be set before the first test module is.
 os.environ |= ONLY_FOR_TESTS | {"ZENML_CONFIG_PATH": ZENML}
