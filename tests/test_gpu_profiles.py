@@ -1,42 +1,25 @@
-"""The profiles of backend=local from data to answers, in their shape and a small size: vLLM, Unsloth, TRL and the GPUs are stand-ins."""
+"""The mail profiles of backend=local from data to answers, in a small size: vLLM, Unsloth, TRL and the GPUs are stand-ins."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import psutil
 import pytest
 
 from tests.checkout import Checkout, settings
 from tests.enron import company, write_enron
-from tests.fakes.judge import JudgeModel
-from tests.fakes.language_model import Reply
-from tests.gpu_checkout import gpu_checkout, tiny_qwen
+from tests.gpu_checkout import Judges, assert_rehearsed, gpu_checkout, tiny_qwen
 from tests.ports import free_port
-from tests.sandbox.docker_daemon import require_bubblewrap
-from tests.sandbox.served import served_images
 from tests.serving.deployed import ask
 from tests.standstill import guarded
-from tests.tasks.coding.r2e_rows import MODULE, REPORT, folder_of, row
 
 pytestmark = pytest.mark.service
-
-
-class Judges(JudgeModel):
-    """RULER, and the judge of answers."""
-
-    def answer(self, request: dict[str, Any]) -> Reply:
-        ranks = "<trajectory id=" in request["messages"][-1]["content"]
-        return super().answer(request) if ranks else '{"reasoning": "as the reference", "accept": true}'
 
 
 @pytest.fixture(scope="module")
@@ -55,20 +38,6 @@ def checkout(runtime: Path, tmp_path: Path) -> Checkout:
 def judges() -> Iterator[Judges]:
     with Judges() as server:
         yield server
-
-
-def assert_rehearsed(runs: Path, done: CompletedProcess[str], phases: tuple[str, ...]) -> None:
-    """Both steps updated the policy with the tokens that vLLM sampled, and vLLM answered the evaluation."""
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr and "the torch engine answers" not in done.stdout
-    assert "log-probabilities recorded for 100%, 0 tokens retokenised" in done.stdout
-    [history] = runs.rglob("training_history.jsonl")
-    rows = [json.loads(line) for line in history.read_text().splitlines()]
-    assert tuple(row["phase"] for row in rows) == phases
-    assert all(row["groups_trained"] and math.isfinite(row["loss/train"]) for row in rows if row["phase"] == "grpo")
-    assert not any(row["rollout_errors"] or row["warnings"] for row in rows)
-    said = (history.parent / "logs" / "vllm-runtime.log").read_text()
-    assert "was asked in its sleep" not in said and said.count("wakes up") == rows[-1]["checkpoint_step"]
 
 
 def mail_words(folder: Path, judges: Judges, profile: str = "training_local.yaml") -> list[str]:
@@ -126,44 +95,6 @@ def test_two_gpus_sample_and_train_at_once(runtime: Path, judges: Judges, tmp_pa
     [log] = (checkout.folder / "outputs" / "runs").rglob("vllm-runtime.log")
     said = [line for line in log.read_text().splitlines() if line.startswith("vllm ")]
     assert said[0] == "vllm serves on GPU 1" and len(said) == 4 and not any("sleeps" in line for line in said)
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Iterator[str]:
-    """A sandbox service with the repository of the bugs."""
-    require_bubblewrap()
-    testbed = tmp_path / "testbed"
-    (testbed / "pkg").mkdir(parents=True)
-    (testbed / "pkg" / "target.py").write_text(MODULE)
-    (testbed / "run_tests.sh").write_text(REPORT)
-    with served_images(tmp_path, {"/testbed": testbed}) as url:
-        yield url
-
-
-def test_repositories_of_r2e_gym_to_an_evaluation(checkout: Checkout, images: str, tmp_path: Path) -> None:
-    base = tiny_qwen(tmp_path / "qwen3", "qwen3", "qwen3")
-    # A model of random numbers repairs nothing, so the rewards of a group would not differ.
-    (checkout.folder / "own_rewards.py").write_text(
-        "import itertools\nnumbers = itertools.count()\n\ndef varied(result):\n    return float(next(numbers) % 2)\n"
-    )
-    words = ["--config", "configs/coding_local.yaml"]
-    words += settings(base_model=base, bugs=folder_of(tmp_path / "data", [row(number) for number in range(6)]))
-    words += settings(sandbox_url=images, coding_reward="own_rewards:varied", max_concurrent=2, max_tokens=32)
-    words += settings(max_steps=2, groups_per_step=1, validate_every=1, validation_questions=1, coding_test_size=2)
-    words += settings(max_repl_steps=3)
-    done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
-    assert_rehearsed(checkout.folder / "outputs" / "runs", done, ("untouched", "grpo", "grpo"))
-
-
-def test_the_learn_loop_of_outreach(checkout: Checkout, judges: Judges, tmp_path: Path) -> None:
-    base = tiny_qwen(tmp_path / "qwen2.5", "qwen2", "qwen2_5")
-    words = ["--config", "configs/learn_loop_gpu.yaml", *settings(backend="local", base_model=base)]
-    words += settings(
-        ruler_api_base=judges.url, max_steps=2, groups_per_step=2, validate_every=1, validation_questions=2
-    )
-    words += settings(train_prospects=6, test_prospects=2, max_tokens=32, max_turns=2, experiment="tiny")
-    done = checkout.run("--pipeline", "learn-loop", *words)
-    assert_rehearsed(checkout.folder / "outputs" / "learn_loop", done, ("untouched", "grpo", "grpo"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
