@@ -129,9 +129,15 @@ def test_settings_and_options_that_it_cannot_use(door: FrontDoor, words: list[st
 def test_nothing_is_spent_on_a_part_without_templates(
     door: FrontDoor, office: Path, pipeline: str, share: int, message: str
 ) -> None:
-    words = settings(folder=office, held_out_templates=share)
+    words = settings(folder=office, held_out_templates=share, exercises=0)
     assert message in door.refuses("--pipeline", pipeline, *OFFICE, *words)
     assert not (door.folder / "outputs").exists()
+
+
+def test_invented_tasks_alone_can_be_trained_on(door: FrontDoor, office: Path) -> None:
+    words = settings(folder=office, held_out_templates=1, exercises=5)
+    done = door.run("--pipeline", "train", *OFFICE, *words, "--dry-run")
+    assert done.returncode == 0 and "5 tasks to train on, 8 held out" in done.stdout
 
 
 def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, office: Path, tiny_base: Path) -> None:
@@ -140,10 +146,11 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
         *OFFICE,
         *settings(base_model=tiny_base, folder=office, demonstrations=2, max_steps=1, groups_per_step=1),
         *settings(rollouts_per_group=2, validate_every=0, max_tokens=8, max_turns=3, lora_layers=2, max_context=4096),
+        *settings(exercises=4),
     ]
     planned = checkout.run("--pipeline", "train", *words, "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "6 tasks to train on, 2 held out" in planned.stdout and not (checkout.folder / "outputs").exists()
+    assert "10 tasks to train on, 2 held out" in planned.stdout and not (checkout.folder / "outputs").exists()
     done = checkout.run("--pipeline", "eval", *words, "--summary", "summary.json")
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((checkout.folder / "summary.json").read_text())

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from openai import NOT_GIVEN
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 from pydantic import BaseModel
@@ -49,12 +50,12 @@ class Episode:
     def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits, *, hosted: bool = False) -> None:
         self.scenario, self.limits, self._hosted = scenario, limits, hosted
         self.workspace = tables.workspace()
-        self.tools = tool_schemas(scenario.toolkits)
+        self.tools = self.offered()
         if hosted:  # OpenAI's API allows no dots in names
             for schema in self.tools:
                 schema["function"]["name"] = schema["function"]["name"].replace(".", "__")
         self.messages: list[dict[str, Any]] = [
-            {"role": "system", "content": limits.system_prompt or load("system")},
+            {"role": "system", "content": limits.system_prompt or self.instructions()},
             {"role": "user", "content": scenario.question},
         ]
         self.record: list[Any] = list(self.messages)
@@ -64,6 +65,13 @@ class Episode:
         self.turns = self.sampled_tokens = 0
         self.context_tokens = estimated_tokens("".join(message["content"] for message in self.messages))
         self._id = uuid.uuid4().hex
+
+    def offered(self) -> list[dict[str, Any]]:
+        """Return the tools that a reply can call, as OpenAI tool definitions."""
+        return tool_schemas(self.scenario.toolkits)
+
+    def instructions(self) -> str:
+        return load("system")
 
     def fork(self) -> Episode:
         """Return a copy. In it, earlier replies are plain messages, so that only later ones are trained on."""
@@ -85,7 +93,7 @@ class Episode:
         async with progress.required(REPLY_TIMEOUT):
             answer = await policy_client(policy).chat.completions.create(
                 messages=self.messages,
-                tools=self.tools,
+                tools=self.tools or NOT_GIVEN,
                 logprobs=True,
                 n=count,
                 **policy.request_arguments(prompt_cache_key=self._id),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.workbench.episode import Limits
+from tasks.workbench.exercises import invented
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.tables import Tables
 from tasks.workbench.task import WorkbenchTask
@@ -29,7 +30,8 @@ class WorkbenchPlugin(TaskPlugin):
         return "office-agent"
 
     def scenarios(self, settings: WorkbenchSettings) -> list[WorkbenchScenario]:
-        return load_office(settings)[1]
+        tables, scenarios = load_office(settings)
+        return [*scenarios, *(invented(tables, settings.exercises) if settings.form == "program" else ())]
 
     def identity(self, settings: WorkbenchSettings, scenarios: Sequence[WorkbenchScenario]) -> list[Any]:
         tables = Tables(Path(str(settings.folder)).expanduser())
@@ -41,7 +43,9 @@ class WorkbenchPlugin(TaskPlugin):
 
     @contextmanager
     def opened(self, settings: WorkbenchSettings, trained_with: Mapping[str, Any], say: Say) -> Iterator[WorkbenchTask]:
-        yield WorkbenchTask(*load_office(settings), Limits.model_validate(trained_with), trained_with["seed"])
+        limits = Limits.model_validate(trained_with)
+        tables = Tables(Path(str(settings.folder)).expanduser())
+        yield WorkbenchTask(tables, self.scenarios(settings), limits, trained_with["seed"], form=settings.form)
 
 
 PLUGIN = WorkbenchPlugin()

@@ -146,6 +146,12 @@ class Tables:
             return workspace.state()
 
     @cached_property
+    def records(self) -> dict[str, list[Record]]:
+        """Rows of each table, by column."""
+        with self.workspace() as workspace:
+            return {table: workspace.records(table) for table in FILES}
+
+    @cached_property
     def people(self) -> dict[str, str]:
         """Addresses of the directory by first name."""
         return {str(address).partition(".")[0]: str(address) for (address,) in self._rows["directory"]}

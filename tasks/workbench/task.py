@@ -7,14 +7,16 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tasks.workbench.demonstrations import demonstrate
 from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call, Judge, Verdict
+from tasks.workbench.program_demonstrations import programs
+from tasks.workbench.program_episode import ProgramEpisode, played
 from tasks.workbench.scenarios import WorkbenchScenario, published_calls
 from tasks.workbench.tables import Tables
 from training.plugin import Attempt, EvaluatedTask
@@ -36,8 +38,17 @@ class WorkbenchTask(EvaluatedTask):
     decisions = ("call",)
     usual_decisions = ("call",)
 
-    def __init__(self, tables: Tables, scenarios: Sequence[WorkbenchScenario], limits: Limits, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        scenarios: Sequence[WorkbenchScenario],
+        limits: Limits,
+        seed: int = 0,
+        *,
+        form: Literal["program", "calls"] = "calls",
+    ) -> None:
         self.tables, self.scenarios, self.limits, self.seed = tables, list(scenarios), limits, seed
+        self.form = form
         self.max_tokens = limits.max_tokens
 
     def train_scenarios(self) -> list[WorkbenchScenario]:
@@ -57,18 +68,47 @@ class WorkbenchTask(EvaluatedTask):
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
         """Return tasks as an honest agent does them, those with few calls first.
 
-        There are equally many of every template and number of reference calls: a policy that mostly sees one call stops
-        after the first. A task that an agent could do without looking at anything teaches nothing
-        that is right.
+        Half of them are invented, if there are enough of both. Of the others there are equally many of every template and
+        number of reference calls: a policy that mostly sees one call stops after the first. A task that an agent could do
+        without looking at anything teaches nothing that is right.
         """
         usable: dict[str, dict[int, list[Episode]]] = defaultdict(lambda: defaultdict(list))
         for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
-            shown = demonstrate(self.tables, scenario, self.limits)
-            if shown.calls and self.verdict(shown).correct:
-                usable[scenario.template][len(scenario.reference)].append(shown)
-        groups = _in_turn([list(of_template.values()) for of_template in usable.values()])
-        chosen = _in_turn(groups)[:limit]
-        return [self._trajectory(episode) for episode in sorted(chosen, key=lambda episode: len(episode.calls))]
+            for shown in self._shown(scenario):
+                if shown.calls and self.verdict(shown).correct:
+                    usable[scenario.template][len(scenario.reference)].append(shown)
+                    break
+        invented = [shown for of_calls in usable.pop("", {}).values() for shown in of_calls]
+        known = _in_turn(_in_turn([list(of_template.values()) for of_template in usable.values()]))
+        share = min(len(known), max(limit // 2, limit - len(invented)))
+        chosen = invented[: limit - share] + known[:share]
+        if self.form == "program":
+            chosen = self._in_pairs(chosen)
+        else:
+            chosen.sort(key=lambda episode: len(episode.calls))
+        return [self._trajectory(episode) for episode in chosen]
+
+    def _in_pairs(self, episodes: Sequence[Episode]) -> list[Episode]:
+        """Return pairs with the same tools, in random order: an update computes a prompt once that its episodes share."""
+        of_tools: dict[str, list[Episode]] = defaultdict(list)
+        for episode in episodes:
+            of_tools[episode.messages[0]["content"]].append(episode)
+        pairs = [shown[first : first + 2] for shown in of_tools.values() for first in range(0, len(shown), 2)]
+        random.Random(f"pairs-{self.seed}").shuffle(pairs)
+        return [episode for pair in sorted(pairs, key=len, reverse=True) for episode in pair]
+
+    def _shown(self, scenario: WorkbenchScenario) -> Iterator[Episode]:
+        """Yield episodes that may do the task."""
+        if self.form == "calls":
+            yield demonstrate(self.tables, scenario, self.limits)
+            return
+        for program in programs(self.tables, scenario) if scenario.program is None else [scenario.program]:
+            yield played(self.tables, scenario, self.limits, program)
+
+    def episode(self, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
+        """Return the beginning of an episode. Hosted models call tools, as the published ones did."""
+        kind = ProgramEpisode if self.form == "program" and not hosted else Episode
+        return kind(self.tables, scenario, self.limits, hosted=hosted)
 
     def verdict(self, episode: Episode) -> Verdict:
         """Return the verdict on an ended episode. One that hits a limit has failed, as in the original."""
@@ -77,7 +117,7 @@ class WorkbenchTask(EvaluatedTask):
 
     async def run(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
         """Play one episode; with `hosted`, of a model behind another OpenAI-compatible server than ours."""
-        return await _finished(policy, Episode(self.tables, scenario, self.limits, hosted=hosted))
+        return await _finished(policy, self.episode(scenario, hosted=hosted))
 
     def described(self, scenario: WorkbenchScenario) -> dict[str, str]:
         reference = _written(scenario.reference) or "(no call)"
@@ -143,7 +183,7 @@ class WorkbenchTask(EvaluatedTask):
 
         greedy = policy.model_copy(update={"temperature": 0.0})
         groups: list[art.TrajectoryGroup] = []
-        state: Episode | None = Episode(self.tables, scenario, self.limits)
+        state: Episode | None = self.episode(scenario)
         while state is not None and state.outcome is None:
             branches: list[tuple[art.Trajectory, Episode]] = []
             ends: dict[str, Episode] = {}

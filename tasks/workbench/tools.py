@@ -19,6 +19,12 @@ from tasks.workbench.tables import COLUMNS, MOMENT, Record, Workspace, is_date
 FOUND = 5
 """Records that a search returns at most, except of tasks."""
 SOURCES = ("direct", "referral", "search engine", "social media")
+METRICS = {
+    "total visits": ("total_visits_count", "total_visits"),
+    "engaged users": ("engaged_users_count", "user_engaged"),
+    "average session duration": ("get_average_session_duration", "session_duration_seconds"),
+}
+"""Figures by the name that people use: the tool that counts them, and the value to plot."""
 _SOURCE_PLOTS = tuple(f"visits_{source.replace(' ', '_')}" for source in SOURCES)
 ALLOWED = {
     "value_to_plot": ("total_visits", "session_duration_seconds", "user_engaged", *_SOURCE_PLOTS),
@@ -35,10 +41,20 @@ _KINDS = {
     "customer_relationship_manager": ("customers", "Customer"),
 }
 """Table of a toolkit, and what it calls a row."""
+_NOTHING = {
+    "calendar.search_events": "No events found.",
+    "email.search_emails": "No emails found.",
+    "analytics.get_visitor_information_by_id": "Visitor not found.",
+}
+"""What a search says that finds nothing."""
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """What a tool says instead of acting."""
+
+
+class Figures(dict[str, float]):
+    """A figure for each day that has visits."""
 
 
 @cache
@@ -71,36 +87,50 @@ def fault(name: str, arguments: Collection[str]) -> str | None:
 
 def call(workspace: Workspace, name: str, arguments: Mapping[str, Any]) -> str:
     """Execute a call and return what the policy sees. null counts as left out."""
+    try:
+        result = result_of(workspace, name, arguments)
+    except Refused as refusal:
+        return str(refusal)
+    if isinstance(result, Figures):
+        return _months(result)
+    if isinstance(result, dict):
+        return _shown([result])
+    return _shown(result, _NOTHING.get(name, "[]")) if isinstance(result, list) else result
+
+
+def result_of(workspace: Workspace, name: str, arguments: Mapping[str, Any]) -> list[Record] | Record | Figures | str:
+    """Execute a call and return its result as data.
+
+    Raises:
+        Refused: it did not act.
+    """
     if wrong := fault(name, arguments):
-        return f"Invalid call: {wrong}."
+        raise Refused(f"Invalid call: {wrong}.")
     given = {key: str(value) for key, value in arguments.items() if value is not None}
     toolkit, action = name.split(".")
     tools = _Tools(workspace)
-    try:
-        if method := getattr(tools, action, None):
-            return str(method(**given))
-        general = getattr(tools, f"{action.partition('_')[0]}_record")
-        return str(general(*_KINDS[toolkit], *(given.get(key, "") for key in published()[name][0])))
-    except _Refused as refusal:
-        return str(refusal)
+    if method := getattr(tools, action, None):
+        return method(**given)
+    general = getattr(tools, f"{action.partition('_')[0]}_record")
+    return general(*_KINDS[toolkit], *(given.get(key, "") for key in published()[name][0]))
 
 
 def _require(text: str, *values: str | None) -> None:
     if not all(values):
-        raise _Refused(text)
+        raise Refused(text)
 
 
 def _require_dates(**dates: str) -> None:
     """The original fails on bounds of a search that are no dates."""
     for name, text in dates.items():
         if name.endswith(("_min", "_max")) and text and not is_date(text):
-            raise _Refused(f"{name} is no date: {text!r}. Format: YYYY-MM-DD")
+            raise Refused(f"{name} is no date: {text!r}. Format: YYYY-MM-DD")
 
 
 def _require_allowed(field: str, value: str) -> None:
     if value not in ALLOWED.get(field, [value]):
         label = field.removesuffix("_name").replace("_", " ").capitalize()
-        raise _Refused(f"{label} not valid. Please choose from: {', '.join(map(repr, ALLOWED[field]))}")
+        raise Refused(f"{label} not valid. Please choose from: {', '.join(map(repr, ALLOWED[field]))}")
 
 
 def _shown(records: list[Record], none: str = "[]") -> str:
@@ -117,6 +147,16 @@ def _shown(records: list[Record], none: str = "[]") -> str:
     return "\n".join(line.replace("\n", "\\n") for line in written)
 
 
+def _months(figures: Figures) -> str:
+    """Return a line for each month."""
+    months = dict.fromkeys(day[:7] for day in figures)
+    lines = (
+        f"{month}-" + ", ".join(f"{day[8:]}: {figure:.4g}" for day, figure in figures.items() if day[:7] == month)
+        for month in months
+    )
+    return "\n".join(lines) or "{}"
+
+
 class _Tools:
     """A method per tool, except for those that get, delete or update a record of any kind."""
 
@@ -126,12 +166,14 @@ class _Tools:
     def _record(self, table: str, kind: str, id: str) -> Record:
         for record in self._all.records(table, f"{COLUMNS[table][0]} = ?", [id]):
             return record
-        raise _Refused(f"{kind} not found.")
+        raise Refused(f"{kind} not found.")
 
-    def get_record(self, table: str, kind: str, id: str, field: str) -> str:
+    def get_record(self, table: str, kind: str, id: str, field: str) -> Record:
         _require(f"{'Field' if id else f'{kind} ID'} not provided.", id, field)
         record = self._record(table, kind, id)
-        return _shown([{field: record[field]}]) if field in record else "Field not found."
+        if field not in record:
+            raise Refused("Field not found.")
+        return {field: record[field]}
 
     def delete_record(self, table: str, kind: str, id: str) -> str:
         _require(f"{kind} ID not provided.", id)
@@ -159,7 +201,7 @@ class _Tools:
         for field, value in fields.items():
             known = "lower(assigned_to_email) = ?"
             if (table, field) == ("tasks", "assigned_to_email") and not self._all.records("tasks", known, [value]):
-                raise _Refused("Assignee email not valid. Please choose from the list of team members.")
+                raise Refused("Assignee email not valid. Please choose from the list of team members.")
             _require_allowed(field, value)
 
     def _append(self, table: str, record: Mapping[str, str | None]) -> str:
@@ -167,7 +209,7 @@ class _Tools:
         try:
             id = f"{self._all.largest_id(table) + 1:08}"
         except ValueError:  # an id that a policy made of a word, on which the original fails, too
-            raise _Refused("The largest ID is not a number.") from None
+            raise Refused("The largest ID is not a number.") from None
         self._all.add(table, {COLUMNS[table][0]: id, **record}, 0)
         if table != "events":
             self._all.label_anew(table)
@@ -185,12 +227,11 @@ class _Tools:
             conditions.append(compared.get(bound, f"instr(lower({name}), lower(?))"))
         return self._all.records(table, " AND ".join(conditions), list(given.values()))
 
-    def search_events(self, query: str = "", time_min: str = "", time_max: str = "") -> str:
+    def search_events(self, query: str = "", time_min: str = "", time_max: str = "") -> list[Record]:
         _require_dates(time_min=time_min, time_max=time_max)
         where = "(instr(lower(event_name), lower(?1)) OR instr(lower(participant_email), lower(?1)))"
         bounds = (time_min.replace("T", " "), time_max.replace("T", " ") or "9")
-        found = self._all.records("events", f"{where} AND event_start BETWEEN ?2 AND ?3", [query, *bounds])
-        return _shown(found[:FOUND], "No events found.")
+        return self._all.records("events", f"{where} AND event_start BETWEEN ?2 AND ?3", [query, *bounds])[:FOUND]
 
     def create_event(
         self, event_name: str = "", participant_email: str = "", event_start: str = "", duration: str = ""
@@ -202,19 +243,19 @@ class _Tools:
             _require(f"{label} not provided.", value)
         return self._append("events", dict(zip(COLUMNS["events"][1:], values, strict=True)))
 
-    def search_emails(self, query: str = "", date_min: str = "", date_max: str = "") -> str:
+    def search_emails(self, query: str = "", date_min: str = "", date_max: str = "") -> list[Record]:
         _require_dates(date_min=date_min, date_max=date_max)
         text = "lower(subject || ' ' || body || ' ' || \"sender/recipient\")"
         # One condition for all words: SQLite refuses a thousand of them.
         missing = f"SELECT 1 FROM json_each(?) AS word WHERE ifnull(instr({text}, word.value), 0) = 0"
         where = f"NOT EXISTS ({missing}) AND substr(sent_datetime, 1, 10) BETWEEN ? AND ?"
         values = [json.dumps(query.lower().split()), date_min[:10], date_max[:10] or "9"]
-        return _shown(self._all.records("emails", where, values, "sent_datetime DESC")[:FOUND], "No emails found.")
+        return self._all.records("emails", where, values, "sent_datetime DESC")[:FOUND]
 
     def send_email(self, recipient: str = "", subject: str = "", body: str = "") -> str:
         _require("Recipient, subject, or body not provided.", recipient, subject, body)
         if "@" not in recipient or "." not in recipient:
-            raise _Refused("Invalid recipient email address.")
+            raise Refused("Invalid recipient email address.")
         id = str(self._all.largest_id("emails") + 1)
         row = (id, "outbox", recipient.lower(), subject, MOMENT, body)
         label = len(self._all.records("emails"))
@@ -235,9 +276,9 @@ class _Tools:
         email = self._record("emails", "Email", email_id)
         return self.send_email(email["sender/recipient"], email["subject"], body).replace("sent", "replied")
 
-    def get_visitor_information_by_id(self, visitor_id: str = "") -> str:
+    def get_visitor_information_by_id(self, visitor_id: str = "") -> list[Record]:
         _require("Visitor ID not provided.", visitor_id)
-        return _shown(self._all.records("visits", "visitor_id = ?", [visitor_id]), "Visitor not found.")
+        return self._all.records("visits", "visitor_id = ?", [visitor_id])
 
     def create_plot(self, time_min: str = "", time_max: str = "", value_to_plot: str = "", plot_type: str = "") -> str:
         _require("Start date not provided.", time_min)
@@ -248,38 +289,34 @@ class _Tools:
         self._all.add("plots", {"file_path": path}, 0)
         return path
 
-    def _per_day(self, time_min: str, time_max: str, measure: Callable[[list[Record]], float]) -> str:
-        """Return a line for each month, with a figure for each day that has visits."""
+    def _per_day(self, time_min: str, time_max: str, measure: Callable[[list[Record]], float]) -> Figures:
         _require_dates(time_min=time_min, time_max=time_max)
         days: dict[str, list[Record]] = {}
         for visit in self._all.records("visits", "date_of_visit BETWEEN ? AND ?", [time_min, time_max or "9"]):
             days.setdefault(visit["date_of_visit"], []).append(visit)
-        figures = [(day[:7], f"{day[8:]}: {measure(days[day]):.4g}") for day in sorted(days)]
-        months = dict.fromkeys(month for month, _ in figures)
-        lines = (f"{month}-" + ", ".join(text for of, text in figures if of == month) for month in months)
-        return "\n".join(lines) or "{}"
+        return Figures((day, measure(days[day])) for day in sorted(days))
 
-    def total_visits_count(self, time_min: str = "", time_max: str = "") -> str:
+    def total_visits_count(self, time_min: str = "", time_max: str = "") -> Figures:
         return self._per_day(time_min, time_max, len)
 
-    def engaged_users_count(self, time_min: str = "", time_max: str = "") -> str:
+    def engaged_users_count(self, time_min: str = "", time_max: str = "") -> Figures:
         return self._per_day(time_min, time_max, lambda day: sum(visit["user_engaged"] == "True" for visit in day))
 
-    def traffic_source_count(self, time_min: str = "", time_max: str = "", traffic_source: str = "") -> str:
+    def traffic_source_count(self, time_min: str = "", time_max: str = "", traffic_source: str = "") -> Figures:
         wanted = [traffic_source] if traffic_source else SOURCES
         return self._per_day(time_min, time_max, lambda day: sum(visit["traffic_source"] in wanted for visit in day))
 
-    def get_average_session_duration(self, time_min: str = "", time_max: str = "") -> str:
+    def get_average_session_duration(self, time_min: str = "", time_max: str = "") -> Figures:
         def mean(day: list[Record]) -> float:
             return statistics.fmean(float(visit["session_duration_seconds"]) for visit in day)
 
         return self._per_day(time_min, time_max, mean)
 
-    def search_tasks(self, **filters: str) -> str:
-        return _shown(self._filtered("tasks", filters))
+    def search_tasks(self, **filters: str) -> list[Record]:
+        return self._filtered("tasks", filters)
 
-    def search_customers(self, **filters: str) -> str:
-        return _shown(self._filtered("customers", filters)[:FOUND])
+    def search_customers(self, **filters: str) -> list[Record]:
+        return self._filtered("customers", filters)[:FOUND]
 
     def create_task(self, **fields: str) -> str:
         _require("Missing task details.", *(fields.get(column) for column in COLUMNS["tasks"][1:]))

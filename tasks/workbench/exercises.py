@@ -1,0 +1,216 @@
+"""Invented tasks with the programs that do them: conditions, selections and actions in many combinations.
+
+They teach the tools beyond what the templates of the benchmark use. Names and titles come from its tables, and no text from
+its tasks. `prompts/exercises.txt` has the parts.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from datetime import date, timedelta
+from functools import cache
+from typing import NamedTuple
+
+from tasks.workbench.episode import Limits
+from tasks.workbench.program_episode import played
+from tasks.workbench.prompts import load
+from tasks.workbench.scenarios import WorkbenchScenario
+from tasks.workbench.tables import MOMENT, Tables
+from tasks.workbench.tools import ALLOWED, METRICS, SOURCES
+
+_TODAY = date.fromisoformat(MOMENT[:10])
+_WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+_WORDS = ("Can we talk about the plan?", "Thanks, I will look into it.", "Please send me the numbers.", "Any news?")
+_TITLES = ("Planning", "Quick question", "Weekly check", "Follow-up", "Review of the numbers", "Team lunch")
+_SPANS = {
+    "30 minutes": "30",
+    "half an hour": "30",
+    "45 minutes": "45",
+    "1 hour": "60",
+    "1.5 hours": "90",
+    "2 hours": "120",
+}
+_ACTION = re.compile(r"\.(?:add|create|delete|forward|reply|send|update)_")
+_GAP = re.compile(r"<(\w[\w ]*)>")
+
+
+class Exercise(NamedTuple):
+    question: str
+    program: str
+    toolkits: tuple[str, ...]
+
+
+class _Part(NamedTuple):
+    said: str
+    code: str
+    before: str = ""
+    """Code before it."""
+    only: str = ""
+    """Condition of a record of a selection."""
+
+
+@cache
+def _grammar() -> dict[str, list[_Part]]:
+    sections = re.findall(r"^\[(.+)\]\n((?:.+\n?)+)", load("exercises"), re.MULTILINE)
+    return {name: [_part(line) for line in lines.splitlines()] for name, lines in sections}
+
+
+def _part(line: str) -> _Part:
+    said, *fields = line.split(" | ")
+    fields = ["\n".join(part[1:] if part.startswith(" ") else part for part in field.split(" //")) for field in fields]
+    if len(fields) == 2 and "<row>" in fields[1] and "=" not in fields[1].split("<row>")[0]:
+        fields.insert(1, "")  # a condition without code before it
+    return _Part(said, *fields) if fields else _Part(said, "")
+
+
+def exercise(tables: Tables, seed: str) -> Exercise:
+    """Return the exercise of a seed. No table may be empty."""
+    return _Writer(tables, random.Random(seed)).exercise()
+
+
+def invented(tables: Tables, count: int) -> list[WorkbenchScenario]:
+    """Return invented tasks to train on, each of which changes something. There are none if a table is empty."""
+    scenarios: list[WorkbenchScenario] = []
+    tries = 5 * count if all(tables.records.values()) else 0  # two of three will do
+    limits = Limits(max_turns=1, max_tokens=1, max_context=1)
+    for number in range(tries):
+        if len(scenarios) == count:
+            break
+        question, program, toolkits = exercise(tables, f"exercise-{number}")
+        task = WorkbenchScenario(
+            **{"id": f"exercise-{number}", "question": question, "kind": "exercise", "template": "", "split": "train"},
+            **{"toolkits": toolkits, "reference": (), "program": program},
+        )
+        done = played(tables, task, limits, program)
+        if done.outcome == "finished" and done.workspace.state() != tables.untouched:
+            actions = tuple(call for call in done.calls if _ACTION.search(call.name))
+            scenarios.append(task.model_copy(update={"reference": actions}))
+    return scenarios
+
+
+class _Writer:
+    def __init__(self, tables: Tables, chance: random.Random) -> None:
+        self.tables, self.chance = tables, chance
+
+    def exercise(self) -> Exercise:
+        """Compose an exercise: one action or two, under a condition in every other one."""
+        actions = [self.action()] + [self.part("new")] * (self.chance.random() < 0.3)
+        said, code = (" and ".join(part.said for part in actions), "\n".join(part.code for part in actions))
+        if self.chance.random() < 0.5:
+            return self.written("tasks of one action", {"action": said}, code)
+        condition = self.part("conditions")
+        code = f"{condition.before}\nif {condition.code}:\n{_indented(code)}"
+        gaps = {"action": said, "condition": condition.said}
+        if self.chance.random() < 0.7:
+            return self.written("tasks with a condition", gaps, code)
+        other = self.part("new")
+        return self.written(
+            "tasks with an alternative", gaps | {"other": other.said}, f"{code}\nelse:\n{_indented(other.code)}"
+        )
+
+    def written(self, section: str, gaps: Mapping[str, str], code: str) -> Exercise:
+        question = _filled(self.chance.choice(_grammar()[section]).said, gaps)
+        toolkits = re.findall(r"\b(analytics|calendar|customer_relationship_manager|email|project_management)\.", code)
+        return Exercise(question[0].upper() + question[1:], _lines(code), tuple(dict.fromkeys(toolkits)))
+
+    def action(self) -> _Part:
+        """Return an action on selected records, a new record, or plots."""
+        kind = self.chance.choice(["events", "emails", "tasks", "customers", "new", "plots"])
+        if kind in ("new", "plots"):
+            return self.part(kind)
+        many = f"{kind}: one" not in _grammar() or self.chance.random() < 0.5
+        chosen, action = self.part(f"{kind}: {'many' if many else 'one'}"), self.part(f"{kind}: actions")
+        row = {"events": "event", "emails": "mail", "tasks": "task", "customers": "customer"}[kind]
+        code = chosen.before + "\n" + action.before + "\n"
+        if many:
+            body = f"if {chosen.only}:\n{_indented(action.code)}" if chosen.only else action.code
+            code += f"for {row} in {chosen.code}:\n{_indented(body)}"
+        else:
+            body = f"if {kind}:\n{_indented(action.code)}" if kind == "events" else action.code
+            code += f"{kind} = {chosen.code}\n{body}"
+            row = f"{kind}[0]"
+        gaps = {"it": chosen.said, "row": row}
+        return _Part(_filled(action.said, gaps), _lines(_filled(code, gaps)))
+
+    def part(self, section: str) -> _Part:
+        """Return a part with its gaps filled, except <it> and <row>."""
+        part = self.chance.choice(_grammar()[section])
+        said, code = self.gaps()
+        before = part.before
+        if "<person>" in part.code:
+            people = _grammar()["person"]
+            person = people[0] if self.chance.random() < 0.6 else self.chance.choice(people)
+            said["person"], code["person"] = _filled(self.phrased(person.said), said), person.code
+            before = person.before
+        filled = _Part(
+            _filled(self.phrased(part.said), said), *(_filled(field, code) for field in (part.code, before, part.only))
+        )
+        if "<person>" in part.code:
+            return _Part(filled.said, f"{filled.before}\n{filled.code}")
+        return filled
+
+    def phrased(self, said: str) -> str:
+        return re.sub(r"\(([^)]*/[^)]*)\)", lambda found: self.chance.choice(found[1].split("/")), said)
+
+    def gaps(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what fills each gap as it is said, and in code."""
+        records, pick = self.tables.records, self.chance.choice
+        names = [
+            self.any_case(name)
+            for name in self.chance.sample(list(self.tables.people), min(3, len(self.tables.people)))
+        ]
+        both = dict(zip(("name", "other", "third"), (names * 3)[:3], strict=True))
+        first, last = (pick(records["customers"])["customer_name"].split() for _ in range(2))
+        both |= {
+            **{"customer": pick(records["customers"])["customer_name"], "newcomer": f"{first[0]} {last[-1]}"},
+            **{"event": pick(records["events"])["event_name"], "event2": pick(records["events"])["event_name"]},
+            **{"subject": pick(records["emails"])["subject"], "task": pick(records["tasks"])["task_name"]},
+            **{"title": pick(_TITLES), "words": pick(_WORDS), "kind": pick(ALLOWED["plot_type"])},
+            "number": str(self.chance.randint(2, 14)),
+        }
+        percent, weeks, hour = (self.chance.randint(1, most) for most in (20, 9, 8))
+        minute, span = pick(["00", "00", "30"]), pick(list(_SPANS))
+        clock = f"{(hour + 8) % 12 + 1}{':30' * (minute == '30')}"
+        said = {"percent": str(percent), "weeks": f"{weeks} week{'s' * (weeks > 1)}", "clock": clock, "span": span}
+        code = {"percent": f"{percent / 100:g}", "weeks": str(7 * weeks), "clock": f"{hour + 9:02}:{minute}:00"}
+        code["span"] = _SPANS[span]
+        said["length"], code["length"] = pick(
+            [("30 minute", "30"), ("half-hour", "30"), ("1.5 hour", "90"), ("2 hour", "120")]
+        )
+        for name, low, high in (("day", 1, 20), ("since", -80, -10), ("until", -9, -1)):
+            day = _TODAY + timedelta(days=self.chance.randint(low, high))
+            said[name], code[name] = (f"{day:%B} {day.day}" if self.chance.random() < 0.8 else str(day)), str(day)
+        said["weekday"] = pick(_WEEKDAYS)
+        code["weekday"] = said["weekday"].lower()
+        for name, column in (
+            ("list", "list_name"),
+            ("board", "board"),
+            ("status", "status"),
+            ("product", "product_interest"),
+        ):
+            for gap, value in zip((name, f"{name}2"), self.chance.sample(ALLOWED[column], 2), strict=True):
+                code[gap], said[gap] = value, value if name == "board" else value.lower()
+        for gap, metric in zip(("metric", "metric2"), self.chance.sample(list(METRICS), 2), strict=True):
+            said[gap] = metric
+            code[f"{gap} tool"], code[f"{gap} value"] = METRICS[metric]
+        for gap, source in zip(("source", "source2"), self.chance.sample(SOURCES, 2), strict=True):
+            said[gap] = code[gap] = source
+            code[f"{gap} value"] = f"visits_{source.replace(' ', '_')}"
+        return both | said, both | code
+
+    def any_case(self, name: str) -> str:
+        return name if self.chance.random() < 0.7 else name.title()
+
+
+def _filled(text: str, gaps: Mapping[str, str]) -> str:
+    return _GAP.sub(lambda found: gaps.get(found[1], found[0]), text)
+
+
+def _lines(code: str) -> str:
+    return "\n".join(line for line in code.splitlines() if line.strip())
+
+
+def _indented(code: str) -> str:
+    return re.sub("^", "    ", _lines(code), flags=re.MULTILINE)

@@ -1,0 +1,91 @@
+"""An episode of one reply: a program that calls the tools, in tables of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from functools import partial
+from typing import Any
+
+from tasks.workbench.episode import Episode, Limits
+from tasks.workbench.judge import Call
+from tasks.workbench.programs import ProgramError, run
+from tasks.workbench.prompts import load
+from tasks.workbench.scenarios import WorkbenchScenario
+from tasks.workbench.tables import MOMENT, Tables
+from tasks.workbench.tools import Figures, Refused, published, result_of, tool_schemas
+
+_TODAY = date.fromisoformat(MOMENT[:10])
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+class ProgramEpisode(Episode):
+    """A policy that writes one program and sees nothing of what its calls return."""
+
+    error: str | None = None
+    """Why the program failed."""
+
+    def offered(self) -> list[dict[str, Any]]:
+        return []
+
+    def instructions(self) -> str:
+        names = [schema["function"]["name"] for schema in tool_schemas(self.scenario.toolkits)]
+        lines = (f"{name}({', '.join(published()[name][0])}): {published()[name][1]}" for name in names)
+        return "\n".join([load("program"), *lines])
+
+    def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
+        """Execute the program of a reply. One that fails ends as `malformed_call`; what it did before stays done."""
+        self.turns += 1
+        self.messages.append(said)
+        self.record.append(record)
+        if self.outcome == "truncated":
+            return
+        program = re.sub(r"^```\w*\n|\n?```\s*$", "", said["content"].strip())
+        functions: dict[str, Callable[..., Any]] = {name: partial(self.make, name) for name in published()}
+        try:
+            run(program, {**functions, "days": _days, "coming": _coming, "past": _past, "later": _later})
+            self.outcome = "finished"
+        except ProgramError as error:
+            self.outcome = "malformed_call"
+            self.error = str(error)
+
+    def make(self, name: str, /, *given: Any, **named: Any) -> Any:
+        """Make a call. Raises ProgramError if the tool does not act."""
+        arguments = {**dict(zip(published()[name][0], given, strict=False)), **named}
+        self.calls.append(Call(name, arguments))
+        try:
+            result = result_of(self.workspace, name, arguments)
+        except Refused as refusal:
+            raise ProgramError(f"{name}: {refusal}") from None
+        if isinstance(result, Figures):
+            return dict(result)
+        if isinstance(result, list):
+            return [{column: value or "" for column, value in record.items()} for record in result]
+        return result
+
+
+def played(tables: Tables, scenario: WorkbenchScenario, limits: Limits, program: str) -> ProgramEpisode:
+    """Return the episode of a policy that writes this program."""
+    episode = ProgramEpisode(tables, scenario, limits)
+    said = {"role": "assistant", "content": program}
+    episode.act(said, said, [])
+    return episode
+
+
+def _days(number: int) -> str:
+    """Return the date that many days from today."""
+    return str(_TODAY + timedelta(days=number))
+
+
+def _coming(weekday: str) -> str:
+    return _days((_WEEKDAYS.index(weekday.lower()) - _TODAY.weekday() - 1) % 7 + 1)
+
+
+def _past(weekday: str) -> str:
+    return _days(-((_TODAY.weekday() - _WEEKDAYS.index(weekday.lower()) - 1) % 7 + 1))
+
+
+def _later(time: str, minutes: Any) -> str:
+    """Return a time that many minutes later."""
+    return str(datetime.fromisoformat(time) + timedelta(minutes=float(minutes)))

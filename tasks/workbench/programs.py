@@ -1,0 +1,343 @@
+"""Programs in a small part of Python, as a policy writes them: read as a syntax tree and never executed as Python.
+
+A program can reach nothing but plain values, the functions that it is given, and the methods in `_METHODS`. Its steps and
+the size of its values are limited.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+STEPS = 50_000
+"""Statements, expressions and items of a program, at most."""
+_LONGEST = 10_000
+"""Characters of a program or text, items of a list."""
+_LARGEST = 10**15
+_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
+    **{ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod},
+    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
+    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not},
+    **{ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right},
+}
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {ast.Not: operator.not_, ast.USub: operator.neg}
+_METHODS: dict[type, tuple[str, ...]] = {
+    str: ("lower", "upper", "title", "capitalize", "strip", "split", "startswith", "endswith"),
+    list: ("append",),
+    dict: ("get", "keys", "values", "items"),
+}
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    **{made.__name__: made for made in (len, sorted, min, max, sum, any, all, abs, int, float, str, list, bool)},
+    # Rounding a whole number to minus a billion digits would take all memory.
+    "round": lambda number, digits=None: round(number) if digits is None else round(float(number), digits),
+    "reversed": lambda items: items[::-1],
+    "range": lambda *bounds: list(range(*bounds)),
+    "enumerate": lambda items, start=0: list(enumerate(items, start)),
+}
+_NUMBERS = (int, float)
+_SCALARS = (str, int, float, bool, type(None))
+
+
+class ProgramError(Exception):
+    """What is wrong with a program, in one line."""
+
+
+class _Break(Exception):
+    pass
+
+
+class _Continue(Exception):
+    pass
+
+
+def run(program: str, functions: Mapping[str, Callable[..., Any]]) -> None:
+    """Run a program. It calls functions by their names, which may have one dot, and they return plain values.
+
+    Raises:
+        ProgramError: it is no program, or fails. What it did before stays done.
+    """
+    if len(program) > _LONGEST:
+        raise ProgramError("the program is too long")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(program)
+        _Run(functions).block(tree.body)
+    except ProgramError:
+        raise
+    except (_Break, _Continue):
+        raise ProgramError("break or continue outside a loop") from None
+    except SyntaxError as error:
+        raise ProgramError(f"line {error.lineno}: {error.msg}") from None
+    except (RecursionError, MemoryError):
+        raise ProgramError("the program is nested too deeply") from None
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        raise ProgramError(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+class _Run:
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self.functions, self.names, self.steps = functions, dict[str, Any](), 0
+
+    def spend(self, steps: int = 1) -> None:
+        self.steps += steps
+        if self.steps > STEPS:
+            raise ProgramError("the program takes too many steps")
+
+    def block(self, body: Sequence[ast.stmt]) -> None:
+        for statement in body:
+            self.spend()
+            self.statement(statement)
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Expr(value=value):
+                self.value(value)
+            case ast.Assign(targets=targets, value=value):
+                found = self.value(value)
+                for target in targets:
+                    self.bind(target, found)
+            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+                self.names[name] = self.binary(op, self.named(name), self.value(value))
+            case ast.If(test=test, body=body, orelse=orelse):
+                self.block(body if self.value(test) else orelse)
+            case ast.For(target=target, iter=items, body=body, orelse=[]):
+                for item in self.items(self.value(items)):
+                    self.bind(target, item)
+                    if self.ends(body):
+                        break
+            case ast.While(test=test, body=body, orelse=[]):
+                while self.value(test) and not self.ends(body):
+                    pass
+            case ast.Pass():
+                pass
+            case ast.Break():
+                raise _Break
+            case ast.Continue():
+                raise _Continue
+            case _:
+                raise ProgramError(f"line {node.lineno}: {type(node).__name__} is not possible")
+
+    def ends(self, body: Sequence[ast.stmt]) -> bool:
+        """Execute the body of a loop. Return whether it ends the loop."""
+        try:
+            self.block(body)
+        except _Continue:
+            pass
+        except _Break:
+            return True
+        return False
+
+    def bind(self, target: ast.expr, value: Any) -> None:
+        match target:
+            case ast.Name(id=name):
+                self.names[name] = value
+            case ast.Tuple(elts=targets) | ast.List(elts=targets):
+                values = list(self.items(value))
+                if len(values) != len(targets):
+                    raise ProgramError(f"line {target.lineno}: {len(values)} values for {len(targets)} names")
+                for inner, item in zip(targets, values, strict=True):
+                    self.bind(inner, item)
+            case ast.Subscript(value=container, slice=index):
+                held = self.value(container)
+                if type(held) is not dict:
+                    raise ProgramError(f"line {target.lineno}: only names and keys of dictionaries can be set")
+                held[_flat(self.value(index))] = value
+                self.limited(held)
+            case _:
+                raise ProgramError(f"line {target.lineno}: only names and keys of dictionaries can be set")
+
+    def named(self, name: str) -> Any:
+        if name in self.names:
+            return self.names[name]
+        raise ProgramError(f"there is no {name}")
+
+    def items(self, value: Any) -> list[Any]:
+        if type(value) not in (list, tuple, dict, str):
+            raise ProgramError(f"{type(value).__name__} has no items")
+        self.spend(len(value))
+        return list(value)
+
+    def limited(self, value: Any) -> Any:
+        """Return the value if it is not too large."""
+        if type(value) in (str, list, tuple, dict) and len(value) > _LONGEST:
+            raise ProgramError("a value is too long")
+        if type(value) in _NUMBERS and abs(value) > _LARGEST:
+            raise ProgramError("a number is too large")
+        return value
+
+    def value(self, node: ast.expr) -> Any:
+        self.spend()
+        match node:
+            case ast.Constant(value=value) if type(value) in _SCALARS:
+                return self.limited(value)
+            case ast.Name(id=name):
+                return self.named(name)
+            case ast.List(elts=items):
+                return [self.value(item) for item in items]
+            case ast.Tuple(elts=items):
+                return tuple(self.value(item) for item in items)
+            case ast.Dict(keys=keys, values=values) if None not in keys:
+                return {
+                    _flat(self.value(key)): self.value(value) for key, value in zip(keys, values, strict=True) if key
+                }
+            case ast.BoolOp(op=op, values=values):
+                found: Any = None
+                for value in values:
+                    found = self.value(value)
+                    if bool(found) is isinstance(op, ast.Or):
+                        break
+                return found
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+                return _UNARY[type(op)](self.value(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self.binary(op, self.value(left), self.value(right))
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                return self.compare(self.value(left), ops, others)
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                return self.value(body if self.value(test) else orelse)
+            case ast.Subscript(value=container, slice=ast.Slice(lower=lower, upper=upper, step=None)):
+                bounds = [None if bound is None else self.value(bound) for bound in (lower, upper)]
+                return self.value(container)[slice(*bounds)]
+            case ast.Subscript(value=container, slice=index):
+                return self.value(container)[_flat(self.value(index))]
+            case ast.JoinedStr(values=parts):
+                return self.limited("".join(str(_scalar(self.value(part))) for part in parts))
+            case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
+                return self.value(value)
+            case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
+                return [self.value(element) for _ in self.scope(loops)]
+            case ast.DictComp(key=key, value=value, generators=loops):
+                return {_flat(self.value(key)): self.value(value) for _ in self.scope(loops)}
+            case ast.Lambda(args=ast.arguments(args=arguments), body=body):
+                return self.function([argument.arg for argument in arguments], body)
+            case ast.Call(func=function, args=arguments, keywords=keywords):
+                return self.call(function, arguments, keywords)
+        raise ProgramError(f"line {node.lineno}: {type(node).__name__} is not possible")
+
+    def binary(self, op: ast.operator, left: Any, right: Any) -> Any:
+        types = {type(left), type(right)}
+        if type(op) in _OPERATORS and types <= {*_NUMBERS, bool}:
+            return self.limited(_OPERATORS[type(op)](left, right))
+        if isinstance(op, ast.Add) and len(types) == 1 and types <= {str, list, tuple}:
+            return self.limited(left + right)
+        raise ProgramError(f"{type(left).__name__} and {type(right).__name__} do not go together")
+
+    def compare(self, left: Any, ops: Sequence[ast.cmpop], others: Sequence[ast.expr]) -> bool:
+        for op, other in zip(ops, others, strict=True):
+            right = self.value(other)
+            if isinstance(op, ast.In | ast.NotIn) and type(right) is not str:
+                _flat(left)
+                for item in self.items(right):
+                    _flat(item)
+            elif not isinstance(op, ast.Is | ast.IsNot):
+                _flat(left), _flat(right)
+            if not _OPERATORS[type(op)](left, right):
+                return False
+            left = right
+        return True
+
+    def scope(self, loops: Sequence[ast.comprehension]) -> Iterator[None]:
+        """Yield once for each turn of the loops of a comprehension."""
+        if not loops:
+            yield
+            return
+        before = dict(self.names)
+        for item in self.items(self.value(loops[0].iter)):
+            self.bind(loops[0].target, item)
+            if all(self.value(condition) for condition in loops[0].ifs):
+                yield from self.scope(loops[1:])
+        self.names = before
+
+    def function(self, arguments: Sequence[str], body: ast.expr) -> Callable[..., Any]:
+        def called(*values: Any) -> Any:
+            before = dict(self.names)
+            self.names.update(zip(arguments, values, strict=True))
+            found = self.value(body)
+            self.names = before
+            return found
+
+        return called
+
+    def call(self, function: ast.expr, arguments: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Any:
+        given = [self.value(argument) for argument in arguments]
+        options = {keyword.arg: self.option(keyword) for keyword in keywords if keyword.arg}
+        if len(options) < len(keywords):
+            raise ProgramError("** is not possible")
+        name = ast.unparse(function)
+        if name in self.functions:
+            return self.functions[name](*map(_scalar, given), **{key: _scalar(value) for key, value in options.items()})
+        if isinstance(function, ast.Name) and name in _BUILTINS:
+            return self.builtin(name, given, options)
+        if isinstance(function, ast.Attribute) and (
+            not isinstance(function.value, ast.Name) or function.value.id in self.names
+        ):
+            return self.method(self.value(function.value), function.attr, given, options)
+        if callable(self.names.get(name)):
+            return self.names[name](*given)
+        raise ProgramError(f"there is no function {name[:80]}")
+
+    def option(self, keyword: ast.keyword) -> Any:
+        if keyword.arg == "key" and isinstance(keyword.value, ast.Attribute):  # max(figures, key=figures.get)
+            owner, name = self.value(keyword.value.value), keyword.value.attr
+            return lambda item: self.method(owner, name, [item], {})
+        return self.value(keyword.value)
+
+    def builtin(self, name: str, given: list[Any], options: dict[str, Any]) -> Any:
+        key = options.get("key")
+        ordered = name in ("sorted", "min", "max")
+        if ordered and callable(key):
+            options["key"] = lambda item: _flat(key(item))
+        for value in given:
+            if type(value) in (list, tuple, dict, str):
+                for item in self.items(value):
+                    if ordered and not callable(key) or name == "sum":
+                        _flat(item)
+            elif ordered or name in ("str", "int", "float", "round", "abs"):
+                _scalar(value)
+            if name == "str":
+                _scalar(value)
+            if name == "range" and abs(value) > _LONGEST:
+                raise ProgramError("a range is too long")
+        return self.limited(_BUILTINS[name](*given, **options))
+
+    def method(self, value: Any, name: str, given: list[Any], options: dict[str, Any]) -> Any:
+        if name == "join" and type(value) is str and len(given) == 1:
+            return self.limited(value.join(self.limited([str(_scalar(item)) for item in self.items(given[0])])))
+        if name == "replace" and type(value) is str and len(given) == 2 and given[0]:
+            old, new = map(_text, given)
+            if value.count(old) * len(new) > _LONGEST:
+                raise ProgramError("a text is too long")
+            return self.limited(value.replace(old, new))
+        if name not in _METHODS.get(type(value), ()):
+            raise ProgramError(f"{type(value).__name__} has no {name}")
+        self.spend(len(value))
+        found = getattr(value, name)(*(given if name == "append" else map(_flat, given)), **options)
+        self.limited(value)
+        return self.limited(list(found) if name in ("keys", "values", "items") else found)
+
+
+def _scalar(value: Any) -> Any:
+    if type(value) in _SCALARS:
+        return value
+    raise ProgramError(f"expected a text or a number, found {type(value).__name__}")
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    raise ProgramError(f"expected a text, found {type(value).__name__}")
+
+
+def _flat(value: Any) -> Any:
+    """Return a value without lists in lists. Comparing those can take exponential time, because they may share parts."""
+    if type(value) in (list, tuple, dict):
+        for item in chain(value, value.values() if type(value) is dict else ()):
+            _scalar(item)
+        return value
+    return _scalar(value)

@@ -1,0 +1,181 @@
+"""Episodes of one program, the programs that are demonstrated, and invented tasks."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks.workbench.episode import Limits
+from tasks.workbench.exercises import exercise, invented
+from tasks.workbench.program_demonstrations import programs, sketches
+from tasks.workbench.program_episode import ProgramEpisode, played
+from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
+from tasks.workbench.tables import Tables
+from tasks.workbench.task import WorkbenchTask
+from tests.fakes.policy import ScriptedPolicy
+from tests.tasks.workbench.office import write_office
+
+LIMITS = Limits(max_turns=7, max_tokens=200, max_context=2000)
+RIGHT = 'emails = email.search_emails(query="ann")\nemail.delete_email(email_id=emails[0]["email_id"])'
+WRONG = 'email.delete_email(email_id="00000001")'
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> WorkbenchTask:
+    office = write_office(tmp_path_factory.mktemp("workbench") / "office")
+    tables, scenarios = load_office(WorkbenchSettings(folder=str(office)))
+    return WorkbenchTask(tables, [*scenarios, *invented(tables, 20)], LIMITS, form="program")
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedPolicy]:
+    with ScriptedPolicy() as started:
+        yield started
+
+
+def scenario(task: WorkbenchTask, id: str = "email-0") -> WorkbenchScenario:
+    return next(scenario for scenario in task.scenarios if scenario.id == id)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reward", "outcome"),
+    [
+        (RIGHT, 1.0, "finished"),
+        (f"```python\n{RIGHT}\n```", 1.0, "finished"),
+        ("x = 1", 0.0, "finished"),
+        (WRONG, -0.5, "finished"),
+        (f"{WRONG}\nnothing()", -0.5, "malformed_call"),
+        ("Done.", -0.2, "malformed_call"),
+        ("while True:\n    pass", -0.2, "malformed_call"),
+        ('email.delete_email(email_id="9")', -0.2, "malformed_call"),
+        ("email.erase()", -0.2, "malformed_call"),
+        ('email.delete_email(id="00000003")', -0.2, "malformed_call"),
+        ('import os\nos.remove("x")', -0.2, "malformed_call"),
+        (f'{RIGHT}\nemail.delete_email(email_id="00000003")', -0.2, "malformed_call"),
+    ],
+)
+def test_the_outcome_of_a_program_is_its_reward(
+    task: WorkbenchTask, server: ScriptedPolicy, reply: str, reward: float, outcome: str
+) -> None:
+    server.replies = [reply]
+    trajectory = asyncio.run(task.rollout(server.policy, scenario(task)))
+    assert (trajectory.reward, trajectory.metadata["outcome"]) == (reward, outcome)
+    assert trajectory.metrics["turns"] == 1 and not server.replies
+    [request] = server.requests
+    assert "tools" not in request and "email.forward_email(email_id, recipient)" in request["messages"][0]["content"]
+    assert "calendar." not in request["messages"][0]["content"]
+
+
+def test_programs_are_compared_as_decisions(task: WorkbenchTask, server: ScriptedPolicy) -> None:
+    server.replies = [RIGHT, WRONG, "x = 1", RIGHT]
+    [group] = asyncio.run(task.decide(server.policy, scenario(task), ["call"], 4, 2, continued=True))
+    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, -0.5, 0.0, 1.0]
+
+
+def test_a_hosted_model_calls_tools(task: WorkbenchTask, server: ScriptedPolicy) -> None:
+    server.replies = [("email__delete_email", {"email_id": "00000003"}), "Done."]
+    episode = asyncio.run(task.run(server.policy, scenario(task), hosted=True))
+    assert task.verdict(episode).correct and server.requests[0]["tools"]
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("days(0)", "2023-11-30"),
+        ("days(-30)", "2023-10-31"),
+        ('coming("Friday")', "2023-12-01"),
+        ('coming("thursday")', "2023-12-07"),
+        ('past("thursday")', "2023-11-23"),
+        ('past("wednesday")', "2023-11-29"),
+        ('later("2023-11-30 09:00:00", "90")', "2023-11-30 10:30:00"),
+        ('later("2023-11-30 09:00:00", -30)', "2023-11-30 08:30:00"),
+        ('calendar.search_events(query="ann")[0]["duration"]', "30"),
+        ('calendar.get_event_information_by_id("00000002", "duration")["duration"]', "60"),
+        ('analytics.total_visits_count(time_min="2023-11-28")["2023-11-28"] * 2', "4"),
+        ('company_directory.find_email_address(name="bob")', "bob.ray@atlas.com"),
+        ('customer_relationship_manager.search_customers(customer_name="Kim")[0]["customer_phone"] + "-"', "-"),
+        ('len(email.search_emails(query="nothing like it"))', "0"),
+    ],
+)
+def test_what_functions_return(task: WorkbenchTask, code: str, value: str) -> None:
+    episode = ProgramEpisode(task.tables, scenario(task), LIMITS)
+    said = {"role": "assistant", "content": f'email.send_email("a@b.c", "value", str({code}))'}
+    episode.act(said, said, [])
+    assert episode.outcome == "finished"
+    assert episode.workspace.records("emails")[-1]["body"] == value
+
+
+@pytest.mark.parametrize(
+    "code", ['coming("someday")', 'later("soon", 3)', "days(10 ** 9)", "days(99999999)", 'later("2023-11-30", "x")']
+)
+def test_a_date_that_is_none_ends_the_program(task: WorkbenchTask, code: str) -> None:
+    episode = ProgramEpisode(task.tables, scenario(task), LIMITS)
+    said = {"role": "assistant", "content": code}
+    episode.act(said, said, [])
+    assert episode.outcome == "malformed_call" and episode.error and "\n" not in episode.error
+
+
+@pytest.mark.parametrize(
+    ("limit", "known", "made_up"), [(4, 2, 2), (1, 0, 1), (10, 2, 8)]
+)  # two tasks are of a template with a sketch
+def test_half_of_the_demonstrations_are_invented(task: WorkbenchTask, limit: int, known: int, made_up: int) -> None:
+    shown = task.demonstrations(task.scenarios, limit)
+    kinds = [trajectory.metadata["kind"] for trajectory in shown]
+    assert (kinds.count("email"), kinds.count("exercise")) == (known, made_up)
+    assert all(trajectory.reward == 1.0 and not trajectory.tools for trajectory in shown)
+    assert shown[0].messages_and_choices[-1]["role"] == "assistant"
+
+
+def test_a_program_is_made_for_a_template_with_a_sketch(task: WorkbenchTask) -> None:
+    assert next(programs(task.tables, scenario(task))) == RIGHT
+    assert not list(programs(task.tables, scenario(task, "calendar-2")))
+    silent = scenario(task).model_copy(update={"question": "Delete the last email"})  # says no name
+    assert not list(programs(task.tables, silent))
+
+
+def test_sketches_are_programs() -> None:
+    assert len(sketches()) == 33
+    values = {"most": "max", "sign": ">", "growth sign": "<", "number": "1", "percent": "0.1", "days": "3"}
+    for _, sketch in sketches():
+        gaps = re.compile(r"<([a-z][a-z0-9 ]*)>")
+        ast.parse(gaps.sub(lambda gap: values.get(gap[1], "{}" if gap[1].startswith("figures") else "x"), sketch))
+
+
+def test_invented_tasks_change_something_and_are_done_by_their_programs(task: WorkbenchTask) -> None:
+    made_up = [scenario for scenario in task.scenarios if scenario.program]
+    assert len(made_up) == 20 and made_up == invented(task.tables, 20)
+    for scenario in made_up:
+        assert not re.search(r"<|\|", scenario.question) and scenario.split == "train"
+        done = played(task.tables, scenario, LIMITS, str(scenario.program))
+        assert task.verdict(done).correct and scenario.reference
+
+
+def test_nothing_is_invented_about_an_empty_table(tmp_path: Path) -> None:
+    office = write_office(tmp_path / "office")
+    header, *_ = (office / "emails.csv").read_text().splitlines(keepends=True)
+    (office / "emails.csv").write_text(header)
+    assert invented(Tables(office), 5) == []
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_an_invented_task_has_no_gap_and_its_program_can_be_read(task: WorkbenchTask, seed: int) -> None:
+    made_up = exercise(task.tables, f"seed-{seed}")
+    assert made_up == exercise(task.tables, f"seed-{seed}")
+    assert not re.search(r"<\w[\w ]*>|\|", made_up.question + made_up.program)
+    ast.parse(made_up.program)
+    assert all(f"{toolkit}." in made_up.program for toolkit in made_up.toolkits)
+
+
+def test_invented_tasks_use_every_tool_that_changes_something(task: WorkbenchTask) -> None:
+    programs_of = [exercise(task.tables, str(seed)).program for seed in range(400)]
+    for tool in ("calendar.update_event", "calendar.delete_event", "calendar.create_event", "email.reply_email"):
+        assert any(tool in program for program in programs_of)
+    for tool in ("email.forward_email", "email.send_email", "email.delete_email", "analytics.create_plot"):
+        assert any(tool in program for program in programs_of)
+    for tool in ("create_task", "update_task", "delete_task", "update_customer", "add_customer", "delete_customer"):
+        assert any(tool in program for program in programs_of)
