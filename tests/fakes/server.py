@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from email.message import Message
@@ -60,6 +61,11 @@ class FakeServer(ThreadingHTTPServer):
 
     def respond(self, request: Request) -> Answer:
         raise NotImplementedError
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Print what went wrong, unless a client only hung up: stderr may be that of the command under test."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     def __enter__(self) -> Self:
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
