@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import permutations
 
@@ -61,11 +61,11 @@ def _gaps(tables: Tables, question: str) -> Iterator[dict[str, str]]:
             gaps[f"figures{suffix} since"] = f'analytics.{tool}(time_min="{since[0]}"{source})'
     if kind := re.search("|".join(ALLOWED["plot_type"]), asked):
         gaps["kind"] = kind[0]
-    if span := re.search(r"\b(\d+) (day|week)s", asked):
+    if span := re.search(r"\b(\d{1,3}) (day|week)s", asked):
         gaps["days"] = str(int(span[1]) * (7 if span[2] == "week" else 1))
-    if than := re.search(r"(more|less) than (\d+)", asked):
+    if than := re.search(r"(more|less) than (\d{1,9})", asked):
         gaps |= {"sign": ">" if than[1] == "more" else "<", "number": than[2]}
-    if percent := re.search(r"(\d+)% (higher|lower)", asked):
+    if percent := re.search(r"(\d{1,3})% (higher|lower)", asked):
         number = f"{int(percent[1]) / 100:g}"
         gaps["growth sign"] = ">" if percent[2] == "higher" else "<"
         gaps["percent"] = number if percent[2] == "higher" else f"-{number}"
@@ -73,11 +73,11 @@ def _gaps(tables: Tables, question: str) -> Iterator[dict[str, str]]:
         gaps["most"] = "max" if "most popular" in asked else "min"
     if weekday := re.search(_DAYS, asked):
         gaps["weekday"] = weekday[0]
-    if clock := re.search(r"(at|before|after) (\d+)(?::(\d\d))?\b(?! ?hour)", asked):
+    if clock := re.search(r"(at|before|after) (\d{1,2})(?::(\d\d))?\b(?! ?hour)", asked):
         gaps["time"] = f"{int(clock[2]) + 12 * (int(clock[2]) < 9):02}:{clock[3] or '00'}:00"
         if clock[1] != "at":
             gaps["sign"] = "<" if clock[1] == "before" else ">"
-    if length := re.search(r"(\d+(?:\.\d)?) (hour|minute)", asked):
+    if length := re.search(r"(\d{1,3}(?:\.\d)?) (hour|minute)", asked):
         gaps["minutes"] = f"{float(length[1]) * (60 if length[2] == 'hour' else 1):g}"
     if event := re.search(r"event called (.+?) on|(?:future|any more) (.+?) meetings", question):
         gaps["event"] = event[1] or event[2]
@@ -98,16 +98,16 @@ def _gaps(tables: Tables, question: str) -> Iterator[dict[str, str]]:
     if texts:
         gaps["subject"] = texts[0]
     orders = list(permutations(dict.fromkeys(people), min(2, len(set(people))))) or [()]
-    orders.sort(
-        key=lambda order: (
-            not re.search(rf"(from {order[0]}\b|{order[0]}'s|than {order[0]}\b)", question) if order else 0
-        )
-    )
-    for order in orders:
+    for order in sorted(orders, key=lambda order: not _begins(order, question)):
         yield gaps | dict(zip(("name", "other"), order, strict=False))
+
+
+def _begins(order: Sequence[str], question: str) -> bool:
+    """Return whether the first of these persons seems to be the one that something is taken from."""
+    return bool(order) and re.search(rf"\b(from|that) {order[0]}\b|\b{order[0]}'s\b", question) is not None
 
 
 def _date(asked: str) -> list[str]:
     """Return the days of the year that a question names."""
-    found = re.findall(rf"(\d{{4}}-\d\d-\d\d)|({'|'.join(_MONTHS)}) (\d+)", asked)
+    found = re.findall(rf"(\d{{4}}-\d\d-\d\d)|({'|'.join(_MONTHS)}) (\d{{1,2}})", asked)
     return [iso or f"2023-{_MONTHS.index(month) + 9:02}-{int(day):02}" for iso, month, day in found]

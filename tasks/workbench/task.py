@@ -8,7 +8,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -49,6 +49,7 @@ class WorkbenchTask(EvaluatedTask):
     ) -> None:
         self.tables, self.scenarios, self.limits, self.seed = tables, list(scenarios), limits, seed
         self.form = form
+        self._judges: dict[str, Judge] = {}
         self.max_tokens = limits.max_tokens
 
     def train_scenarios(self) -> list[WorkbenchScenario]:
@@ -60,10 +61,11 @@ class WorkbenchTask(EvaluatedTask):
     def kind(self, scenario: WorkbenchScenario) -> str:
         return scenario.kind
 
-    @cached_property
-    def judges(self) -> dict[str, Judge]:
-        """Scenario id -> judge of its outcome."""
-        return {scenario.id: Judge(self.tables, scenario.reference) for scenario in self.scenarios}
+    def judge(self, scenario: WorkbenchScenario) -> Judge:
+        """Return the judge of a scenario's outcome."""
+        if scenario.id not in self._judges:
+            self._judges[scenario.id] = Judge(self.tables, scenario.reference)
+        return self._judges[scenario.id]
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
         """Return tasks as an honest agent does them, those with few calls first.
@@ -112,7 +114,7 @@ class WorkbenchTask(EvaluatedTask):
 
     def verdict(self, episode: Episode) -> Verdict:
         """Return the verdict on an ended episode. One that hits a limit has failed, as in the original."""
-        judge = self.judges[episode.scenario.id]
+        judge = self.judge(episode.scenario)
         return judge.verdict(episode.workspace.state(), failed=episode.outcome != "finished")
 
     async def run(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
@@ -151,7 +153,7 @@ class WorkbenchTask(EvaluatedTask):
             calls, failed = ((), False) if made is None else made.get(scenario.question, (None, False))
             if calls is None:
                 return None
-            verdict = self.judges[scenario.id].judged(self.tables, calls, failed=failed)
+            verdict = self.judge(scenario).judged(self.tables, calls, failed=failed)
             ended = "side_effects" if verdict.side_effects else "error_of_the_agent" if failed else "finished"
             return Attempt(correct=verdict.correct, turns=len(calls), outcome=ended)
 
