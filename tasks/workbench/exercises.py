@@ -32,6 +32,10 @@ _SPANS = {
     "1.5 hours": "90",
     "2 hours": "120",
 }
+_NAMES = (
+    *(("events", "event_name"), ("emails", "subject"), ("tasks", "task_name")),
+    *(("customers", "customer_name"), ("directory", "email_address")),
+)
 _ACTION = re.compile(r"\.(?:add|create|delete|forward|reply|send|update)_")
 _GAP = re.compile(r"<(\w[\w ]*)>")
 
@@ -66,14 +70,14 @@ def _part(line: str) -> _Part:
 
 
 def exercise(tables: Tables, seed: str) -> Exercise:
-    """Return the exercise of a seed. No table may be empty."""
+    """Return the exercise of a seed. Each of `_NAMES` must have a value."""
     return _Writer(tables, random.Random(seed)).exercise()
 
 
 def invented(tables: Tables, count: int) -> list[WorkbenchScenario]:
-    """Return invented tasks to train on, each of which changes something. There are none if a table is empty."""
+    """Return invented tasks to train on, each of which changes something. There are none if a table has no names."""
     scenarios: list[WorkbenchScenario] = []
-    tries = 5 * count if all(tables.records.values()) else 0  # two of three will do
+    tries = 5 * count if all(_values(tables, *column) for column in _NAMES) else 0  # two of three will do
     limits = Limits(max_turns=1, max_tokens=1, max_context=1)
     for number in range(tries):
         if len(scenarios) == count:
@@ -156,17 +160,17 @@ class _Writer:
 
     def gaps(self) -> tuple[dict[str, str], dict[str, str]]:
         """Return what fills each gap as it is said, and in code."""
-        records, pick = self.tables.records, self.chance.choice
+        pick = self.chance.choice
         names = [
             self.any_case(name)
             for name in self.chance.sample(list(self.tables.people), min(3, len(self.tables.people)))
         ]
         both = dict(zip(("name", "other", "third"), (names * 3)[:3], strict=True))
-        first, last = (pick(records["customers"])["customer_name"].split() for _ in range(2))
+        first, last = (self.value("customers", "customer_name").split() for _ in range(2))
         both |= {
-            **{"customer": pick(records["customers"])["customer_name"], "newcomer": f"{first[0]} {last[-1]}"},
-            **{"event": pick(records["events"])["event_name"], "event2": pick(records["events"])["event_name"]},
-            **{"subject": pick(records["emails"])["subject"], "task": pick(records["tasks"])["task_name"]},
+            **{"customer": self.value("customers", "customer_name"), "newcomer": f"{first[0]} {last[-1]}"},
+            **{"event": self.value("events", "event_name"), "event2": self.value("events", "event_name")},
+            **{"subject": self.value("emails", "subject"), "task": self.value("tasks", "task_name")},
             **{"title": pick(_TITLES), "words": pick(_WORDS), "kind": pick(ALLOWED["plot_type"])},
             "number": str(self.chance.randint(2, 14)),
         }
@@ -200,8 +204,15 @@ class _Writer:
             code[f"{gap} value"] = f"visits_{source.replace(' ', '_')}"
         return both | said, both | code
 
+    def value(self, table: str, column: str) -> str:
+        return self.chance.choice(_values(self.tables, table, column))
+
     def any_case(self, name: str) -> str:
         return name if self.chance.random() < 0.7 else name.title()
+
+
+def _values(tables: Tables, table: str, column: str) -> list[str]:
+    return [record[column] for record in tables.records[table] if (record[column] or "").strip()]
 
 
 def _filled(text: str, gaps: Mapping[str, str]) -> str:

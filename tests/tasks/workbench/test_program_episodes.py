@@ -162,6 +162,14 @@ def test_nothing_is_invented_about_an_empty_table(tmp_path: Path) -> None:
     assert invented(Tables(office), 5) == []
 
 
+def test_an_empty_cell_names_nothing(tmp_path: Path) -> None:
+    office = write_office(tmp_path / "office")
+    for file, name in (("calendar_events", "Roadmap"), ("customer_relationship_manager_data", "Kim Day")):
+        table = office / f"{file}.csv"
+        table.write_text(table.read_text().replace(name, ""))
+    assert len(invented(Tables(office), 10)) == 10
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_an_invented_task_has_no_gap_and_its_program_can_be_read(task: WorkbenchTask, seed: int) -> None:
     made_up = exercise(task.tables, f"seed-{seed}")
