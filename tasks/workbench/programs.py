@@ -15,6 +15,8 @@ from typing import Any
 
 STEPS = 50_000
 """Statements, expressions and items of a program, at most."""
+_CALL = 100
+"""Steps that a call of a function takes."""
 _LONGEST = 10_000
 """Characters of a program or text, items of a list."""
 _LARGEST = 10**15
@@ -271,6 +273,7 @@ class _Run:
             raise ProgramError("** is not possible")
         name = ast.unparse(function)
         if name in self.functions:
+            self.spend(_CALL)
             return self.functions[name](*map(_scalar, given), **{key: _scalar(value) for key, value in options.items()})
         if isinstance(function, ast.Name) and name in _BUILTINS:
             return self.builtin(name, given, options)

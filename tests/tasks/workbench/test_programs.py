@@ -159,6 +159,13 @@ _PIECES = st.sampled_from(
 )
 
 
+def test_a_program_calls_five_hundred_times_at_most() -> None:
+    calls: list[int] = []
+    with pytest.raises(ProgramError, match="too many steps"):
+        run("while True:\n    call(1)", {"call": calls.append})
+    assert 300 < len(calls) < 500
+
+
 @given(st.lists(_PIECES, max_size=40).map(" ".join) | st.text(max_size=60))
 def test_nothing_but_an_error_of_the_program_comes_out(program: str) -> None:
     try:
