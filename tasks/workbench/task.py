@@ -68,20 +68,21 @@ class WorkbenchTask(EvaluatedTask):
         return self._judges[scenario.id]
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
-        """Return tasks as an honest agent does them, those with few calls first.
+        """Return tasks as an honest agent does them: programs in random order, or episodes with few calls first.
 
         Half of them are invented, if there are enough of both. Of the others there are equally many of every template and
         number of reference calls: a policy that mostly sees one call stops after the first. A task that an agent could do
         without looking at anything teaches nothing that is right.
         """
+        invented: list[Episode] = []
         usable: dict[str, dict[int, list[Episode]]] = defaultdict(lambda: defaultdict(list))
         for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
             for shown in self._shown(scenario):
                 if shown.calls and self.verdict(shown).correct:
-                    usable[scenario.template][len(scenario.reference)].append(shown)
+                    of_template = usable[scenario.template][len(scenario.reference)]
+                    (of_template if scenario.program is None else invented).append(shown)
                     break
-        invented = [shown for of_calls in usable.pop("", {}).values() for shown in of_calls]
-        known = _in_turn(_in_turn([list(of_template.values()) for of_template in usable.values()]))
+        known = _in_turn(_in_turn([list(of_calls.values()) for of_calls in usable.values()]))
         share = min(len(known), max(limit // 2, limit - len(invented)))
         chosen = invented[: limit - share] + known[:share]
         if self.form == "program":

@@ -131,6 +131,12 @@ def test_half_of_the_demonstrations_are_invented(task: WorkbenchTask, limit: int
     assert shown[0].messages_and_choices[-1]["role"] == "assistant"
 
 
+def test_few_invented_demonstrations_have_one_action_or_several(task: WorkbenchTask) -> None:
+    actions = {scenario.question: len(scenario.reference) for scenario in task.scenarios}
+    shown = [actions[trajectory.metadata["question"]] for trajectory in task.demonstrations(task.scenarios, 10)]
+    assert min(shown) == 1 < max(shown)
+
+
 def test_a_program_is_made_for_a_template_with_a_sketch(task: WorkbenchTask) -> None:
     assert next(programs(task.tables, scenario(task))) == RIGHT
     assert not list(programs(task.tables, scenario(task, "calendar-2")))
