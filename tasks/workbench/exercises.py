@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Mapping
 from datetime import date, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from tasks.workbench.episode import Limits
@@ -74,7 +74,8 @@ def exercise(tables: Tables, seed: str) -> Exercise:
     return _Writer(tables, random.Random(seed)).exercise()
 
 
-def invented(tables: Tables, count: int) -> list[WorkbenchScenario]:
+@lru_cache(maxsize=1)  # takes seconds, and a command asks for them several times
+def invented(tables: Tables, count: int) -> tuple[WorkbenchScenario, ...]:
     """Return invented tasks to train on, each of which changes something. There are none if a table has no names."""
     scenarios: list[WorkbenchScenario] = []
     tries = 5 * count if all(_values(tables, *column) for column in _NAMES) else 0  # two of three will do
@@ -91,7 +92,7 @@ def invented(tables: Tables, count: int) -> list[WorkbenchScenario]:
         if done.outcome == "finished" and done.workspace.state() != tables.untouched:
             actions = tuple(call for call in done.calls if _ACTION.search(call.name))
             scenarios.append(task.model_copy(update={"reference": actions}))
-    return scenarios
+    return tuple(scenarios)
 
 
 class _Writer:

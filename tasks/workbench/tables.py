@@ -123,6 +123,12 @@ class Tables:
         self.folder = folder
         self._rows = {table: list(_rows(folder / file, COLUMNS[table])) for table, file in FILES.items()}
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tables) and self.image == other.image
+
+    def __hash__(self) -> int:
+        return hash(self.image)
+
     @cached_property
     def image(self) -> bytes:
         """The database as SQLite's bytes. Copying them is much faster than inserting rows."""

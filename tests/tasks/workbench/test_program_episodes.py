@@ -154,7 +154,7 @@ def test_sketches_are_programs() -> None:
 
 def test_invented_tasks_change_something_and_are_done_by_their_programs(task: WorkbenchTask) -> None:
     made_up = [scenario for scenario in task.scenarios if scenario.program]
-    assert len(made_up) == 20 and made_up == invented(task.tables, 20)
+    assert len(made_up) == 20 and made_up == list(invented(task.tables, 20))
     for scenario in made_up:
         assert not re.search(r"<|\|", scenario.question) and scenario.split == "train"
         done = played(task.tables, scenario, LIMITS, str(scenario.program))
@@ -165,7 +165,16 @@ def test_nothing_is_invented_about_an_empty_table(tmp_path: Path) -> None:
     office = write_office(tmp_path / "office")
     header, *_ = (office / "emails.csv").read_text().splitlines(keepends=True)
     (office / "emails.csv").write_text(header)
-    assert invented(Tables(office), 5) == []
+    assert invented(Tables(office), 5) == ()
+
+
+def test_tasks_are_invented_once_for_the_same_tables(tmp_path: Path) -> None:
+    office = write_office(tmp_path / "office")
+    before = invented(Tables(office), 5)
+    assert invented(Tables(office), 5) is before
+    table = office / "emails.csv"
+    table.write_text(table.read_text().replace("Lunch", "Supper"))
+    assert invented(Tables(office), 5) is not before
 
 
 def test_an_empty_cell_names_nothing(tmp_path: Path) -> None:
