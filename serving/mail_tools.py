@@ -169,7 +169,7 @@ class MailToolServer:
     async def read_mail(
         self,
         context: Called,
-        message_id: Annotated[str, Field(description="as search_mail returns it")],
+        message_id: Annotated[str, Field(description="as search_mail returns it", max_length=2_000)],
         inbox: Inbox = "",
         as_of: Day = "",
         start: Annotated[int, Field(ge=0, description="character to read on from")] = 0,
