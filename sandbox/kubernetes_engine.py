@@ -168,9 +168,20 @@ class KubernetesEngine:
             if waiting is not None and waiting.reason in NO_IMAGE:
                 raise Unusable(f"image {image}: it cannot be pulled ({waiting.message or waiting.reason})")
             if time.monotonic() > until:
-                why = (waiting and waiting.reason) or _unscheduled(status) or status.phase
+                why = self._warning(name) or (waiting and waiting.reason) or _unscheduled(status) or status.phase
                 raise NotStarted(f"the pod of {image} does not run after {self._start_seconds:g} s ({why})")
             time.sleep(0.1)
+
+    def _warning(self, name: str) -> str | None:
+        """Return the last warning about the pod, which a container that is only being created does not give."""
+        try:
+            events = self._core.list_namespaced_event(
+                self._namespace, field_selector=f"involvedObject.name={name},type=Warning"
+            ).items
+        except UNANSWERED:  # the right to list events is not needed for anything else
+            return None
+        last = max(events, key=lambda event: event.last_timestamp or event.metadata.creation_timestamp, default=None)
+        return last and " ".join((last.message or last.reason).split())
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(*UNANSWERED):  # gone already, or its deadline ends it

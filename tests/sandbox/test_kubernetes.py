@@ -155,6 +155,16 @@ def test_a_workspace_in_a_pod_is_confined_and_does_what_a_local_one_does(namespa
 
 
 @pytest.mark.cluster
+def test_a_pod_that_does_not_start_says_what_the_cluster_says(namespace: str, tmp_path: Path) -> None:
+    missing = {"name": "missing", "secret": {"secretName": "nowhere"}}
+    mounts = [{"name": "missing", "mountPath": "/opt"}]
+    template = PodTemplate(spec={"volumes": [missing], "hostNetwork": True}, container={"volumeMounts": mounts})
+    engine = KubernetesEngine("here-8300", namespace, template, start_seconds=20)
+    with pytest.raises(NotStarted, match=r'does not run after 20 s \(.*secret "nowhere" not found'):
+        engine.start(HOST, ["sh"], Limits(), name="waits", seconds=60)
+
+
+@pytest.mark.cluster
 def test_pods_of_a_service_that_is_gone_are_removed_and_end_by_themselves(namespace: str, tmp_path: Path) -> None:
     left = opened(namespace, tmp_path)
     workspace = left.open(FILES)
