@@ -1,174 +1,113 @@
-"""Episodes that show how an honest agent does a task: it looks up what the question does not say, then makes the reference calls."""
+"""Programs that do tasks of known templates: sketches with gaps, which the question fills."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from datetime import date, timedelta
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import permutations
 
-from tasks.workbench.episode import DONE, Episode, Limits, estimated_tokens
-from tasks.workbench.judge import Call
+from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
-from tasks.workbench.tables import MOMENT, Record, Tables
-from tasks.workbench.tools import ALLOWED, SOURCES
+from tasks.workbench.tables import Tables
+from tasks.workbench.tools import ALLOWED, METRICS, SOURCES
 
-_TODAY = date.fromisoformat(MOMENT[:10])
 _MONTHS = ("september", "october", "november", "december")
-_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_METRICS = {
-    "total visits": "analytics.total_visits_count",
-    "engaged users": "analytics.engaged_users_count",
-    "average session duration": "analytics.get_average_session_duration",
-}
-_CONDITION = re.compile(r"\b(if|was|were|than|most)\b")
-_IDS = {"event_id": "events", "email_id": "emails", "task_id": "tasks", "customer_id": "customers"}
+_QUOTED = re.compile(r"(?<!\w)'((?:[^']|(?<=\w)'(?=[a-z]))+)'(?!\w)")
+_DAYS = r"monday|tuesday|wednesday|thursday|friday|saturday|sunday"
 
 
-def demonstrate(tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> Episode:
-    """Return the episode. It ends early, without the right outcome, if no look-up shows what a reference call needs."""
-    return _Agent(tables, scenario, limits).play()
+@cache
+def sketches() -> list[tuple[re.Pattern[str], str]]:
+    """Return pattern of the template and sketch, with the parts that several sketches share."""
+    blocks = re.findall(r"^([#=]) (.+)\n((?:.+\n?)+)", load("sketches"), re.MULTILINE)
+    parts = {f"<{name}>": part.rstrip() for kind, name, part in blocks if kind == "="}
+    found = []
+    for kind, pattern, sketch in blocks:
+        lines = []
+        for line in sketch.splitlines():
+            part = parts.get(line.strip(), line.strip())
+            lines += [line.replace(line.strip(), shared, 1) for shared in part.splitlines()]
+        if kind == "#":
+            found.append((re.compile(pattern), "\n".join(lines)))
+    return found
 
 
-class _Agent:
-    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
-        self.episode, self.reference = Episode(tables, scenario, limits), scenario.reference
-        self.asked = scenario.question.lower()
-        self.people = {
-            name: to for name, to in tables.people.items() if re.search(rf"\b{re.escape(name)}\b", self.asked)
-        }
-        self.toolkits = scenario.toolkits
-
-    def play(self) -> Episode:
-        for look in self.evidence():
-            self.make(look)
-        for call in self.reference:
-            if not self.informed(call):
-                self.episode.outcome = "gave_up"
-            self.make(call)
-        self.say(DONE)
-        return self.episode
-
-    def say(self, text: str, *requested: tuple[str, str, str]) -> None:
-        if self.episode.outcome is None:
-            said = {"role": "assistant", "content": text}
-            self.episode.context_tokens += estimated_tokens(text)
-            self.episode.act(said, said, requested)
-
-    def make(self, call: Call) -> None:
-        if call not in self.episode.calls:
-            written = json.dumps({"name": call.name, "arguments": call.arguments})
-            id = f"call_{len(self.episode.calls)}"
-            self.say(f"<tool_call>\n{written}\n</tool_call>", (id, call.name, json.dumps(call.arguments)))
-
-    def knows(self, text: str) -> bool:
-        """Return whether the question or an observation says it."""
-        return any(text in message["content"] for message in self.episode.messages if message["role"] != "assistant")
-
-    def informed(self, call: Call) -> bool:
-        """Look up the id and addresses of a call. Return whether everything is known."""
-        for name, value in call.arguments.items():
-            if "@" in value and not self.knows(value):
-                self.find(value)
-            elif name in _IDS and not self.knows(value):
-                table = _IDS[name]
-                for record in self.episode.workspace.records(table, f"{name} = ?", [value]):
-                    for look in self.searches(table, record):
-                        if not self.knows(value):
-                            self.make(look)
-        exact = [value for name, value in call.arguments.items() if name in _IDS or "@" in value]
-        return all(map(self.knows, exact))
-
-    def find(self, address: str) -> None:
-        for name, found in self.people.items():
-            if found == address:
-                self.make(Call("company_directory.find_email_address", {"name": name}))
-
-    def named(self, record: Record, *columns: str) -> list[str]:
-        """Return the values of these columns that the question names, and first names of addresses."""
-        values = [str(record[column]) for column in columns]
-        values = [value.partition(".")[0] if "@" in value else value for value in values]
-        return [value for value in values if value.lower() in self.asked]
-
-    def searches(self, table: str, record: Record) -> Iterator[Call]:
-        """Yield look-ups that may show a record, the simplest first."""
-        if table == "events":
-            day = record["event_start"][:10]
-            windows = [(MOMENT, ""), (f"{day} 00:00:00", f"{day} 23:59:59")]
-            if re.search("|".join((*_DAYS, *_MONTHS)), self.asked):
-                windows.reverse()
-            for text in [*self.named(record, "event_name", "participant_email"), ""]:
-                for low, high in windows:
-                    yield _look("calendar.search_events", query=text, time_min=low, time_max=high)
-        elif table == "emails":
-            for text in self.named(record, "subject", "sender/recipient"):
-                for low in ("", str(_TODAY - timedelta(days=7))):
-                    yield _look("email.search_emails", query=text, date_min=low)
-        elif table == "tasks":
-            self.find(record["assigned_to_email"])
-            for named in [*self.named(record, "list_name"), ""]:
-                to = record["assigned_to_email"]
-                yield _look("project_management.search_tasks", assigned_to_email=to, list_name=named)
-        else:
-            tool = "customer_relationship_manager.search_customers"
-            for name in self.named(record, "customer_name"):
-                yield _look(tool, customer_name=name)
-            self.find(record["assigned_to_email"])
-            to = record["assigned_to_email"] if self.named(record, "assigned_to_email") else ""
-            filters = {c: record[c] for c in ("status", "product_interest") if self.named(record, c)}
-            yield _look(tool, assigned_to_email=to, **filters)
-
-    def evidence(self) -> Iterator[Call]:
-        """Yield look-ups that say whether a condition of the question holds, and what it refers to."""
-        workspace, condition = self.episode.workspace, _CONDITION.search(self.asked)
-        if "analytics" in self.toolkits and condition:
-            since = next((c.arguments["time_min"] for c in self.reference if "time_min" in c.arguments), self.since())
-            for metric, tool in _METRICS.items():
-                if metric in self.asked:
-                    yield _look(tool, time_min=since)
-            for source in SOURCES:
-                if source in self.asked or "traffic source" in self.asked:
-                    yield _look("analytics.traffic_source_count", time_min=since, traffic_source=source)
-        for record in workspace.records("customers"):
-            if record["customer_name"].lower() in self.asked and "customer_relationship_manager" in self.toolkits:
-                yield _look("customer_relationship_manager.search_customers", customer_name=record["customer_name"])
-        receivers = {call.arguments.get("new_value") for call in self.reference}
-        for name, address in self.people.items():
-            if (
-                "project_management" in self.toolkits
-                and re.search(r"\btasks\b", self.asked)
-                and address not in receivers
-            ):
-                self.find(address)
-                named = next((text for text in ALLOWED["list_name"] if text.lower() in self.asked), "")
-                yield _look("project_management.search_tasks", assigned_to_email=address, list_name=named)
-            if "email" in self.toolkits and "sent me" in self.asked:
-                yield _look("email.search_emails", query=name, date_min=self.since())
-            if "calendar" in self.toolkits and re.search(r"\b(next|last|past) \d+ days", self.asked):
-                ahead = "next" in self.asked
-                low, high = (MOMENT, self.since()) if ahead else (f"{self.since()} 00:00:00", MOMENT)
-                yield _look("calendar.search_events", query=name, time_min=low, time_max=high)
-        if "free" in self.asked and any(call.name == "calendar.create_event" for call in self.reference):
-            yield _look("calendar.search_events", time_min="2023-12-01 00:00:00", time_max="2023-12-01 23:59:59")
-        if first := re.search(rf"first event on ({'|'.join(_MONTHS)}) (\d+)", self.asked):
-            day = f"2023-{_MONTHS.index(first[1]) + 9:02}-{int(first[2]):02}"
-            yield _look("calendar.search_events", time_min=f"{day} 00:00:00", time_max=f"{day} 23:59:59")
-
-    def since(self) -> str:
-        """Return the day that the question counts from, or to if it looks ahead; a week ago if it names none."""
-        if written := re.search(r"\d{4}-\d\d-\d\d", self.asked):
-            return written[0]
-        if named := re.search(rf"\b({'|'.join(_MONTHS)}) (\d+)", self.asked):
-            return f"2023-{_MONTHS.index(named[1]) + 9:02}-{int(named[2]):02}"
-        if span := re.search(r"\b(next|last|past) (\d+) (day|week)s", self.asked):
-            days = int(span[2]) * (7 if span[3] == "week" else 1)
-            return str(_TODAY + timedelta(days=days if span[1] == "next" else -days))
-        for number, weekday in enumerate(_DAYS):
-            if weekday in self.asked:
-                return str(_TODAY - timedelta(days=(_TODAY.weekday() - number) % 7 or 7))
-        return str(_TODAY - timedelta(days=7))
+def programs(tables: Tables, scenario: WorkbenchScenario) -> Iterator[str]:
+    """Yield programs that may do the task, the likeliest first; none if the template has no sketch or a gap stays open."""
+    for pattern, sketch in sketches():
+        if pattern.search(scenario.template):
+            for gaps in _gaps(tables, scenario.question):
+                program = re.sub(r"<([a-z][a-z0-9 ]*)>", lambda found: gaps.get(found[1], found[0]), sketch)  # noqa: B023
+                if not re.search(r"<[a-z][a-z0-9 ]*>", program):
+                    yield program
+            return
 
 
-def _look(tool: str, **arguments: Any) -> Call:
-    return Call(tool, {name: value for name, value in arguments.items() if value})
+def _gaps(tables: Tables, question: str) -> Iterator[dict[str, str]]:
+    """Yield what a question says, for both orders of two persons."""
+    asked, gaps = question.lower(), {}
+    people = [word for word in re.findall(r"\w+", _QUOTED.sub("", question)) if word.lower() in tables.people]
+    measured = sorted((asked.index(name), name) for name in (*METRICS, *SOURCES) if name in asked)
+    if since := _date(asked):
+        gaps["since"] = gaps["day"] = since[0]
+        gaps["until"] = since[-1]
+    for suffix, (_, name) in zip(("", "2"), measured, strict=False):
+        tool, value = METRICS.get(name, ("traffic_source_count", f"visits_{name.replace(' ', '_')}"))
+        source = f', traffic_source="{name}"' if name in SOURCES else ""
+        gaps |= {f"metric{suffix}": name, f"plot{suffix}": value}
+        gaps[f"figures{suffix} day"] = f"analytics.{tool}(time_min=day{source})"
+        if since:
+            gaps[f"figures{suffix} since"] = f'analytics.{tool}(time_min="{since[0]}"{source})'
+    if kind := re.search("|".join(ALLOWED["plot_type"]), asked):
+        gaps["kind"] = kind[0]
+    if span := re.search(r"\b(\d{1,3}) (day|week)s", asked):
+        gaps["days"] = str(int(span[1]) * (7 if span[2] == "week" else 1))
+    if than := re.search(r"(more|less) than (\d{1,9})", asked):
+        gaps |= {"sign": ">" if than[1] == "more" else "<", "number": than[2]}
+    if percent := re.search(r"(\d{1,3})% (higher|lower)", asked):
+        number = f"{int(percent[1]) / 100:g}"
+        gaps["growth sign"] = ">" if percent[2] == "higher" else "<"
+        gaps["percent"] = number if percent[2] == "higher" else f"-{number}"
+    if "popular" in asked:
+        gaps["most"] = "max" if "most popular" in asked else "min"
+    if weekday := re.search(_DAYS, asked):
+        gaps["weekday"] = weekday[0]
+    if clock := re.search(r"(at|before|after) (\d{1,2})(?::(\d\d))?\b(?! ?hour)", asked):
+        gaps["time"] = f"{int(clock[2]) + 12 * (int(clock[2]) < 9):02}:{clock[3] or '00'}:00"
+        if clock[1] != "at":
+            gaps["sign"] = "<" if clock[1] == "before" else ">"
+    if length := re.search(r"(\d{1,3}(?:\.\d)?) (hour|minute)", asked):
+        gaps["minutes"] = f"{float(length[1]) * (60 if length[2] == 'hour' else 1):g}"
+    if event := re.search(r"event called (.+?) on|(?:future|any more) (.+?) meetings", question):
+        gaps["event"] = event[1] or event[2]
+    if task := re.search(r"task .*?called (.+?)(?: and assign| to the)", question):
+        gaps["task"] = task[1]
+    for name, column in (("status", "status"), ("product", "product_interest"), ("board", "board")):
+        for value in ALLOWED[column]:
+            if value.lower() in asked:
+                gaps[name] = value
+    if stage := re.search(r"in the (\w+) stage", asked):
+        gaps["status"] = stage[1].title()
+    if customer := re.search(
+        r"\b(?!Can|We|Add|Give|Delete|Update|Reassign|Check|If)([A-Z][a-z]+ [A-Z][a-z]+)\b", question
+    ):
+        gaps["customer"] = customer[1]
+    texts = _QUOTED.findall(question)
+    gaps |= dict(zip(("text", "text2"), texts, strict=False))
+    if texts:
+        gaps["subject"] = texts[0]
+    orders = list(permutations(dict.fromkeys(people), min(2, len(set(people))))) or [()]
+    for order in sorted(orders, key=lambda order: not _begins(order, question)):
+        yield gaps | dict(zip(("name", "other"), order, strict=False))
+
+
+def _begins(order: Sequence[str], question: str) -> bool:
+    """Return whether the first of these persons seems to be the one that something is taken from."""
+    return bool(order) and re.search(rf"\b(from|that) {order[0]}\b|\b{order[0]}'s\b", question) is not None
+
+
+def _date(asked: str) -> list[str]:
+    """Return the days of the year that a question names."""
+    found = re.findall(rf"(\d{{4}}-\d\d-\d\d)|({'|'.join(_MONTHS)}) (\d{{1,2}})", asked)
+    return [iso or f"2023-{_MONTHS.index(month) + 9:02}-{int(day):02}" for iso, month, day in found]

@@ -1,9 +1,7 @@
-"""One episode: a policy does an office task with tools, in tables of its own."""
+"""One episode: a hosted model does an office task with tools, in tables of its own."""
 
 from __future__ import annotations
 
-import copy
-import json
 import re
 import uuid
 from collections.abc import Sequence
@@ -17,14 +15,13 @@ from pydantic import BaseModel
 from tasks.workbench.judge import Call
 from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
-from tasks.workbench.tables import Tables, Workspace
+from tasks.workbench.tables import Tables
 from tasks.workbench.tools import call, tool_schemas
 from training.guard.standstill import REPLY_TIMEOUT, progress_of
 from training.llm_client import call_arguments
 from training.policy_client import policy_client
 from training.task import Policy
 
-DONE = "Done."
 SHOWN = 3000
 """Characters of an observation. A longer one would fill the context of a small model."""
 _CALL_BEGINS = re.compile(r"<tool_call>|^>>\S", re.MULTILINE)
@@ -47,13 +44,10 @@ class Limits(BaseModel):
 class Episode:
     """The state of an episode. `record` is ART's `messages_and_choices`, `messages` the same as plain messages."""
 
-    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits, *, hosted: bool = False) -> None:
-        self.scenario, self.limits, self._hosted = scenario, limits, hosted
+    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
+        self.scenario, self.limits = scenario, limits
         self.workspace = tables.workspace()
         self.tools = self.offered()
-        if hosted:  # OpenAI's API allows no dots in names
-            for schema in self.tools:
-                schema["function"]["name"] = schema["function"]["name"].replace(".", "__")
         self.messages: list[dict[str, Any]] = [
             {"role": "system", "content": limits.system_prompt or self.instructions()},
             {"role": "user", "content": scenario.question},
@@ -62,30 +56,18 @@ class Episode:
         self.calls: list[Call] = []
         self.outcome: str | None = None
         self.seconds = 0.0
-        self.turns = self.sampled_tokens = 0
-        self.context_tokens = estimated_tokens("".join(message["content"] for message in self.messages))
+        self.turns = self.sampled_tokens = self.context_tokens = 0
         self._id = uuid.uuid4().hex
 
     def offered(self) -> list[dict[str, Any]]:
-        """Return the tools that a reply can call, as OpenAI tool definitions."""
-        return tool_schemas(self.scenario.toolkits)
+        """Return the tools that a reply can call, as OpenAI tool definitions. OpenAI's API allows no dots in names."""
+        tools = tool_schemas(self.scenario.toolkits)
+        for schema in tools:
+            schema["function"]["name"] = schema["function"]["name"].replace(".", "__")
+        return tools
 
     def instructions(self) -> str:
         return load("system")
-
-    def fork(self) -> Episode:
-        """Return a copy. In it, earlier replies are plain messages, so that only later ones are trained on."""
-        other = copy.copy(self)
-        other.workspace = Workspace(self.workspace.image())
-        other.messages, other.record, other.calls = [*self.messages], [*self.messages], [*self.calls]
-        # A key of its own keeps the server from using sampled ids of another conversation with the same text.
-        other.sampled_tokens, other._id = 0, uuid.uuid4().hex
-        return other
-
-    @property
-    def key(self) -> str:
-        """Equal for episodes with the same calls and end."""
-        return json.dumps([self.outcome, self.calls])
 
     async def replies(self, policy: Policy, count: int = 1) -> list[Choice]:
         """Sample replies to the state, with one request."""
@@ -108,26 +90,25 @@ class Episode:
         tokens = (choice.logprobs.content if choice.logprobs else None) or []
         self.sampled_tokens += len(tokens)
         self.context_tokens += len(tokens)
-        text = message.content or ""
-        # The sampled text itself, because ART's tokenizer replaces it by the sampled ids.
-        if tokens and not self._hosted:
-            text = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
-            text = text if choice.finish_reason == "length" else text.removesuffix("<|im_end|>")
         requested = [
             (made.id, made.function.name, made.function.arguments)
             for made in message.tool_calls or []
             if made.type == "function"
         ]
+        text = self.text_of(choice)
         said: dict[str, Any] = {"role": "assistant", "content": text}
-        if requested and self._hosted:
+        if requested:
             said = message.model_dump(include={"role", "content", "tool_calls"})
-        trained = choice.model_copy(update={"message": ChatCompletionMessage(role="assistant", content=text)})
-        if not requested and choice.finish_reason == "length":
+        elif choice.finish_reason == "length":
             self.outcome = "truncated"
-        elif not requested and _CALL_BEGINS.search(text):
+        elif _CALL_BEGINS.search(text):
             self.outcome = "malformed_call"
+        trained = choice.model_copy(update={"message": ChatCompletionMessage(role="assistant", content=text)})
         self.act(said, trained, requested)
         return self
+
+    def text_of(self, choice: Choice) -> str:
+        return choice.message.content or ""
 
     def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
         """Append a reply and execute its calls, given as id, tool and arguments in JSON. One without calls ends the episode."""

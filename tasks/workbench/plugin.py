@@ -31,7 +31,7 @@ class WorkbenchPlugin(TaskPlugin):
 
     def scenarios(self, settings: WorkbenchSettings) -> list[WorkbenchScenario]:
         tables, scenarios = load_office(settings)
-        return [*scenarios, *(invented(tables, settings.exercises) if settings.form == "program" else ())]
+        return [*scenarios, *invented(tables, settings.exercises)]
 
     def identity(self, settings: WorkbenchSettings, scenarios: Sequence[WorkbenchScenario]) -> list[Any]:
         tables = Tables(Path(str(settings.folder)).expanduser())
@@ -45,7 +45,7 @@ class WorkbenchPlugin(TaskPlugin):
     def opened(self, settings: WorkbenchSettings, trained_with: Mapping[str, Any], say: Say) -> Iterator[WorkbenchTask]:
         limits = Limits.model_validate(trained_with)
         tables = Tables(Path(str(settings.folder)).expanduser())
-        yield WorkbenchTask(tables, self.scenarios(settings), limits, trained_with["seed"], form=settings.form)
+        yield WorkbenchTask(tables, self.scenarios(settings), limits, trained_with["seed"])
 
 
 PLUGIN = WorkbenchPlugin()

@@ -8,6 +8,8 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from openai.types.chat.chat_completion import Choice
+
 from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call
 from tasks.workbench.programs import ProgramError, run
@@ -21,7 +23,7 @@ _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday",
 
 
 class ProgramEpisode(Episode):
-    """A policy that writes one program and sees nothing of what its calls return."""
+    """The episode of a policy, which writes one program and sees nothing of what its calls return."""
 
     error: str | None = None
     """Why the program failed."""
@@ -33,6 +35,14 @@ class ProgramEpisode(Episode):
         names = [schema["function"]["name"] for schema in tool_schemas(self.scenario.toolkits)]
         lines = (f"{name}({', '.join(published()[name][0])}): {published()[name][1]}" for name in names)
         return "\n".join([load("program"), *lines])
+
+    def text_of(self, choice: Choice) -> str:
+        """Return the sampled text itself, because ART's tokenizer replaces it by the sampled ids."""
+        tokens = (choice.logprobs.content if choice.logprobs else None) or []
+        if not tokens:
+            return super().text_of(choice)
+        text = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
+        return text if choice.finish_reason == "length" else text.removesuffix("<|im_end|>")
 
     def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
         """Execute the program of a reply. One that fails ends as `malformed_call`; what it did before stays done."""

@@ -28,14 +28,11 @@ class WorkbenchSettings(BaseModel):
     held_out_templates: float = Field(
         default=1 / 3, ge=0, le=1, description="share of the templates of each domain that are held out"
     )
-    form: Literal["program", "calls"] = Field(
-        default="program", description="how a policy acts: one program, or call after call; hosted models always call"
-    )
     exercises: int = Field(
         default=400,
         ge=0,
         le=10_000,
-        description="invented tasks to train on besides the benchmark's, if `form` is program",
+        description="invented tasks to train on besides the benchmark's",
     )
     template_seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
-from tasks.workbench.demonstrations import demonstrate
+from tasks.workbench.demonstrations import programs
 from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call, Judge, Verdict
-from tasks.workbench.program_demonstrations import programs
 from tasks.workbench.program_episode import ProgramEpisode, played
 from tasks.workbench.scenarios import WorkbenchScenario, published_calls
 from tasks.workbench.tables import Tables
@@ -35,20 +34,11 @@ class WorkbenchTask(EvaluatedTask):
     """Office tasks; implements `HasDecisions` too. The outcome is the reward."""
 
     name = "workbench"
-    decisions = ("call",)
-    usual_decisions = ("call",)
+    decisions = ("program",)
+    usual_decisions = ("program",)
 
-    def __init__(
-        self,
-        tables: Tables,
-        scenarios: Sequence[WorkbenchScenario],
-        limits: Limits,
-        seed: int = 0,
-        *,
-        form: Literal["program", "calls"] = "calls",
-    ) -> None:
+    def __init__(self, tables: Tables, scenarios: Sequence[WorkbenchScenario], limits: Limits, seed: int = 0) -> None:
         self.tables, self.scenarios, self.limits, self.seed = tables, list(scenarios), limits, seed
-        self.form = form
         self._judges: dict[str, Judge] = {}
         self.max_tokens = limits.max_tokens
 
@@ -68,28 +58,22 @@ class WorkbenchTask(EvaluatedTask):
         return self._judges[scenario.id]
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
-        """Return tasks as an honest agent does them: programs in random order, or episodes with few calls first.
+        """Return tasks as an honest agent does them, in random order.
 
-        Half of them are invented, if there are enough of both. Of the others there are equally many of every template and
-        number of reference calls: a policy that mostly sees one call stops after the first. A task that an agent could do
-        without looking at anything teaches nothing that is right.
+        Half of them are invented, if there are enough of both. Of the others there are equally many of every template.
         """
         invented: list[Episode] = []
-        usable: dict[str, dict[int, list[Episode]]] = defaultdict(lambda: defaultdict(list))
+        known: dict[str, list[Episode]] = defaultdict(list)
         for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
-            for shown in self._shown(scenario):
-                if shown.calls and self.verdict(shown).correct:
-                    of_template = usable[scenario.template][len(scenario.reference)]
-                    (of_template if scenario.program is None else invented).append(shown)
-                    break
-        known = _in_turn(_in_turn([list(of_calls.values()) for of_calls in usable.values()]))
-        share = min(len(known), max(limit // 2, limit - len(invented)))
-        chosen = invented[: limit - share] + known[:share]
-        if self.form == "program":
-            chosen = self._in_pairs(chosen)
-        else:
-            chosen.sort(key=lambda episode: len(episode.calls))
-        return [self._trajectory(episode) for episode in chosen]
+            made = programs(self.tables, scenario) if scenario.program is None else [scenario.program]
+            shown = (played(self.tables, scenario, self.limits, program) for program in made)
+            if right := next((episode for episode in shown if episode.calls and self.verdict(episode).correct), None):
+                (known[scenario.template] if scenario.program is None else invented).append(right)
+        of_templates = _in_turn(known.values())
+        share = min(len(of_templates), max(limit // 2, limit - len(invented)))
+        return [
+            self._trajectory(episode) for episode in self._in_pairs(invented[: limit - share] + of_templates[:share])
+        ]
 
     def _in_pairs(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Return pairs with the same tools, in random order: an update computes a prompt once that its episodes share."""
@@ -100,18 +84,10 @@ class WorkbenchTask(EvaluatedTask):
         random.Random(f"pairs-{self.seed}").shuffle(pairs)
         return [episode for pair in sorted(pairs, key=len, reverse=True) for episode in pair]
 
-    def _shown(self, scenario: WorkbenchScenario) -> Iterator[Episode]:
-        """Yield episodes that may do the task."""
-        if self.form == "calls":
-            yield demonstrate(self.tables, scenario, self.limits)
-            return
-        for program in programs(self.tables, scenario) if scenario.program is None else [scenario.program]:
-            yield played(self.tables, scenario, self.limits, program)
-
     def episode(self, scenario: WorkbenchScenario, *, hosted: bool = False) -> Episode:
         """Return the beginning of an episode. Hosted models call tools, as the published ones did."""
-        kind = ProgramEpisode if self.form == "program" and not hosted else Episode
-        return kind(self.tables, scenario, self.limits, hosted=hosted)
+        kind = Episode if hosted else ProgramEpisode
+        return kind(self.tables, scenario, self.limits)
 
     def verdict(self, episode: Episode) -> Verdict:
         """Return the verdict on an ended episode. One that hits a limit has failed, as in the original."""
@@ -177,45 +153,29 @@ class WorkbenchTask(EvaluatedTask):
         *,
         continued: bool,
     ) -> list[art.TrajectoryGroup]:
-        """Compare replies in every state, until none leads to the right outcome.
-
-        Only the end of an episode shows its outcome. So every reply is followed by greedy ones to the end, with or without
-        `continued`. Replies with the same calls are finished once.
-        """
+        """Compare programs for the task, which has only one decision."""
         import art
 
-        greedy = policy.model_copy(update={"temperature": 0.0})
-        groups: list[art.TrajectoryGroup] = []
-        state: Episode | None = self.episode(scenario)
-        while state is not None and state.outcome is None:
-            branches: list[tuple[art.Trajectory, Episode]] = []
-            ends: dict[str, Episode] = {}
-            for count in (probes, replies - probes):
-                if count and not (branches and all(branch.metrics["correct"] for branch, _ in branches)):
-                    taken = [state.fork().taking(choice) for choice in await state.replies(policy, count)]
-                    new = {after.key: after for after in taken if after.key not in ends}
-                    finished = await asyncio.gather(*(_finished(greedy, after.fork()) for after in new.values()))
-                    ends.update(zip(new, finished, strict=True))
-                    branches += [(self._trajectory(after, ends[after.key]), after) for after in taken]
-            groups.append(art.TrajectoryGroup([branch for branch, _ in branches]))
-            best, state = max(branches, key=lambda branch: branch[0].reward)
-            state = state.fork() if best.metrics["correct"] else None
-        return groups
+        group: list[art.Trajectory] = []
+        for count in (probes, replies - probes):
+            if count and not (group and all(trajectory.metrics["correct"] for trajectory in group)):
+                choices = await self.episode(scenario).replies(policy, count)
+                group += [
+                    self._trajectory(self.episode(scenario).taking(choice), {DECISION: "program"}) for choice in choices
+                ]
+        return [art.TrajectoryGroup(group)]
 
-    def _trajectory(self, episode: Episode, end: Episode | None = None) -> art.Trajectory:
-        """Return the episode with the reward of its outcome; `end` is where the decision of its last reply led."""
+    def _trajectory(self, episode: Episode, told: Mapping[str, str] = MappingProxyType({})) -> art.Trajectory:
+        """Return the episode with the reward of its outcome; `told` is added to its metadata."""
         import art
 
-        verdict, outcome = self.verdict(end or episode), (end or episode).outcome
+        verdict, outcome = self.verdict(episode), episode.outcome
         reward = float(verdict.correct)
         if not verdict.correct:
             reward = _SIDE_EFFECTS if verdict.side_effects else _MALFORMED if outcome == "malformed_call" else 0.0
         scenario = episode.scenario
-        record = episode.record
-        if end is not None:  # without what the last reply's calls returned
-            record = record[: 1 + max(n for n, turn in enumerate(record) if not isinstance(turn, dict))]
         return art.Trajectory(
-            messages_and_choices=record,
+            messages_and_choices=episode.record,
             tools=episode.tools,
             reward=reward,
             metrics={
@@ -230,7 +190,7 @@ class WorkbenchTask(EvaluatedTask):
                 "kind": scenario.kind,
                 "outcome": outcome,
                 CALL_SEQUENCE: json.dumps(episode.calls),
-                **({DECISION: "call"} if end is not None else {}),
+                **told,
             },
         )
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from tasks.workbench.demonstrations import programs, sketches
 from tasks.workbench.episode import Limits
 from tasks.workbench.exercises import exercise, invented
-from tasks.workbench.program_demonstrations import programs, sketches
 from tasks.workbench.program_episode import ProgramEpisode, played
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.tables import Tables
 from tasks.workbench.task import WorkbenchTask
 from tests.fakes.policy import ScriptedPolicy
 from tests.tasks.workbench.office import write_office
+from training.task import DECISION
 
 LIMITS = Limits(max_turns=7, max_tokens=200, max_context=2000)
 RIGHT = 'emails = email.search_emails(query="ann")\nemail.delete_email(email_id=emails[0]["email_id"])'
@@ -29,7 +30,7 @@ WRONG = 'email.delete_email(email_id="00000001")'
 def task(tmp_path_factory: pytest.TempPathFactory) -> WorkbenchTask:
     office = write_office(tmp_path_factory.mktemp("workbench") / "office")
     tables, scenarios = load_office(WorkbenchSettings(folder=str(office)))
-    return WorkbenchTask(tables, [*scenarios, *invented(tables, 20)], LIMITS, form="program")
+    return WorkbenchTask(tables, [*scenarios, *invented(tables, 20)], LIMITS)
 
 
 @pytest.fixture
@@ -73,14 +74,15 @@ def test_the_outcome_of_a_program_is_its_reward(
 
 def test_programs_are_compared_as_decisions(task: WorkbenchTask, server: ScriptedPolicy) -> None:
     server.replies = [RIGHT, WRONG, "x = 1", RIGHT]
-    [group] = asyncio.run(task.decide(server.policy, scenario(task), ["call"], 4, 2, continued=True))
+    [group] = asyncio.run(task.decide(server.policy, scenario(task), ["program"], 4, 2, continued=True))
     assert [trajectory.reward for trajectory in group.trajectories] == [1.0, -0.5, 0.0, 1.0]
+    assert {trajectory.metadata[DECISION] for trajectory in group.trajectories} == {"program"}
 
 
-def test_a_hosted_model_calls_tools(task: WorkbenchTask, server: ScriptedPolicy) -> None:
-    server.replies = [("email__delete_email", {"email_id": "00000003"}), "Done."]
-    episode = asyncio.run(task.run(server.policy, scenario(task), hosted=True))
-    assert task.verdict(episode).correct and server.requests[0]["tools"]
+def test_no_more_programs_are_asked_for_when_all_are_right(task: WorkbenchTask, server: ScriptedPolicy) -> None:
+    server.replies = [RIGHT, RIGHT]
+    [group] = asyncio.run(task.decide(server.policy, scenario(task), ["program"], 4, 2, continued=True))
+    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
