@@ -73,6 +73,22 @@ class Judge:
         )
         return Verdict(same and not failed, state != self._before and not same)
 
+    def likeness(self, state: State) -> float:
+        """Return the share of changed rows, before and after, that a state has in common with the reference: Jaccard's index.
+
+        It is 0 if neither of them changes anything.
+        """
+        made, wanted = self._changes(state), self._changes(self._wanted)
+        return len(made & wanted) / max(len(made | wanted), 1)
+
+    def _changes(self, state: State) -> set[tuple[str, Any]]:
+        return {
+            (table, row)
+            for table, rows in state.items()
+            if rows != self._before[table]
+            for row in set(comparable(table, rows)) ^ set(comparable(table, self._before[table]))
+        }
+
     def judged(self, tables: Tables, calls: Sequence[Call | None], *, failed: bool) -> Verdict:
         """Return the verdict on the state after these calls."""
         return self.verdict(state_after(tables, calls), failed=failed)

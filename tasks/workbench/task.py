@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
 
 _Item = TypeVar("_Item")
 _SIDE_EFFECTS = -0.5
-"""Reward of unwanted changes, so that doing nothing is better than doing harm."""
+"""Reward of unwanted changes, so that doing nothing is better than doing harm. Half of what was wanted makes up for it."""
 _MALFORMED = -0.2
 
 
@@ -172,7 +172,9 @@ class WorkbenchTask(EvaluatedTask):
         verdict, outcome = self.verdict(episode), episode.outcome
         reward = float(verdict.correct)
         if not verdict.correct:
-            reward = _SIDE_EFFECTS if verdict.side_effects else _MALFORMED if outcome == "malformed_call" else 0.0
+            reward = _MALFORMED if outcome == "malformed_call" else 0.0
+            if verdict.side_effects:
+                reward = _SIDE_EFFECTS + self.judge(episode.scenario).likeness(episode.workspace.state())
         scenario = episode.scenario
         return art.Trajectory(
             messages_and_choices=episode.record,

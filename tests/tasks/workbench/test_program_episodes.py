@@ -50,6 +50,7 @@ def scenario(task: WorkbenchTask, id: str = "email-0") -> WorkbenchScenario:
         (f"```python\n{RIGHT}\n```", 1.0, "finished"),
         ("x = 1", 0.0, "finished"),
         (WRONG, -0.5, "finished"),
+        (f"{RIGHT}\n{WRONG}", 0.0, "finished"),  # half of what changed was wanted
         (f"{WRONG}\nnothing()", -0.5, "malformed_call"),
         ("Done.", -0.2, "malformed_call"),
         ("while True:\n    pass", -0.2, "malformed_call"),
