@@ -77,12 +77,23 @@ def _replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
         (_answers("['delete it']"), "line 2: a reference call is no call: 'delete it'"),
         (
             _answers("['email.erase.func()']"),
-            "a reference call fails: email.erase.func() (there is no tool email.erase)",
+            "a reference call fails: 'email.erase.func()' (there is no tool email.erase)",
         ),
         (_answers("['email.delete_email.func(id=\"1\")']"), "email.delete_email has no argument id"),
         (
             _answers("['email.delete_email.func(email_id=\"1\")']"),
-            "a reference call fails: email.delete_email.func(email",
+            "a reference call fails: 'email.delete_email.func(email",
+        ),
+        (
+            _answers("['email.delete_email.func(email_id=\"1\",\\n\\nx=1)']"),
+            "a reference call fails: 'email.delete_email.func(email",
+        ),
+        (_answers("['project_management.search_tasks.func(board=\"Design\")']"), "a reference call fails: 'project"),
+        (_answers("[]", domains="['emial']"), "line 2: there is no domain 'emial': analytics, calendar, "),
+        (_replaced("project_tasks.csv", "2023-11-20", "20231120"), "line 2: due_date is no date: '20231120'"),
+        (
+            lambda office: (office / "email_addresses.csv").write_text("email_address\nann.lee@atlas.com\n"),
+            "email_addresses.csv, line 1: no address: 'email_address'; it has no header",
         ),
         (_answers("[]", domains="email"), "line 2: domains: expected a list of texts, found 'email'"),
         (

@@ -12,13 +12,16 @@ from openai.types.chat.chat_completion import Choice
 
 from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call
-from tasks.workbench.programs import ProgramError, run
+from tasks.workbench.program_values import ProgramError
+from tasks.workbench.programs import run
 from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
 from tasks.workbench.tables import MOMENT, Tables
 from tasks.workbench.tools import Figures, Refused, published, result_of, tool_schemas
 
 _TODAY = date.fromisoformat(MOMENT[:10])
+_END = re.compile(r"</?\|?\w+\|?>\Z")
+"""The token at which a model stops."""
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
@@ -42,7 +45,7 @@ class ProgramEpisode(Episode):
         if not tokens:
             return super().text_of(choice)
         text = b"".join(bytes(token.bytes or []) for token in tokens).decode("utf-8", "replace")
-        return text if choice.finish_reason == "length" else text.removesuffix("<|im_end|>")
+        return text if choice.finish_reason == "length" else _END.sub("", text)
 
     def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
         """Execute the program of a reply. One that fails ends as `malformed_call`; what it did before stays done."""
@@ -62,7 +65,10 @@ class ProgramEpisode(Episode):
 
     def make(self, name: str, /, *given: Any, **named: Any) -> Any:
         """Make a call. Raises ProgramError if the tool does not act."""
-        arguments = {**dict(zip(published()[name][0], given, strict=False)), **named}
+        known = published()[name][0]
+        if len(given) > len(known) or named.keys() & set(known[: len(given)]):
+            raise ProgramError(f"{name}: too many arguments")
+        arguments = {**dict(zip(known, given, strict=False)), **named}
         self.calls.append(Call(name, arguments))
         try:
             result = result_of(self.workspace, name, arguments)
@@ -83,9 +89,9 @@ def played(tables: Tables, scenario: WorkbenchScenario, limits: Limits, program:
     return episode
 
 
-def _days(number: int) -> str:
+def _days(n: int) -> str:
     """Return the date that many days from today."""
-    return str(_TODAY + timedelta(days=number))
+    return str(_TODAY + timedelta(days=n))
 
 
 def _coming(weekday: str) -> str:

@@ -1,52 +1,37 @@
 """Programs in a small part of Python, as a policy writes them: read as a syntax tree and never executed as Python.
 
-A program can reach nothing but plain values, the functions that it is given, and the methods in `_METHODS`. Its steps and
-the size of its values are limited.
+A program can reach nothing but plain values, the functions that it is given, and the methods in `METHODS`. Its steps and
+the size of its values are limited. Unlike Python, `+=` on a list makes a new one, a loop goes over the items that a list had
+at its beginning, and a generator is a list.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
+
+from tasks.workbench.program_values import (
+    BUILTINS,
+    LARGEST,
+    LONGEST,
+    METHODS,
+    NUMBERS,
+    OPERATORS,
+    SCALARS,
+    UNARY,
+    ProgramError,
+    flat,
+    scalar,
+    text,
+)
 
 STEPS = 50_000
 """Statements, expressions and items of a program, at most."""
 _CALL = 100
 """Steps that a call of a function takes."""
-_LONGEST = 10_000
-"""Characters of a program or text, items of a list."""
-_LARGEST = 10**15
-_OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
-    **{ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod},
-    **{ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le},
-    **{ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not},
-    **{ast.In: lambda left, right: left in right, ast.NotIn: lambda left, right: left not in right},
-}
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {ast.Not: operator.not_, ast.USub: operator.neg}
-_METHODS: dict[type, tuple[str, ...]] = {
-    str: ("lower", "upper", "title", "capitalize", "strip", "split", "startswith", "endswith"),
-    list: ("append",),
-    dict: ("get", "keys", "values", "items"),
-}
-_BUILTINS: dict[str, Callable[..., Any]] = {
-    **{made.__name__: made for made in (len, sorted, min, max, sum, any, all, abs, int, float, str, list, bool)},
-    # Rounding a whole number to minus a billion digits would take all memory.
-    "round": lambda number, digits=None: round(number) if digits is None else round(float(number), digits),
-    "reversed": lambda items: items[::-1],
-    "range": lambda *bounds: list(range(*bounds)),
-    "enumerate": lambda items, start=0: list(enumerate(items, start)),
-}
-_NUMBERS = (int, float)
-_SCALARS = (str, int, float, bool, type(None))
-
-
-class ProgramError(Exception):
-    """What is wrong with a program, in one line."""
 
 
 class _Break(Exception):
@@ -63,7 +48,7 @@ def run(program: str, functions: Mapping[str, Callable[..., Any]]) -> None:
     Raises:
         ProgramError: it is no program, or fails. What it did before stays done.
     """
-    if len(program) > _LONGEST:
+    if len(program) > LONGEST:
         raise ProgramError("the program is too long")
     try:
         with warnings.catch_warnings():
@@ -104,18 +89,23 @@ class _Run:
                 found = self.value(value)
                 for target in targets:
                     self.bind(target, found)
-            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
-                self.names[name] = self.binary(op, self.named(name), self.value(value))
+            case ast.AugAssign(target=ast.Name() | ast.Subscript() as target, op=op, value=value):
+                self.bind(target, self.binary(op, self.value(target), self.value(value)))
             case ast.If(test=test, body=body, orelse=orelse):
                 self.block(body if self.value(test) else orelse)
-            case ast.For(target=target, iter=items, body=body, orelse=[]):
+            case ast.For(target=target, iter=items, body=body, orelse=orelse):
                 for item in self.items(self.value(items)):
                     self.bind(target, item)
                     if self.ends(body):
                         break
-            case ast.While(test=test, body=body, orelse=[]):
-                while self.value(test) and not self.ends(body):
-                    pass
+                else:
+                    self.block(orelse)
+            case ast.While(test=test, body=body, orelse=orelse):
+                while self.value(test):
+                    if self.ends(body):
+                        break
+                else:
+                    self.block(orelse)
             case ast.Pass():
                 pass
             case ast.Break():
@@ -149,7 +139,7 @@ class _Run:
                 held = self.value(container)
                 if type(held) is not dict:
                     raise ProgramError(f"line {target.lineno}: only names and keys of dictionaries can be set")
-                held[_flat(self.value(index))] = value
+                held[self.flat(self.value(index))] = value
                 self.limited(held)
             case _:
                 raise ProgramError(f"line {target.lineno}: only names and keys of dictionaries can be set")
@@ -167,16 +157,27 @@ class _Run:
 
     def limited(self, value: Any) -> Any:
         """Return the value if it is not too large."""
-        if type(value) in (str, list, tuple, dict) and len(value) > _LONGEST:
+        if type(value) in (str, list, tuple, dict) and len(value) > LONGEST:
             raise ProgramError("a value is too long")
-        if type(value) in _NUMBERS and abs(value) > _LARGEST:
+        if type(value) in NUMBERS and abs(value) > LARGEST:
             raise ProgramError("a number is too large")
         return value
+
+    def made(self, value: Any) -> Any:
+        """Return a new value if it is not too large. A long one takes steps."""
+        if type(value) in (str, list, tuple, dict):
+            self.spend(len(value) // 10)
+        return self.limited(value)
+
+    def flat(self, value: Any) -> Any:
+        if type(value) in (list, tuple, dict):
+            self.spend(len(value) // 10)
+        return flat(value)
 
     def value(self, node: ast.expr) -> Any:
         self.spend()
         match node:
-            case ast.Constant(value=value) if type(value) in _SCALARS:
+            case ast.Constant(value=value) if type(value) in SCALARS:
                 return self.limited(value)
             case ast.Name(id=name):
                 return self.named(name)
@@ -186,7 +187,9 @@ class _Run:
                 return tuple(self.value(item) for item in items)
             case ast.Dict(keys=keys, values=values) if None not in keys:
                 return {
-                    _flat(self.value(key)): self.value(value) for key, value in zip(keys, values, strict=True) if key
+                    self.flat(self.value(key)): self.value(value)
+                    for key, value in zip(keys, values, strict=True)
+                    if key
                 }
             case ast.BoolOp(op=op, values=values):
                 found: Any = None
@@ -195,27 +198,31 @@ class _Run:
                     if bool(found) is isinstance(op, ast.Or):
                         break
                 return found
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return _UNARY[type(op)](self.value(operand))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
+                return UNARY[type(op)](self.value(operand))
             case ast.BinOp(left=left, op=op, right=right):
                 return self.binary(op, self.value(left), self.value(right))
             case ast.Compare(left=left, ops=ops, comparators=others):
                 return self.compare(self.value(left), ops, others)
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 return self.value(body if self.value(test) else orelse)
-            case ast.Subscript(value=container, slice=ast.Slice(lower=lower, upper=upper, step=None)):
-                bounds = [None if bound is None else self.value(bound) for bound in (lower, upper)]
-                return self.value(container)[slice(*bounds)]
+            case ast.Subscript(value=container, slice=ast.Slice(lower=lower, upper=upper, step=step)):
+                bounds = [None if bound is None else self.value(bound) for bound in (lower, upper, step)]
+                return self.made(self.value(container)[slice(*bounds)])
             case ast.Subscript(value=container, slice=index):
-                return self.value(container)[_flat(self.value(index))]
+                return self.value(container)[self.flat(self.value(index))]
             case ast.JoinedStr(values=parts):
-                return self.limited("".join(str(_scalar(self.value(part))) for part in parts))
+                return self.made("".join(str(scalar(self.value(part))) for part in parts))
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 return self.value(value)
+            case ast.FormattedValue(
+                value=value, conversion=-1, format_spec=ast.JoinedStr(values=[ast.Constant(value=str(spec))])
+            ) if re.fullmatch(r"\d{0,2}(\.\d)?[dfs]?", spec):
+                return format(scalar(self.value(value)), spec)
             case ast.ListComp(elt=element, generators=loops) | ast.GeneratorExp(elt=element, generators=loops):
                 return [self.value(element) for _ in self.scope(loops)]
             case ast.DictComp(key=key, value=value, generators=loops):
-                return {_flat(self.value(key)): self.value(value) for _ in self.scope(loops)}
+                return {self.flat(self.value(key)): self.value(value) for _ in self.scope(loops)}
             case ast.Lambda(args=ast.arguments(args=arguments), body=body):
                 return self.function([argument.arg for argument in arguments], body)
             case ast.Call(func=function, args=arguments, keywords=keywords):
@@ -224,22 +231,22 @@ class _Run:
 
     def binary(self, op: ast.operator, left: Any, right: Any) -> Any:
         types = {type(left), type(right)}
-        if type(op) in _OPERATORS and types <= {*_NUMBERS, bool}:
-            return self.limited(_OPERATORS[type(op)](left, right))
+        if type(op) in OPERATORS and types <= {*NUMBERS, bool}:
+            return self.limited(OPERATORS[type(op)](left, right))
         if isinstance(op, ast.Add) and len(types) == 1 and types <= {str, list, tuple}:
-            return self.limited(left + right)
+            return self.made(left + right)
         raise ProgramError(f"{type(left).__name__} and {type(right).__name__} do not go together")
 
     def compare(self, left: Any, ops: Sequence[ast.cmpop], others: Sequence[ast.expr]) -> bool:
         for op, other in zip(ops, others, strict=True):
             right = self.value(other)
             if isinstance(op, ast.In | ast.NotIn) and type(right) is not str:
-                _flat(left)
+                self.flat(left)
                 for item in self.items(right):
-                    _flat(item)
-            elif not isinstance(op, ast.Is | ast.IsNot):
-                _flat(left), _flat(right)
-            if not _OPERATORS[type(op)](left, right):
+                    self.flat(item)
+            elif not isinstance(op, ast.Is | ast.IsNot) and type(left) is type(right) and left and right:
+                self.flat(left), self.flat(right)
+            if not OPERATORS[type(op)](left, right):
                 return False
             left = right
         return True
@@ -271,11 +278,11 @@ class _Run:
         options = {keyword.arg: self.option(keyword) for keyword in keywords if keyword.arg}
         if len(options) < len(keywords):
             raise ProgramError("** is not possible")
-        name = ast.unparse(function)
+        name = _dotted(function)
         if name in self.functions:
-            self.spend(_CALL)
-            return self.functions[name](*map(_scalar, given), **{key: _scalar(value) for key, value in options.items()})
-        if isinstance(function, ast.Name) and name in _BUILTINS:
+            self.spend(_CALL + sum(len(value) for value in (*given, *options.values()) if type(value) is str))
+            return self.functions[name](*map(scalar, given), **{key: scalar(value) for key, value in options.items()})
+        if isinstance(function, ast.Name) and name in BUILTINS:
             return self.builtin(name, given, options)
         if isinstance(function, ast.Attribute) and (
             not isinstance(function.value, ast.Name) or function.value.id in self.names
@@ -283,7 +290,7 @@ class _Run:
             return self.method(self.value(function.value), function.attr, given, options)
         if callable(self.names.get(name)):
             return self.names[name](*given)
-        raise ProgramError(f"there is no function {name[:80]}")
+        raise ProgramError(f"there is no function {ast.unparse(function)[:80]}")
 
     def option(self, keyword: ast.keyword) -> Any:
         if keyword.arg == "key" and isinstance(keyword.value, ast.Attribute):  # max(figures, key=figures.get)
@@ -295,52 +302,45 @@ class _Run:
         key = options.get("key")
         ordered = name in ("sorted", "min", "max")
         if ordered and callable(key):
-            options["key"] = lambda item: _flat(key(item))
+            options["key"] = lambda item: self.flat(key(item))
         for value in given:
-            if type(value) in (list, tuple, dict, str):
+            if type(value) in (list, tuple, dict, str) and name not in ("len", "bool"):
                 for item in self.items(value):
-                    if ordered and not callable(key) or name == "sum":
-                        _flat(item)
+                    if name == "sum":
+                        scalar(item)
+                    elif ordered and not callable(key):
+                        self.flat(item)
             elif ordered or name in ("str", "int", "float", "round", "abs"):
-                _scalar(value)
+                scalar(value)
             if name == "str":
-                _scalar(value)
-            if name == "range" and abs(value) > _LONGEST:
+                scalar(value)
+            if name == "range" and abs(value) > LONGEST:
                 raise ProgramError("a range is too long")
-        return self.limited(_BUILTINS[name](*given, **options))
+        return self.made(BUILTINS[name](*given, **options))
 
     def method(self, value: Any, name: str, given: list[Any], options: dict[str, Any]) -> Any:
         if name == "join" and type(value) is str and len(given) == 1:
-            return self.limited(value.join(self.limited([str(_scalar(item)) for item in self.items(given[0])])))
-        if name == "replace" and type(value) is str and len(given) == 2 and given[0]:
-            old, new = map(_text, given)
-            if value.count(old) * len(new) > _LONGEST:
+            texts = [str(scalar(item)) for item in self.items(given[0])]
+            if sum(map(len, texts)) + len(value) * len(texts) > LONGEST:
                 raise ProgramError("a text is too long")
-            return self.limited(value.replace(old, new))
-        if name not in _METHODS.get(type(value), ()):
+            return self.made(value.join(texts))
+        if name == "replace" and type(value) is str and len(given) == 2 and given[0]:
+            old, new = map(text, given)
+            if value.count(old) * len(new) > LONGEST:
+                raise ProgramError("a text is too long")
+            return self.made(value.replace(old, new))
+        if name not in METHODS.get(type(value), ()):
             raise ProgramError(f"{type(value).__name__} has no {name}")
-        self.spend(len(value))
-        found = getattr(value, name)(*(given if name == "append" else map(_flat, given)), **options)
+        self.spend(0 if name in ("append", "get") else len(value))
+        found = getattr(value, name)(*(given if name == "append" else map(self.flat, given)), **options)
         self.limited(value)
         return self.limited(list(found) if name in ("keys", "values", "items") else found)
 
 
-def _scalar(value: Any) -> Any:
-    if type(value) in _SCALARS:
-        return value
-    raise ProgramError(f"expected a text or a number, found {type(value).__name__}")
-
-
-def _text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    raise ProgramError(f"expected a text, found {type(value).__name__}")
-
-
-def _flat(value: Any) -> Any:
-    """Return a value without lists in lists. Comparing those can take exponential time, because they may share parts."""
-    if type(value) in (list, tuple, dict):
-        for item in chain(value, value.values() if type(value) is dict else ()):
-            _scalar(item)
-        return value
-    return _scalar(value)
+def _dotted(function: ast.expr) -> str:
+    match function:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            return f"{owner}.{name}"
+    return ""

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tasks.workbench.judge import NO_LITERAL, Call, parse
 from tasks.workbench.tables import Tables, read_csv
-from tasks.workbench.tools import call, fault
+from tasks.workbench.tools import call, fault, published
 from training.errors import BadInput
 
 _COLUMNS = ("query", "answer", "base_template", "domains")
@@ -84,6 +84,13 @@ def _read(file: Path, tables: Tables, settings: WorkbenchSettings) -> list[Workb
     held_out = set(
         random.Random(settings.template_seed).sample(templates, round(settings.held_out_templates * len(templates)))
     )
+    toolkits = {name.partition(".")[0] for name in published()}
+    for line, record in records:
+        for toolkit in _texts(record["domains"], f"{file}, line {line}: domains"):
+            if toolkit not in {*toolkits, "crm"}:
+                raise BadInput(
+                    f"{file}, line {line}: there is no domain {toolkit[:80]!r}: {', '.join(sorted(toolkits))}"
+                )
     return [
         WorkbenchScenario(
             id=f"{domain}-{number}",
@@ -122,7 +129,7 @@ def _reference(answer: str, tables: Tables, place: str) -> tuple[Call, ...]:
             said = fault(*found) or call(workspace, *found)
             # Those that create a record return its id.
             if not said.endswith(_DONE) and not said.isdigit():
-                raise BadInput(f"{place}: a reference call fails: {text[:80]} ({said})")
+                raise BadInput(f"{place}: a reference call fails: {text[:80]!r} ({said.splitlines()[0][:200]})")
             calls.append(found)
     return tuple(calls)
 

@@ -40,6 +40,8 @@ COLUMNS = {
 _DATES = {"date_of_visit", "event_start", "last_contact_date", "follow_up_by", "sent_datetime", "due_date"}
 _NUMBERS = {"session_duration_seconds", "event_id", "email_id", "task_id", "customer_id"}
 """Columns that tools calculate with."""
+_ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+"""Tools compare dates as text."""
 _CHANGED = ("events", "emails", "plots", "tasks", "customers")
 """Tables that tools change. The outcome of a task is their content."""
 _CASE_MATTERS = {"status", "list_name", "board"}
@@ -168,8 +170,10 @@ def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[str | None, ...]
     # The directory has no header.
     for line, record in read_csv(file, columns, header=columns != COLUMNS["directory"]):
         for column in _DATES.intersection(columns):
-            if record[column] and not is_date(record[column]):
+            if record[column] and not (is_date(record[column]) and _ISO_DAY.match(record[column])):
                 raise BadInput(f"{file}, line {line}: {column} is no date: {record[column]!r}; write 2023-11-30")
+        if "email_address" in columns and "@" not in record["email_address"]:
+            raise BadInput(f"{file}, line {line}: no address: {record['email_address'][:80]!r}; it has no header")
         for column in _NUMBERS.intersection(columns):
             if not re.fullmatch(r"\d{1,18}", record[column]):
                 raise BadInput(f"{file}, line {line}: {column} is no whole number: {record[column][:80]!r}")
@@ -183,7 +187,7 @@ def read_csv(file: Path, columns: Sequence[str], *, header: bool = True) -> list
         BadInput: it cannot be read, or lacks one of `columns`.
     """
     try:
-        with file.open(encoding="utf-8", newline="") as opened:
+        with file.open(encoding="utf-8-sig", newline="") as opened:
             reader = csv.DictReader(opened, None if header else list(columns))
             if missing := set(columns) - set(reader.fieldnames or ()):
                 raise BadInput(f"{file}: column {min(missing)} is missing; expected {', '.join(columns)}")

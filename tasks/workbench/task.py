@@ -172,9 +172,10 @@ class WorkbenchTask(EvaluatedTask):
         verdict, outcome = self.verdict(episode), episode.outcome
         reward = float(verdict.correct)
         if not verdict.correct:
-            reward = _MALFORMED if outcome == "malformed_call" else 0.0
             if verdict.side_effects:
                 reward = _SIDE_EFFECTS + self.judge(episode.scenario).likeness(episode.workspace.state())
+            if outcome == "malformed_call":
+                reward = min(reward, _MALFORMED)
         scenario = episode.scenario
         return art.Trajectory(
             messages_and_choices=episode.record,

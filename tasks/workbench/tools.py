@@ -249,7 +249,7 @@ class _Tools:
         # One condition for all words: SQLite refuses a thousand of them.
         missing = f"SELECT 1 FROM json_each(?) AS word WHERE ifnull(instr({text}, word.value), 0) = 0"
         where = f"NOT EXISTS ({missing}) AND substr(sent_datetime, 1, 10) BETWEEN ? AND ?"
-        values = [json.dumps(query.lower().split()), date_min[:10], date_max[:10] or "9"]
+        values = [json.dumps(list(dict.fromkeys(query.lower().split()))), date_min[:10], date_max[:10] or "9"]
         return self._all.records("emails", where, values, "sent_datetime DESC")[:FOUND]
 
     def send_email(self, recipient: str = "", subject: str = "", body: str = "") -> str:

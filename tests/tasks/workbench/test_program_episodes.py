@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from openai.types.chat import ChatCompletionMessage, ChatCompletionTokenLogprob
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 
 from tasks.workbench.demonstrations import programs, sketches
 from tasks.workbench.episode import Limits
@@ -52,6 +54,9 @@ def scenario(task: WorkbenchTask, id: str = "email-0") -> WorkbenchScenario:
         (WRONG, -0.5, "finished"),
         (f"{RIGHT}\n{WRONG}", 0.0, "finished"),  # half of what changed was wanted
         (f"{WRONG}\nnothing()", -0.5, "malformed_call"),
+        (f"{RIGHT}\n{WRONG}\nnothing()", -0.2, "malformed_call"),  # no better than failing at once
+        ('email.delete_email("00000003", "x")', -0.2, "malformed_call"),
+        ('email.delete_email("00000003", email_id="00000003")', -0.2, "malformed_call"),
         ("Done.", -0.2, "malformed_call"),
         ("while True:\n    pass", -0.2, "malformed_call"),
         ('email.delete_email(email_id="9")', -0.2, "malformed_call"),
@@ -73,6 +78,21 @@ def test_the_outcome_of_a_program_is_its_reward(
     assert "calendar." not in request["messages"][0]["content"]
 
 
+@pytest.mark.parametrize("end", ["<|im_end|>", "</s>", "<|eot_id|>", "<|endoftext|>"])
+def test_the_token_at_which_a_model_stops_is_no_part_of_the_program(task: WorkbenchTask, end: str) -> None:
+    tokens = [
+        ChatCompletionTokenLogprob(token=text, bytes=list(text.encode()), logprob=0.0, top_logprobs=[])
+        for text in ("x = ", "1", end)
+    ]
+    choice = Choice(
+        finish_reason="stop",
+        index=0,
+        message=ChatCompletionMessage(role="assistant", content="x = 1"),
+        logprobs=ChoiceLogprobs(content=tokens),
+    )
+    assert ProgramEpisode(task.tables, scenario(task), LIMITS).taking(choice).outcome == "finished"
+
+
 def test_programs_are_compared_as_decisions(task: WorkbenchTask, server: ScriptedPolicy) -> None:
     server.replies = [RIGHT, WRONG, "x = 1", RIGHT]
     [group] = asyncio.run(task.decide(server.policy, scenario(task), ["program"], 4, 2, continued=True))
@@ -90,6 +110,7 @@ def test_no_more_programs_are_asked_for_when_all_are_right(task: WorkbenchTask, 
     ("code", "value"),
     [
         ("days(0)", "2023-11-30"),
+        ("days(n=1)", "2023-12-01"),
         ("days(-30)", "2023-10-31"),
         ('coming("Friday")', "2023-12-01"),
         ('coming("thursday")', "2023-12-07"),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.workbench.programs import ProgramError, run
+from tasks.workbench.program_values import ProgramError
+from tasks.workbench.programs import run
 
 
 def said(program: str, **functions: Any) -> list[Any]:
@@ -45,6 +46,14 @@ def said(program: str, **functions: Any) -> list[Any]:
         ("say(any(v > 2 for v in [1, 3]))", [True]),
         ("double = lambda n: 2 * n\nsay(double(3))", [6]),
         ("x = 1\ny = [x for x in [5]]\nsay(x)", [1]),
+        ("counts = {'a': 1}\ncounts['a'] += 2\nsay(counts['a'])", [3]),
+        ("for n in [1]:\n    pass\nelse:\n    say(n)\nwhile n:\n    break\nelse:\n    say(2)", [1]),
+        ("for a, b in zip([1, 2], 'ab'):\n    say(f'{a:02}{b}')", ["01a", "02b"]),
+        ("say('abc'[::-1])", ["cba"]),
+        ("say(str(round(7, 1)))\nsay(round(7.26, 1))", ["7", 7.3]),
+        ("rows = [{'a': 1}]\nsay(rows == [])\nsay(rows != None)\nsay([] == [])", [False, True, True]),
+        ("rows = range(300)\nn = 0\nwhile n < len(rows):\n    n += 1\nsay(n)", [300]),
+        ("found = []\nfor n in range(300):\n    found.append(n)\nsay(len(found))", [300]),
     ],
 )
 def test_a_program_says(program: str, heard: list[Any]) -> None:
@@ -157,6 +166,40 @@ _PIECES = st.sampled_from(
         ),
     ]
 )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "say(len([range(9999) for n in range(9999)]))",
+        "x = range(9999)\nsay(len([x[:] for n in range(9999)]))",
+        "x = range(9999)\nwhile x == x:\n    pass",
+        "x = range(9999)\nwhile 'a' not in x:\n    pass",
+        "x = 'a,b'.replace(',', ' ')\nwhile True:\n    say('a' + ' b')\n    y = ' '.join([x, x, x])",
+        "while True:\n    call('" + "e " * 4500 + "')",
+    ],
+)
+def test_what_takes_time_or_memory_takes_steps(program: str) -> None:
+    calls: list[str] = []
+    with pytest.raises(ProgramError, match="too many steps"):
+        said(program, call=calls.append)
+    assert len(calls) < 10
+
+
+def test_a_long_text_is_not_made_before_it_is_too_long() -> None:
+    with pytest.raises(ProgramError, match="a text is too long"):
+        said("x = 'a'\nwhile len(x) < 5000:\n    x = x + x\nsay(','.join([x for n in range(5000)]))")
+
+
+def test_lists_cannot_be_added_by_sum() -> None:
+    with pytest.raises(ProgramError, match="found list"):
+        said("x = range(999)\nsum([x for n in range(200)], [])")
+
+
+def test_the_branch_that_a_program_does_not_take_costs_nothing() -> None:
+    untaken = ", ".join(["1"] * 3000)
+    with pytest.raises(ProgramError, match="there is no function"):
+        said(f"for n in range(300):\n    ('' if 1 else [{untaken}]).strip()\nnothing()")
 
 
 def test_a_program_calls_five_hundred_times_at_most() -> None:
