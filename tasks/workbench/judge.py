@@ -7,7 +7,6 @@ count as different outcomes (docs/workbench.md).
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -73,31 +72,6 @@ class Judge:
             for table, rows in state.items()
         )
         return Verdict(same and not failed, state != self._before and not same)
-
-    def likeness(self, state: State) -> float:
-        """Return the share of rows, gone or new, that a state has in common with the reference: Jaccard's index.
-
-        It is 0 if neither of them changes anything.
-        """
-        made, wanted = self._changes(state), self._changes(self._wanted)
-        return (made & wanted).total() / max((made | wanted).total(), 1)
-
-    def _changes(self, state: State) -> Counter[tuple[Any, ...]]:
-        """Return the rows that are gone or new, and how often. Labels and ids of new rows only say what came before."""
-        changes: Counter[tuple[Any, ...]] = Counter()
-        for table, rows in state.items():
-            if rows != self._before[table]:
-                before, after = (
-                    Counter(row[1:] for row in comparable(table, old)) for old in (self._before[table], rows)
-                )
-                known = {row[1] for row in before}
-                new = (after - before).elements()
-                changes.update((table, "gone", *row) for row in (before - after).elements())
-                changes.update(
-                    (table, "new", row[0], row[1] if row[1] in known or len(row) == 2 else None, *row[2:])
-                    for row in new
-                )
-        return changes
 
     def judged(self, tables: Tables, calls: Sequence[Call | None], *, failed: bool) -> Verdict:
         """Return the verdict on the state after these calls."""

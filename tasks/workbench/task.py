@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
     import art
 
 _Item = TypeVar("_Item")
-_SIDE_EFFECTS = -0.5
-"""Reward of unwanted changes, so that doing nothing is better than doing harm. Half of what was wanted makes up for it."""
-_MALFORMED = -0.2
 
 
 class WorkbenchTask(EvaluatedTask):
@@ -170,17 +167,11 @@ class WorkbenchTask(EvaluatedTask):
         import art
 
         verdict, outcome = self.verdict(episode), episode.outcome
-        reward = float(verdict.correct)
-        if not verdict.correct:
-            if verdict.side_effects:
-                reward = _SIDE_EFFECTS + self.judge(episode.scenario).likeness(episode.workspace.state())
-            if outcome == "malformed_call":
-                reward = min(reward, _MALFORMED)
         scenario = episode.scenario
         return art.Trajectory(
             messages_and_choices=episode.record,
             tools=episode.tools,
-            reward=reward,
+            reward=float(verdict.correct),
             metrics={
                 **verdict._asdict(),
                 "turns": episode.turns,

@@ -46,33 +46,6 @@ def test_verdict(tables: Tables, calls: list[str], reference: list[str], verdict
     assert judge.verdict(state_after(tables, [parse(call) for call in calls])) == verdict
 
 
-PLOT = 'analytics.create_plot.func(time_min="2023-11-01", time_max="2023-11-30", value_to_plot="total_visits", plot_type="bar")'
-REMOVE = 'customer_relationship_manager.delete_customer.func(customer_id="0000000{}")'
-ADD = (
-    'customer_relationship_manager.add_customer.func(customer_name="Lee Roe", assigned_to_email="ann.lee@atlas.com", '
-    'status="Lead")'
-)
-
-
-@pytest.mark.parametrize(
-    ("calls", "reference", "likeness"),
-    [
-        ([DELETE, WON], [DELETE, WON], 1),
-        ([LOOK], [DELETE], 0),
-        ([], [], 0),
-        ([DELETE, RENAME], [DELETE], 1 / 3),  # a changed row is one that is gone and one that is new
-        ([RENAME], [RENAME.replace("Plans", "Goals")], 1 / 3),  # the right row, but not the right value
-        ([SEND.replace("Bye", "So"), SEND], [SEND], 1 / 2),  # the number of an e-mail only says what was sent before
-        ([PLOT, PLOT, PLOT, PLOT], [PLOT], 1 / 4),
-        ([REMOVE.format(1)], [REMOVE.format(1), ADD], 1 / 2),  # adding a row after it labels all rows anew
-        ([REMOVE.format(1), ADD], [ADD], 1 / 2),
-    ],
-)
-def test_likeness(tables: Tables, calls: list[str], reference: list[str], likeness: float) -> None:
-    judge = Judge(tables, [call for call in map(parse, reference) if call])
-    assert judge.likeness(state_after(tables, [parse(call) for call in calls])) == pytest.approx(likeness)
-
-
 def test_an_episode_that_failed_is_not_correct(tables: Tables) -> None:
     assert Judge(tables, []).verdict(tables.untouched, failed=True) == UNDONE
 

@@ -51,19 +51,18 @@ def scenario(task: WorkbenchTask, id: str = "email-0") -> WorkbenchScenario:
         (RIGHT, 1.0, "finished"),
         (f"```python\n{RIGHT}\n```", 1.0, "finished"),
         ("x = 1", 0.0, "finished"),
-        (WRONG, -0.5, "finished"),
-        (f"{RIGHT}\n{WRONG}", 0.0, "finished"),  # half of what changed was wanted
-        (f"{WRONG}\nnothing()", -0.5, "malformed_call"),
-        (f"{RIGHT}\n{WRONG}\nnothing()", -0.2, "malformed_call"),  # no better than failing at once
-        ('email.delete_email("00000003", "x")', -0.2, "malformed_call"),
-        ('email.delete_email("00000003", email_id="00000003")', -0.2, "malformed_call"),
-        ("Done.", -0.2, "malformed_call"),
-        ("while True:\n    pass", -0.2, "malformed_call"),
-        ('email.delete_email(email_id="9")', -0.2, "malformed_call"),
-        ("email.erase()", -0.2, "malformed_call"),
-        ('email.delete_email(id="00000003")', -0.2, "malformed_call"),
-        ('import os\nos.remove("x")', -0.2, "malformed_call"),
-        (f'{RIGHT}\nemail.delete_email(email_id="00000003")', -0.2, "malformed_call"),
+        (WRONG, 0.0, "finished"),
+        (f"{RIGHT}\n{WRONG}", 0.0, "finished"),
+        (f"{WRONG}\nnothing()", 0.0, "malformed_call"),
+        ('email.delete_email("00000003", "x")', 0.0, "malformed_call"),
+        ('email.delete_email("00000003", email_id="00000003")', 0.0, "malformed_call"),
+        ("Done.", 0.0, "malformed_call"),
+        ("while True:\n    pass", 0.0, "malformed_call"),
+        ('email.delete_email(email_id="9")', 0.0, "malformed_call"),
+        ("email.erase()", 0.0, "malformed_call"),
+        ('email.delete_email(id="00000003")', 0.0, "malformed_call"),
+        ('import os\nos.remove("x")', 0.0, "malformed_call"),
+        (f'{RIGHT}\nemail.delete_email(email_id="00000003")', 0.0, "malformed_call"),
     ],
 )
 def test_the_outcome_of_a_program_is_its_reward(
@@ -96,7 +95,7 @@ def test_the_token_at_which_a_model_stops_is_no_part_of_the_program(task: Workbe
 def test_programs_are_compared_as_decisions(task: WorkbenchTask, server: ScriptedPolicy) -> None:
     server.replies = [RIGHT, WRONG, "x = 1", RIGHT]
     [group] = asyncio.run(task.decide(server.policy, scenario(task), ["program"], 4, 2, continued=True))
-    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, -0.5, 0.0, 1.0]
+    assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 0.0, 0.0, 1.0]
     assert {trajectory.metadata[DECISION] for trajectory in group.trajectories} == {"program"}
 
 
