@@ -168,7 +168,9 @@ class KubernetesEngine:
             if waiting is not None and waiting.reason in NO_IMAGE:
                 raise Unusable(f"image {image}: it cannot be pulled ({waiting.message or waiting.reason})")
             if time.monotonic() > until:
-                why = self._warning(name) or (waiting and waiting.reason) or _unscheduled(status) or status.phase
+                why = (waiting and waiting.reason) or _unscheduled(status) or status.phase
+                warned = self._warning(name)
+                why += f"; last warning: {warned}" if warned not in (None, why) else ""
                 raise NotStarted(f"the pod of {image} does not run after {self._start_seconds:g} s ({why})")
             time.sleep(0.1)
 

@@ -160,7 +160,9 @@ def test_a_pod_that_does_not_start_says_what_the_cluster_says(namespace: str, tm
     mounts = [{"name": "missing", "mountPath": "/opt"}]
     template = PodTemplate(spec={"volumes": [missing], "hostNetwork": True}, container={"volumeMounts": mounts})
     engine = KubernetesEngine("here-8300", namespace, template, start_seconds=20)
-    with pytest.raises(NotStarted, match=r'does not run after 20 s \(.*secret "nowhere" not found'):
+    with pytest.raises(
+        NotStarted, match=r'does not run after 20 s \(ContainerCreating; last warning: .*secret "nowhere" not found'
+    ):
         engine.start(HOST, ["sh"], Limits(), name="waits", seconds=60)
 
 
