@@ -93,7 +93,7 @@ class Episode:
         requested = [
             (made.id, made.function.name, made.function.arguments)
             for made in message.tool_calls or []
-            if made.type == "function"
+            if made.type == "function" and self.tools
         ]
         text = self.text_of(choice)
         said: dict[str, Any] = {"role": "assistant", "content": text}

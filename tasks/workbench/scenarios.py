@@ -84,28 +84,31 @@ def _read(file: Path, tables: Tables, settings: WorkbenchSettings) -> list[Workb
     held_out = set(
         random.Random(settings.template_seed).sample(templates, round(settings.held_out_templates * len(templates)))
     )
-    toolkits = {name.partition(".")[0] for name in published()}
-    for line, record in records:
-        for toolkit in _texts(record["domains"], f"{file}, line {line}: domains"):
-            if toolkit not in {*toolkits, "crm"}:
-                raise BadInput(
-                    f"{file}, line {line}: there is no domain {toolkit[:80]!r}: {', '.join(sorted(toolkits))}"
-                )
     return [
         WorkbenchScenario(
             id=f"{domain}-{number}",
             question=record["query"],
             kind=domain,
             template=record["base_template"],
-            toolkits=tuple(
-                "customer_relationship_manager" if toolkit == "crm" else toolkit
-                for toolkit in _texts(record["domains"], f"{file}, line {line}: domains")
-            ),
+            toolkits=_toolkits(record["domains"], f"{file}, line {line}"),
             reference=_reference(record["answer"], tables, f"{file}, line {line}"),
             split="test" if record["base_template"] in held_out else "train",
         )
         for number, (line, record) in enumerate(records)
     ]
+
+
+def _toolkits(domains: str, place: str) -> tuple[str, ...]:
+    """Return the toolkits of a task. Raises BadInput if there is no such one."""
+    known = {name.partition(".")[0] for name in published()}
+    toolkits = [
+        "customer_relationship_manager" if domain == "crm" else domain
+        for domain in _texts(domains, f"{place}: domains")
+    ]
+    for toolkit in toolkits:
+        if toolkit not in known:
+            raise BadInput(f"{place}: there is no domain {toolkit[:80]!r}: {', '.join(sorted(known))}")
+    return tuple(toolkits)
 
 
 def _texts(written: str, place: str) -> list[str]:

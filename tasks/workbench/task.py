@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from tasks.workbench.demonstrations import programs
@@ -158,11 +157,12 @@ class WorkbenchTask(EvaluatedTask):
             if count and not (group and all(trajectory.metrics["correct"] for trajectory in group)):
                 choices = await self.episode(scenario).replies(policy, count)
                 group += [
-                    self._trajectory(self.episode(scenario).taking(choice), {DECISION: "program"}) for choice in choices
+                    self._trajectory(self.episode(scenario).taking(choice), **{DECISION: "program"})
+                    for choice in choices
                 ]
         return [art.TrajectoryGroup(group)]
 
-    def _trajectory(self, episode: Episode, told: Mapping[str, str] = MappingProxyType({})) -> art.Trajectory:
+    def _trajectory(self, episode: Episode, **told: str) -> art.Trajectory:
         """Return the episode with the reward of its outcome; `told` is added to its metadata."""
         import art
 

@@ -77,6 +77,12 @@ def test_the_outcome_of_a_program_is_its_reward(
     assert "calendar." not in request["messages"][0]["content"]
 
 
+def test_a_tool_call_is_no_program(task: WorkbenchTask, server: ScriptedPolicy) -> None:
+    server.replies = [("email__delete_email", {"email_id": "00000003"})]
+    trajectory = asyncio.run(task.rollout(server.policy, scenario(task)))
+    assert trajectory.metadata["outcome"] == "malformed_call" and not trajectory.metrics["side_effects"]
+
+
 @pytest.mark.parametrize("end", ["<|im_end|>", "</s>", "<|eot_id|>", "<|endoftext|>"])
 def test_the_token_at_which_a_model_stops_is_no_part_of_the_program(task: WorkbenchTask, end: str) -> None:
     tokens = [
