@@ -174,7 +174,7 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
         "--pipeline",
         "eval",
         *OFFICE,
-        *settings(folder=office, held_out_templates=1),
+        *settings(folder=office, held_out_templates=1, votes=3),
         "--summary",
         "all.json",
     ]
@@ -191,3 +191,4 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
         "openai/idle": 8,
     }
     assert summary["policies"]["openai/idle"]["accuracy"] == summary["baselines"]["do_nothing"]["accuracy"] == 1 / 8
+    assert (summary["policies"]["trained"]["turns"], summary["policies"]["base"]["turns"]) == (3, 3)

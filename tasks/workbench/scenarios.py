@@ -34,6 +34,13 @@ class WorkbenchSettings(BaseModel):
         le=10_000,
         description="invented tasks to train on besides the benchmark's",
     )
+    votes: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="programs of a policy that are tried for a held-out task; an outcome of more than half is kept, without "
+        "one nothing is done; 1: one program, greedily",
+    )
     template_seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
 
 

@@ -111,6 +111,33 @@ def test_no_more_programs_are_asked_for_when_all_are_right(task: WorkbenchTask, 
     assert [trajectory.reward for trajectory in group.trajectories] == [1.0, 1.0]
 
 
+ALSO_RIGHT = 'email.delete_email(email_id="00000003")'
+FAILS = f"{RIGHT}\nnothing()"
+
+
+@pytest.mark.parametrize(
+    ("votes", "replies", "tried", "correct", "outcome"),
+    [
+        (3, [RIGHT, ALSO_RIGHT], 2, True, "finished"),
+        (3, [RIGHT, WRONG, ALSO_RIGHT], 3, True, "finished"),
+        (3, [WRONG, RIGHT, WRONG], 3, False, "side_effects"),
+        (3, [RIGHT, WRONG, "x = 1"], 3, False, "no_majority"),
+        (3, [FAILS, RIGHT, FAILS], 3, False, "no_majority"),
+        (4, [RIGHT, WRONG, RIGHT, WRONG], 4, False, "no_majority"),
+        (2, [RIGHT, WRONG], 2, False, "no_majority"),
+        (1, [RIGHT], 1, True, "finished"),
+    ],
+)
+def test_the_outcome_of_most_programs_is_kept(
+    task: WorkbenchTask, server: ScriptedPolicy, votes: int, replies: list[str], tried: int, correct: bool, outcome: str
+) -> None:
+    voting = WorkbenchTask(task.tables, task.scenarios, LIMITS, votes=votes)
+    server.replies = [*replies]
+    attempt = asyncio.run(voting.attempt(server.policy, scenario(task), hosted=False))
+    assert (attempt.turns, attempt.correct, attempt.outcome) == (tried, correct, outcome) and not server.replies
+    assert bool(attempt.answer) == (outcome != "no_majority")
+
+
 @pytest.mark.parametrize(
     ("code", "value"),
     [
