@@ -98,25 +98,39 @@ def invented(tables: Tables, count: int) -> tuple[WorkbenchScenario, ...]:
 class _Writer:
     def __init__(self, tables: Tables, chance: random.Random) -> None:
         self.tables, self.chance = tables, chance
+        self.mentioned: _Part | None = None
+        """The person that was mentioned last, with the pronoun for it."""
 
     def exercise(self) -> Exercise:
-        """Compose an exercise: one action or two, under a condition in every other one."""
-        actions = [self.action()] + [self.part("new")] * (self.chance.random() < 0.3)
-        said, code = (" and ".join(part.said for part in actions), "\n".join(part.code for part in actions))
+        """Compose an exercise: one action or two, under a condition in every other one. Parts are made as they will be read."""
         if self.chance.random() < 0.5:
-            return self.written("tasks of one action", {"action": said}, code)
+            said, code = self.actions()
+            return self.written(self.form("tasks of one action"), {"action": said}, code)
+        alternative = self.chance.random() < 0.3
+        form = self.form("tasks with an alternative" if alternative else "tasks with a condition")
         condition = self.part("conditions")
+        if form.index("<condition>") > form.index("<action>"):
+            self.mentioned = None
+        said, code = self.actions()
+        gaps = {"condition": condition.said, "action": said}
         code = f"{condition.before}\nif {condition.code}:\n{_indented(code)}"
-        gaps = {"action": said, "condition": condition.said}
-        if self.chance.random() < 0.7:
-            return self.written("tasks with a condition", gaps, code)
-        other = self.part("new")
-        return self.written(
-            "tasks with an alternative", gaps | {"other": other.said}, f"{code}\nelse:\n{_indented(other.code)}"
-        )
+        if alternative:
+            other = self.part("new")
+            gaps["other"] = other.said
+            code += f"\nelse:\n{_indented(other.code)}"
+        return self.written(form, gaps, code)
 
-    def written(self, section: str, gaps: Mapping[str, str], code: str) -> Exercise:
-        question = _filled(self.chance.choice(_grammar()[section]).said, gaps)
+    def form(self, section: str) -> str:
+        return self.chance.choice(_grammar()[section]).said
+
+    def actions(self) -> tuple[str, str]:
+        actions = [self.action()]
+        if self.chance.random() < 0.3:
+            actions.append(self.part("new"))
+        return " and ".join(part.said for part in actions), "\n".join(part.code for part in actions)
+
+    def written(self, form: str, gaps: Mapping[str, str], code: str) -> Exercise:
+        question = _filled(form, gaps)
         toolkits = re.findall(r"\b(analytics|calendar|customer_relationship_manager|email|project_management)\.", code)
         return Exercise(question[0].upper() + question[1:], _lines(code), tuple(dict.fromkeys(toolkits)))
 
@@ -143,18 +157,33 @@ class _Writer:
         """Return a part with its gaps filled, except <it> and <row>."""
         part = self.chance.choice(_grammar()[section])
         said, code = self.gaps()
-        before = part.before
         if "<person>" in part.code:
-            people = _grammar()["person"]
-            person = people[0] if self.chance.random() < 0.6 else self.chance.choice(people)
-            said["person"], code["person"] = _filled(self.phrased(person.said), said), person.code
-            before = person.before
-        filled = _Part(
-            _filled(self.phrased(part.said), said), *(_filled(field, code) for field in (part.code, before, part.only))
+            person = self.person(said, code)
+            form = self.phrased(part.said)
+            if self.mentioned and person.said == "them":
+                form = form.replace("with <person>", self.chance.choice(["with <person>", "for us"]))
+            said["person"], code["person"] = person.said, person.code
+            self.mentioned = person._replace(said="them")
+            return _Part(_filled(form, said), f"{person.before}\n{_filled(part.code, code)}")
+        if "<other>" in part.said:
+            self.mentioned = None  # a pronoun could be either
+        elif "<name>" in part.said:
+            self.mentioned = _Part("them", "person", _filled(_grammar()["person"][0].before, code))
+        elif "<customer>" in part.said and section == "conditions":
+            assigned = _grammar()["person"][2]
+            self.mentioned = _Part("whoever is assigned to them", assigned.code, _filled(assigned.before, code))
+        return _Part(
+            _filled(self.phrased(part.said), said),
+            *(_filled(field, code) for field in (part.code, part.before, part.only)),
         )
-        if "<person>" in part.code:
-            return _Part(filled.said, f"{filled.before}\n{filled.code}")
-        return filled
+
+    def person(self, said: Mapping[str, str], code: Mapping[str, str]) -> _Part:
+        """Return the person that was mentioned last, or another one."""
+        if self.mentioned and self.chance.random() < 0.5:
+            return self.mentioned
+        people = _grammar()["person"]
+        person = people[0] if self.chance.random() < 0.6 else self.chance.choice(people)
+        return _Part(_filled(self.phrased(person.said), said), person.code, _filled(person.before, code))
 
     def phrased(self, said: str) -> str:
         return re.sub(r"\(([^)]*/[^)]*)\)", lambda found: self.chance.choice(found[1].split("/")), said)

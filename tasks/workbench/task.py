@@ -6,12 +6,10 @@ import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from tasks.workbench.demonstrations import programs
 from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call, Judge, Verdict
 from tasks.workbench.program_episode import ProgramEpisode, played
@@ -25,7 +23,6 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
 
 VOTING_TEMPERATURE = 0.5
 """Between 0.4 and 0.7, which were tried on train templates: the lower one kept more right programs, the higher one fewer wrong ones."""
-_Item = TypeVar("_Item")
 
 
 class WorkbenchTask(EvaluatedTask):
@@ -64,22 +61,11 @@ class WorkbenchTask(EvaluatedTask):
         return self._judges[scenario.id]
 
     def demonstrations(self, scenarios: Sequence[WorkbenchScenario], limit: int) -> list[art.Trajectory]:
-        """Return tasks as an honest agent does them, in random order.
-
-        Half of them are invented, if there are enough of both. Of the others there are equally many of every template.
-        """
-        invented: list[Episode] = []
-        known: dict[str, list[Episode]] = defaultdict(list)
-        for scenario in random.Random(f"demonstrations-{self.seed}").sample(list(scenarios), len(scenarios)):
-            made = programs(self.tables, scenario) if scenario.program is None else [scenario.program]
-            shown = (played(self.tables, scenario, self.limits, program) for program in made)
-            if right := next((episode for episode in shown if episode.calls and self.verdict(episode).correct), None):
-                (known[scenario.template] if scenario.program is None else invented).append(right)
-        of_templates = _in_turn(known.values())
-        share = min(len(of_templates), max(limit // 2, limit - len(invented)))
-        return [
-            self._trajectory(episode) for episode in self._in_pairs(invented[: limit - share] + of_templates[:share])
-        ]
+        """Return invented tasks as an honest agent does them, in random order."""
+        made_up = [scenario for scenario in scenarios if scenario.program is not None]
+        chosen = random.Random(f"demonstrations-{self.seed}").sample(made_up, len(made_up))[:limit]
+        episodes = [played(self.tables, scenario, self.limits, str(scenario.program)) for scenario in chosen]
+        return [self._trajectory(episode) for episode in self._in_pairs(episodes)]
 
     def _in_pairs(self, episodes: Sequence[Episode]) -> list[Episode]:
         """Return pairs with the same tools, in random order: an update computes a prompt once that its episodes share."""
@@ -224,11 +210,6 @@ class WorkbenchTask(EvaluatedTask):
                 **told,
             },
         )
-
-
-def _in_turn(groups: Iterable[Sequence[_Item]]) -> list[_Item]:
-    """Return the first of every group, then the second of every group, and so on."""
-    return [item for row in zip_longest(*groups) for item in row if item is not None]
 
 
 def _written(calls: Sequence[Call]) -> str:
