@@ -231,6 +231,19 @@ def test_an_invented_task_has_no_gap_and_its_program_can_be_read(task: Workbench
     assert all(f"{toolkit}." in made_up.program for toolkit in made_up.toolkits)
 
 
+def test_a_pronoun_stands_for_the_person_that_was_named_before_it(task: WorkbenchTask) -> None:
+    made_up = [exercise(task.tables, str(seed)) for seed in range(400)]
+    pronouns = [made for made in made_up if re.search(r"\b(them|for us)\b", made.question)]
+    assert len(pronouns) > 40
+    for made in pronouns:
+        before, *_ = re.split(r"\b(?:whoever is assigned to them|them|for us)\b", made.question)
+        named = re.findall(r'find_email_address\(name="(\w+)"\)|customer_name="(\w+)', made.program)
+        assert "the person with the" in before or any(
+            (person or customer).lower() in before.lower() for person, customer in named
+        )
+        assert not {"them", "us"} & {person for person, _ in named}
+
+
 def test_invented_tasks_use_every_tool_that_changes_something(task: WorkbenchTask) -> None:
     programs_of = [exercise(task.tables, str(seed)).program for seed in range(400)]
     for tool in ("calendar.update_event", "calendar.delete_event", "calendar.create_event", "email.reply_email"):
