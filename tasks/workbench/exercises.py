@@ -160,7 +160,7 @@ class _Writer:
         if "<person>" in part.code:
             person = self.person(said, code)
             form = self.phrased(part.said)
-            if self.mentioned and person.said == "them":
+            if person.said == "them":
                 form = form.replace("with <person>", self.chance.choice(["with <person>", "for us"]))
             said["person"], code["person"] = person.said, person.code
             self.mentioned = person._replace(said="them")
@@ -170,7 +170,7 @@ class _Writer:
         elif "<name>" in part.said:
             self.mentioned = _Part("them", "person", _filled(_grammar()["person"][0].before, code))
         elif "<customer>" in part.said and section == "conditions":
-            assigned = _grammar()["person"][2]
+            assigned = next(person for person in _grammar()["person"] if "<customer>" in person.said)
             self.mentioned = _Part("whoever is assigned to them", assigned.code, _filled(assigned.before, code))
         return _Part(
             _filled(self.phrased(part.said), said),

@@ -241,6 +241,7 @@ def test_a_pronoun_stands_for_the_person_that_was_named_before_it(task: Workbenc
         assert "the person with the" in before or any(
             (person or customer).lower() in before.lower() for person, customer in named
         )
+        assert all((person or customer).lower() in made.question.lower() for person, customer in named)
         assert not {"them", "us"} & {person for person, _ in named}
 
 
