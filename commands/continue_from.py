@@ -71,8 +71,8 @@ def _find_start(name: str, task: str, model: str) -> str | None:
         checkpoint = None
     if checkpoint is None:
         raise BadInput(
-            f"run {name} is unfinished, so it has no checkpoint to start from: resume it with --resume {name}, or name a "
-            "checkpoint folder"
+            f"run {name} has no checkpoint in this ZenML store: if it is unfinished, resume it with --resume {name}; if another store "
+            "has it, name its checkpoint folder"
         )
     return str(checkpoint.id)
 

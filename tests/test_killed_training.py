@@ -82,6 +82,12 @@ def test_a_killed_training_goes_on_and_others_continue_from_its_adapter(checkout
     [line] = refused.stderr.splitlines()
     assert "other settings: synthetic_train_inboxes 1 -> 2, max_steps 12 -> 13: resume" in line
     assert line.endswith("--set experiment=first-2 instead of --resume")
+    early = checkout.run(*words, "--from", "first", *settings(experiment="second"))
+    assert early.returncode == 2 and history_file.read_bytes() == left, early.stdout + early.stderr
+    assert (
+        "run first has no checkpoint in this ZenML store: if it is unfinished, resume it with --resume first"
+        in early.stderr
+    )
 
     prompts.unlink()
     # The shell's own way to ignore SIGINT needs a process that starts by itself.

@@ -26,27 +26,57 @@ def sample(
     """
     chosen = logits.argmax(-1)
     drawn = [i for i, temperature in enumerate(temperatures) if temperature > 0]
-    if drawn:
-        rows = logits if len(drawn) == len(temperatures) else logits[drawn]
-        scale = torch.tensor([temperatures[i] for i in drawn], device=logits.device)
-        probabilities = torch.softmax(rows / scale[:, None], -1)
-        cut = [row for row, i in enumerate(drawn) if top_ps[i] < 1]
-        if cut:
-            limits = torch.tensor([top_ps[drawn[row]] for row in cut], device=logits.device)
-            probabilities[cut] = _nucleus(probabilities[cut], limits)
-        least = torch.tensor([min_ps[i] for i in drawn], device=logits.device)
-        if least.any():
-            probabilities = probabilities.where(
-                probabilities >= least[:, None] * probabilities.amax(-1, keepdim=True), 0.0
-            )
-        cumulative = probabilities.cumsum(-1)
-        targets = uniforms[drawn].to(cumulative) * cumulative[:, -1]
-        picks = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]
-        # Rounding can point past the last token with a probability above zero.
-        last = (cumulative < cumulative[:, -1:]).sum(-1)
-        chosen[drawn] = torch.minimum(picks, last)
+    cut = [i for i in drawn if min_ps[i] > 0 and top_ps[i] == 1]
+    if cut:
+        weights, tokens = _likely(_rows(logits, cut), _column(temperatures, cut, logits), _column(min_ps, cut, logits))
+        chosen[cut] = tokens.gather(1, _picked(weights, uniforms[cut])[:, None])[:, 0]
+    whole = [i for i in drawn if i not in cut]
+    if whole:
+        probabilities = torch.softmax(_rows(logits, whole) / _column(temperatures, whole, logits), -1)
+        nuclei = [row for row, i in enumerate(whole) if top_ps[i] < 1]
+        if nuclei:
+            limits = torch.tensor([top_ps[whole[row]] for row in nuclei], device=logits.device)
+            probabilities[nuclei] = _nucleus(probabilities[nuclei], limits)
+            least = _column(min_ps, whole, logits) * probabilities.amax(-1, keepdim=True)
+            probabilities = probabilities.where(probabilities >= least, 0.0)
+        chosen[whole] = _picked(probabilities, uniforms[whole])
     logprobs = logits.gather(1, chosen[:, None])[:, 0] - logits.logsumexp(-1)
     return chosen.tolist(), logprobs.tolist()
+
+
+def _rows(logits: torch.Tensor, wanted: Sequence[int]) -> torch.Tensor:
+    return logits if len(wanted) == len(logits) else logits[wanted]
+
+
+def _column(values: Sequence[float], wanted: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([[values[i]] for i in wanted], dtype=like.dtype, device=like.device)
+
+
+def _likely(
+    logits: torch.Tensor, temperatures: torch.Tensor, min_ps: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return weights and ids of the tokens that `min_ps` [rows, 1] keeps, in the vocabulary's order: [rows, most kept] each.
+
+    They are few, so whatever else sampling does need not look at the vocabulary again.
+    """
+    best = logits.amax(-1, keepdim=True)
+    row, token = (logits >= best + temperatures * min_ps.log()).nonzero(as_tuple=True)
+    counts = row.bincount(minlength=len(logits))
+    place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
+    weights = logits.new_zeros(len(logits), max(1, int(counts.max())))
+    tokens = token.new_zeros(weights.shape)
+    weights[row, place] = ((logits[row, token] - best[row, 0]) / temperatures[row, 0]).exp()
+    tokens[row, place] = token
+    return weights, tokens
+
+
+def _picked(weights: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """Invert the cumulative distribution of each row of `weights` at `uniforms` [rows]."""
+    cumulative = weights.cumsum(-1)
+    targets = uniforms.to(cumulative) * cumulative[:, -1]
+    picks = torch.searchsorted(cumulative, targets[:, None], right=True)[:, 0]
+    # Rounding can point past the last token with a probability above zero.
+    return torch.minimum(picks, (cumulative < cumulative[:, -1:]).sum(-1))
 
 
 def _nucleus(probabilities: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:

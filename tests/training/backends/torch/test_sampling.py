@@ -70,6 +70,21 @@ def test_the_largest_uniform_is_a_token_with_probability() -> None:
     assert token == 6
 
 
+def test_rows_cut_by_min_p_take_the_tokens_of_the_whole_distribution() -> None:
+    """Only likely tokens are looked at, in the vocabulary's order. A row of noise must not change its neighbours."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(200, 5000, generator=generator) * torch.rand(200, 1, generator=generator) * 8
+    logits[7], logits[8] = float("nan"), -float("inf")
+    temperatures, least = [0.5 + (row % 3) / 2 for row in range(200)], [0.02 + (row % 5) / 5 for row in range(200)]
+    uniforms = torch.rand(200, generator=generator, dtype=torch.float64)
+    tokens, _ = sample(logits, temperatures, [1.0] * 200, least, uniforms)
+    for row in set(range(200)) - {7, 8}:
+        probabilities = (logits[row].double() / temperatures[row]).softmax(-1)
+        kept = probabilities.where(probabilities >= least[row] * probabilities.max(), 0.0).cumsum(-1)
+        assert tokens[row] == int((kept <= uniforms[row] * kept[-1]).sum()), row
+    assert all(0 <= token < 5000 for token in tokens)
+
+
 def test_the_engine_samples_from_the_models_distribution(llama_dir: Path, settings: TorchSettings) -> None:
     """Also with speculation, prefix reuse and batches of other requests, which must not change what is likely."""
     prompt, draws = list(range(3, 40)), 1500
