@@ -28,7 +28,9 @@ def sample(
     drawn = [i for i, temperature in enumerate(temperatures) if temperature > 0]
     cut = [i for i in drawn if min_ps[i] > 0 and top_ps[i] == 1]
     if cut:
-        weights, tokens = _likely(_rows(logits, cut), _column(temperatures, cut, logits), _column(min_ps, cut, logits))
+        best = logits.gather(1, chosen[:, None])[cut]
+        least = best + _column(temperatures, cut, logits) * _column(min_ps, cut, logits).log()
+        weights, tokens = _likely(_rows(logits, cut), best, least, _column(temperatures, cut, logits))
         chosen[cut] = tokens.gather(1, _picked(weights, uniforms[cut])[:, None])[:, 0]
     whole = [i for i in drawn if i not in cut]
     if whole:
@@ -53,14 +55,14 @@ def _column(values: Sequence[float], wanted: Sequence[int], like: torch.Tensor) 
 
 
 def _likely(
-    logits: torch.Tensor, temperatures: torch.Tensor, min_ps: torch.Tensor
+    logits: torch.Tensor, best: torch.Tensor, least: torch.Tensor, temperatures: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return weights and ids of the tokens that `min_ps` [rows, 1] keeps, in the vocabulary's order: [rows, most kept] each.
+    """Return weights and ids [rows, most kept] of the tokens with logits of at least `least`, in the vocabulary's order.
 
-    They are few, so whatever else sampling does need not look at the vocabulary again.
+    `best` are the largest logits, [rows, 1] like `least` and `temperatures`. Few tokens are kept, so the rest of sampling
+    need not go over the vocabulary.
     """
-    best = logits.amax(-1, keepdim=True)
-    row, token = (logits >= best + temperatures * min_ps.log()).nonzero(as_tuple=True)
+    row, token = (logits >= least).nonzero(as_tuple=True)
     counts = row.bincount(minlength=len(logits))
     place = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
     weights = logits.new_zeros(len(logits), max(1, int(counts.max())))

@@ -71,15 +71,16 @@ def test_the_largest_uniform_is_a_token_with_probability() -> None:
 
 
 def test_rows_cut_by_min_p_take_the_tokens_of_the_whole_distribution() -> None:
-    """Only likely tokens are looked at, in the vocabulary's order. A row of noise must not change its neighbours."""
+    """Only likely tokens are looked at, in the vocabulary's order. Rows of noise, and rows without a cut, change no other."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(200, 5000, generator=generator) * torch.rand(200, 1, generator=generator) * 8
     logits[7], logits[8] = float("nan"), -float("inf")
     temperatures, least = [0.5 + (row % 3) / 2 for row in range(200)], [0.02 + (row % 5) / 5 for row in range(200)]
+    temperatures[3::20], least[5::20] = [0.0] * 10, [0.0] * 10
     uniforms = torch.rand(200, generator=generator, dtype=torch.float64)
     tokens, _ = sample(logits, temperatures, [1.0] * 200, least, uniforms)
     for row in set(range(200)) - {7, 8}:
-        probabilities = (logits[row].double() / temperatures[row]).softmax(-1)
+        probabilities = (logits[row].double() / (temperatures[row] or 1e-9)).softmax(-1)
         kept = probabilities.where(probabilities >= least[row] * probabilities.max(), 0.0).cumsum(-1)
         assert tokens[row] == int((kept <= uniforms[row] * kept[-1]).sum()), row
     assert all(0 <= token < 5000 for token in tokens)
