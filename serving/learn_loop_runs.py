@@ -132,14 +132,15 @@ class LearnLoopRuns:
         Raises `KeyError` for an unknown loop.
         """
         folder = self._folder / run_id
+        has_process = run_id in self._processes  # asked before its records are read: they are complete once it is gone
         try:
             state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise KeyError(run_id) from None
         if state["state"] == "cancelled" and (folder / REQUEST).exists() and not (folder / CANCELLED).exists():
             state |= {"state": "queued", "error": None}  # nobody cancelled it: its service was killed
-        if run_id in self._processes:
-            state["state"] = "running"  # the loop is over when its process has ended, regardless of its records
+        if has_process:  # the loop is over when its process has ended, regardless of its records
+            state |= {"state": "running", "error": None}
         if run_id in self._cancelled:
             state["state"] = "cancelled"
         metrics = [

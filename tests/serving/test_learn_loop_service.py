@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from serving.access import Keys, Origins
 from serving.learn_loop_app import learn_loop_app
 from serving.learn_loop_runs import LIFELINE, LearnLoopRuns
 from tasks.outreach.events import EventStore
+from tasks.outreach.results import STATE
 from tests.serving.scripted_service import served
 from training.errors import BadInput
 
@@ -45,6 +47,8 @@ while not release.exists():
     time.sleep(0.01)
 if release.read_text() == "fail":
     save(state="failed")
+    while release.with_name("hold").exists():
+        time.sleep(0.01)
     sys.exit("error: the graph is gone")
 save(state="finished", iteration=3)
 """
@@ -122,6 +126,30 @@ def test_one_loop_at_a_time_per_graph(client: TestClient, service: Service) -> N
     assert client.get(f"/learn-loop/{first}").json()["state"] == "cancelled"
     service.release.write_text("fail")
     assert wait_for(client, second, lambda found: found["state"] == "failed")["error"] == "error: the graph is gone"
+
+
+def test_a_loop_that_ends_while_its_records_are_read_has_not_failed_without_an_error(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, hold, read_text = service.runs(), service.folder / "hold", Path.read_text
+    hold.touch()
+    run_id = runs.submit({}, wait=False)
+    service.release.write_text("fail")
+    state_file = service.folder / "loops" / run_id / STATE
+    while json.loads(read_text(state_file))["state"] != "failed":
+        time.sleep(0.02)
+
+    def read_before_the_end(file: Path, *args: Any, **kwargs: Any) -> str:
+        text = read_text(file, *args, **kwargs)
+        if file == state_file and hold.exists() and threading.current_thread() is threading.main_thread():
+            hold.unlink()
+            next(thread for thread in threading.enumerate() if thread.name == f"loop-{run_id}").join()
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_before_the_end)
+    at_the_end = runs.status(run_id)
+    assert (at_the_end["state"], at_the_end["error"]) == ("running", None)
+    assert runs.status(run_id)["error"] == "error: the graph is gone"
 
 
 def test_a_loop_on_the_graph_that_another_program_started_counts(service: Service) -> None:
