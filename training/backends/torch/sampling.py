@@ -32,7 +32,7 @@ def sample(
         least = best + _column(temperatures, cut, logits) * _column(min_ps, cut, logits).log()
         weights, tokens = _likely(_rows(logits, cut), best, least, _column(temperatures, cut, logits))
         chosen[cut] = tokens.gather(1, _picked(weights, uniforms[cut])[:, None])[:, 0]
-    whole = [i for i in drawn if i not in cut]
+    whole = sorted(set(drawn) - set(cut))
     if whole:
         probabilities = torch.softmax(_rows(logits, whole) / _column(temperatures, whole, logits), -1)
         nuclei = [row for row, i in enumerate(whole) if top_ps[i] < 1]
