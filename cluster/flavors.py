@@ -156,7 +156,8 @@ class ResilientStepOperator(KubernetesStepOperator):
         while running := {job.metadata.name for job in self._jobs(**labels) if _runs_step(job)}:
             for name in running - asked:
                 logger.warning("Step `%s`: ending the job of an earlier attempt, %s", info.pipeline_step_name, name)
-                kube_utils.delete_job(self._k8s_batch_api, self.config.kubernetes_namespace, name, **self._limits)
+                with _absence_ignored():  # it may end between the two requests
+                    kube_utils.delete_job(self._k8s_batch_api, self.config.kubernetes_namespace, name, **self._limits)
                 asked.add(name)
             if time.monotonic() > deadline:  # its node does not answer
                 return

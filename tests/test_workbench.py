@@ -90,6 +90,7 @@ def _replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
         ),
         (_answers("['project_management.search_tasks.func(board=\"Design\")']"), "a reference call fails: 'project"),
         (_answers("[]", domains="['emial']"), "line 2: there is no domain 'emial': analytics, calendar, "),
+        (_answers("[]", domains="[]"), "line 2: domains is empty: a task needs at least one of analytics, calendar, "),
         (_replaced("project_tasks.csv", "2023-11-20", "20231120"), "line 2: due_date is no date: '20231120'"),
         (
             lambda office: (office / "email_addresses.csv").write_text("email_address\nann.lee@atlas.com\n"),

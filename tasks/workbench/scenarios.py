@@ -112,6 +112,8 @@ def _toolkits(domains: str, place: str) -> tuple[str, ...]:
         "customer_relationship_manager" if domain == "crm" else domain
         for domain in _texts(domains, f"{place}: domains")
     ]
+    if not toolkits:
+        raise BadInput(f"{place}: domains is empty: a task needs at least one of {', '.join(sorted(known))}")
     for toolkit in toolkits:
         if toolkit not in known:
             raise BadInput(f"{place}: there is no domain {toolkit[:80]!r}: {', '.join(sorted(known))}")

@@ -149,6 +149,21 @@ def test_waiting_for_an_old_job_is_bounded(cluster: ApiServer, operator: Any, mo
     assert submitted(cluster)
 
 
+def test_an_old_job_may_end_before_it_is_deleted(
+    cluster: ApiServer, operator: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = flavors.kube_utils.delete_job
+
+    def late(batch: Any, namespace: str, name: str, **options: Any) -> None:
+        del cluster.objects[f"{JOBS}/{name}"]
+        delete(batch, namespace, name, **options)
+
+    monkeypatch.setattr(flavors.kube_utils, "delete_job", late)
+    put_job_of_step(cluster, "left")
+    submit(operator)
+    assert submitted(cluster)
+
+
 def test_a_restarted_orchestrator_continues_with_the_waiting_job(cluster: ApiServer, operator: Any) -> None:
     """ZenML takes any job that names the step for it: a lost training would be a failed step, whatever retries are left."""
     submit(operator)
