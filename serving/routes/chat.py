@@ -106,4 +106,4 @@ async def _chunks(
 
 
 def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+    return f"data: {json.dumps(data)}\n\n"  # escaped: clients such as httpx's `iter_lines` split lines at U+2028, too

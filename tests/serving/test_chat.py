@@ -63,6 +63,20 @@ def test_a_stream(client: OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+def test_an_answer_is_one_line_of_a_stream(url: str, policy: MailPolicy) -> None:
+    """Whatever a client takes for the end of a line."""
+    policy.answer = "room\u20284B, caf\u00e9"
+    body = {"stream": True, "model": ANN, "messages": [QUESTION]}
+    with httpx.stream(
+        "POST", f"{url}/chat/completions", json=body, headers=bearer(ANNS_KEY), timeout=60, trust_env=False
+    ) as answer:
+        chunks = [
+            json.loads(line.removeprefix("data: ")) for line in answer.iter_lines() if line and "[DONE]" not in line
+        ]
+    said = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    assert said.startswith(policy.answer)
+
+
 def test_a_follow_up_has_the_exchange_before_it(client: OpenAI, policy: MailPolicy) -> None:
     said = {"role": "assistant", "content": f"room 4B{SOURCES}"}
     older: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello?"}]
