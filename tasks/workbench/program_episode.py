@@ -22,7 +22,7 @@ from tasks.workbench.tools import Figures, Refused, published, result_of, tool_s
 _TODAY = date.fromisoformat(MOMENT[:10])
 _END = re.compile(r"</?\|?\w+\|?>\Z")
 """The token at which a model stops."""
-_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_NEAR = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 
 class ProgramEpisode(Episode):
@@ -30,6 +30,10 @@ class ProgramEpisode(Episode):
 
     error: str | None = None
     """Why the program failed."""
+
+    def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
+        super().__init__(tables, scenario, limits)
+        self._untouched = tables.workspace
 
     def offered(self) -> list[dict[str, Any]]:
         return []
@@ -48,7 +52,7 @@ class ProgramEpisode(Episode):
         return text if choice.finish_reason == "length" else _END.sub("", text)
 
     def act(self, said: dict[str, Any], record: Any, requested: Sequence[tuple[str, str, str]]) -> None:
-        """Execute the program of a reply. One that fails ends as `malformed_call`; what it did before stays done."""
+        """Execute the program of a reply. One that fails ends as `malformed_call`, and what it did before is undone."""
         self.turns += 1
         self.messages.append(said)
         self.record.append(record)
@@ -57,11 +61,21 @@ class ProgramEpisode(Episode):
         program = re.sub(r"^```\w*\n|\n?```\s*$", "", said["content"].strip())
         functions: dict[str, Callable[..., Any]] = {name: partial(self.make, name) for name in published()}
         try:
-            run(program, {**functions, "days": _days, "coming": _coming, "past": _past, "later": _later})
+            run(
+                program,
+                {
+                    **functions,
+                    "days": _days,
+                    "coming": partial(_nearest, direction=1),
+                    "past": partial(_nearest, direction=-1),
+                    "later": _later,
+                },
+            )
             self.outcome = "finished"
         except ProgramError as error:
             self.outcome = "malformed_call"
             self.error = str(error)
+            self.workspace = self._untouched()
 
     def make(self, name: str, /, *given: Any, **named: Any) -> Any:
         """Make a call. Raises ProgramError if the tool does not act."""
@@ -94,12 +108,15 @@ def _days(n: int) -> str:
     return str(_TODAY + timedelta(days=n))
 
 
-def _coming(weekday: str) -> str:
-    return _days((_WEEKDAYS.index(weekday.lower()) - _TODAY.weekday() - 1) % 7 + 1)
-
-
-def _past(weekday: str) -> str:
-    return _days(-((_TODAY.weekday() - _WEEKDAYS.index(weekday.lower()) - 1) % 7 + 1))
+def _nearest(day: str, direction: int) -> str:
+    """Return the date of the nearest such day after (`direction` 1) or before (-1) today: "Friday", "December 13", "tomorrow"."""
+    if day.lower() in _NEAR:
+        return _days(_NEAR[day.lower()])
+    for distance in range(1, 367):
+        near = _TODAY + timedelta(days=direction * distance)
+        if day.lower() in (f"{near:%A}".lower(), f"{near:%B} {near.day}".lower()):
+            return str(near)
+    raise ProgramError(f"{day[:80]} is no day of a week or month")
 
 
 def _later(time: str, minutes: Any) -> str:

@@ -39,7 +39,7 @@ class WorkbenchSettings(BaseModel):
         ge=1,
         le=64,
         description="programs of a policy that are tried for a held-out task; an outcome of more than half is kept, without "
-        "one nothing is done; 1: one program, greedily",
+        "one nothing is done; 1: one program, written greedily, and others only if it fails",
     )
     template_seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
 
 VOTING_TEMPERATURE = 0.5
 """Between 0.4 and 0.7, which were tried on train templates: the lower one kept more right programs, the higher one fewer wrong ones."""
+OTHERS = 3
+"""Programs that are sampled where the greedy one fails. All have the cost of one prompt."""
 
 
 class WorkbenchTask(EvaluatedTask):
@@ -91,29 +93,34 @@ class WorkbenchTask(EvaluatedTask):
         return await _finished(policy, self.episode(scenario, hosted=hosted))
 
     async def elected(self, policy: Policy, scenario: WorkbenchScenario) -> Episode:
-        """Sample up to `votes` programs, and return the episode of the first with the outcome of more than half of `votes`.
+        """Return the episode of the first program with the outcome of more than half of `votes`.
 
-        A program that fails has no vote. Without such a majority nothing is done. This is self-consistency (Wang et al.,
+        A program that fails has no vote. Without a majority nothing is done. Votes are self-consistency (Wang et al.,
         arXiv 2203.11171) with outcomes in place of answers, and with no more programs than the majority needs.
+
+        With one vote, the first program is written greedily, and others are sampled only if it fails.
         """
         started = time.monotonic()
         sampled = policy.model_copy(update={"temperature": VOTING_TEMPERATURE})
         majority = self.votes // 2 + 1
-        opening = elected = self.episode(scenario)
-        elected.outcome = "no_majority"
+        requests = [(sampled, majority), (sampled, self.votes - majority)]
+        if self.votes == 1:
+            requests = [(policy, 1), (sampled, OTHERS)]
+        opening = self.episode(scenario)
+        opening.outcome = "no_majority"
+        tried: list[Episode] = []
         finished: list[tuple[State, Episode]] = []
-        tried = 0
-        for count in filter(None, (majority, self.votes - majority)):
-            tried += count
-            for choice in await opening.replies(sampled, count):
-                episode = self.episode(scenario).taking(choice)
-                if episode.outcome == "finished":
-                    finished.append((episode.workspace.state(), episode))
-            states = [state for state, _ in finished]
-            if agreed := [episode for state, episode in finished if states.count(state) >= majority]:
-                elected = agreed[0]
-                break
-        elected.turns, elected.seconds = tried, time.monotonic() - started
+        agreed: list[Episode] = []
+        for asked, count in requests:
+            if count and not agreed:
+                tried += (
+                    new := [self.episode(scenario).taking(choice) for choice in await opening.replies(asked, count)]
+                )
+                finished += [(episode.workspace.state(), episode) for episode in new if episode.outcome == "finished"]
+                states = [state for state, _ in finished]
+                agreed = [episode for state, episode in finished if states.count(state) >= majority]
+        elected = next(iter(agreed), tried[0] if self.votes == 1 else opening)
+        elected.turns, elected.seconds = len(tried), time.monotonic() - started
         return elected
 
     def described(self, scenario: WorkbenchScenario) -> dict[str, str]:
@@ -124,8 +131,7 @@ class WorkbenchTask(EvaluatedTask):
         }
 
     async def attempt(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool) -> Attempt:
-        voted = self.votes > 1 and not hosted
-        episode = await (self.elected(policy, scenario) if voted else self.run(policy, scenario, hosted=hosted))
+        episode = await (self.run(policy, scenario, hosted=True) if hosted else self.elected(policy, scenario))
         verdict = self.verdict(episode)
         return Attempt(
             answer=_written(episode.calls) or None,

@@ -76,6 +76,12 @@ def test_the_outcome_of_a_program_is_its_reward(
     assert "calendar." not in request["messages"][0]["content"]
 
 
+def test_a_program_that_fails_changes_nothing(task: WorkbenchTask) -> None:
+    failed = played(task.tables, scenario(task), LIMITS, f"{WRONG}\nnothing()")
+    assert failed.calls and failed.workspace.state() == task.tables.untouched
+    assert not task.verdict(failed).side_effects
+
+
 def test_a_tool_call_is_no_program(task: WorkbenchTask, server: ScriptedPolicy) -> None:
     server.replies = [("email__delete_email", {"email_id": "00000003"})]
     trajectory = asyncio.run(task.rollout(server.policy, scenario(task)))
@@ -125,6 +131,10 @@ FAILS = f"{RIGHT}\nnothing()"
         (4, [RIGHT, WRONG, RIGHT, WRONG], 4, False, "no_majority"),
         (2, [RIGHT, WRONG], 2, False, "no_majority"),
         (1, [RIGHT], 1, True, "finished"),
+        (1, [WRONG], 1, False, "side_effects"),
+        (1, [FAILS, FAILS, RIGHT, WRONG], 4, True, "finished"),
+        (1, [FAILS, WRONG, RIGHT, RIGHT], 4, False, "side_effects"),
+        (1, [FAILS, FAILS, FAILS, "Done."], 4, False, "malformed_call"),
     ],
 )
 def test_the_outcome_of_most_programs_is_kept(
@@ -145,6 +155,12 @@ def test_the_outcome_of_most_programs_is_kept(
         ("days(-30)", "2023-10-31"),
         ('coming("Friday")', "2023-12-01"),
         ('coming("thursday")', "2023-12-07"),
+        ('coming("tomorrow")', "2023-12-01"),
+        ('coming("December 13")', "2023-12-13"),
+        ('coming("november 30")', "2024-11-30"),
+        ('coming("february 29")', "2024-02-29"),
+        ('past("november 30")', "2022-11-30"),
+        ('past("yesterday")', "2023-11-29"),
         ('past("thursday")', "2023-11-23"),
         ('past("wednesday")', "2023-11-29"),
         ('later("2023-11-30 09:00:00", "90")', "2023-11-30 10:30:00"),
@@ -166,7 +182,16 @@ def test_what_functions_return(task: WorkbenchTask, code: str, value: str) -> No
 
 
 @pytest.mark.parametrize(
-    "code", ['coming("someday")', 'later("soon", 3)', "days(10 ** 9)", "days(99999999)", 'later("2023-11-30", "x")']
+    "code",
+    [
+        'coming("someday")',
+        'coming("november 31")',
+        "coming(5)",
+        'later("soon", 3)',
+        "days(10 ** 9)",
+        "days(99999999)",
+        'later("2023-11-30", "x")',
+    ],
 )
 def test_a_date_that_is_none_ends_the_program(task: WorkbenchTask, code: str) -> None:
     episode = ProgramEpisode(task.tables, scenario(task), LIMITS)
