@@ -59,18 +59,9 @@ class ProgramEpisode(Episode):
         if self.outcome == "truncated":
             return
         program = re.sub(r"^```\w*\n|\n?```\s*$", "", said["content"].strip())
-        functions: dict[str, Callable[..., Any]] = {name: partial(self.make, name) for name in published()}
+        tools: dict[str, Callable[..., Any]] = {name: partial(self.make, name) for name in published()}
         try:
-            run(
-                program,
-                {
-                    **functions,
-                    "days": _days,
-                    "coming": partial(_nearest, direction=1),
-                    "past": partial(_nearest, direction=-1),
-                    "later": _later,
-                },
-            )
+            run(program, {**tools, "days": _days, "coming": _coming, "past": _past, "later": _later})
             self.outcome = "finished"
         except ProgramError as error:
             self.outcome = "malformed_call"
@@ -108,8 +99,16 @@ def _days(n: int) -> str:
     return str(_TODAY + timedelta(days=n))
 
 
+def _coming(weekday: str) -> str:
+    return _nearest(weekday, 1)
+
+
+def _past(weekday: str) -> str:
+    return _nearest(weekday, -1)
+
+
 def _nearest(day: str, direction: int) -> str:
-    """Return the date of the nearest such day after (`direction` 1) or before (-1) today: "Friday", "December 13", "tomorrow"."""
+    """Return the date of the nearest "Friday" or "December 13" after (`direction` 1) or before (-1) today, or of "tomorrow"."""
     if day.lower() in _NEAR:
         return _days(_NEAR[day.lower()])
     for distance in range(1, 367):

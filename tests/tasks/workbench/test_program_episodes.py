@@ -155,6 +155,8 @@ def test_the_outcome_of_most_programs_is_kept(
         ("days(-30)", "2023-10-31"),
         ('coming("Friday")', "2023-12-01"),
         ('coming("thursday")', "2023-12-07"),
+        ('coming(weekday="sunday")', "2023-12-03"),
+        ('past(weekday="sunday")', "2023-11-26"),
         ('coming("tomorrow")', "2023-12-01"),
         ('coming("December 13")', "2023-12-13"),
         ('coming("november 30")', "2024-11-30"),
