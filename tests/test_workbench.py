@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tasks.workbench.scenarios import WorkbenchSettings, load_office
 from tests.checkout import Checkout, settings
 from tests.fakes.policy import ScriptedPolicy
 from tests.fakes.server import Answer, Request
@@ -146,6 +147,39 @@ def test_nothing_is_spent_on_a_part_without_templates(
     assert not (door.folder / "outputs").exists()
 
 
+def _evaluation(questions: Sequence[str], policy: str = "trained") -> str:
+    """Return an evaluation in which a policy wrote an empty program for each task."""
+    rows = [
+        {"policy": policy, "question": question, "transcript": [{"role": "assistant", "content": ""}]}
+        for question in questions
+    ]
+    return "".join(f"{json.dumps(row)}\n" for row in [{"class": "agent.metrics.Prediction", "count": 1}, *rows])
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (lambda questions: "{}\n[]", "opinion.jsonl, line 2: no answer of an evaluation; name the values.jsonl"),
+        (lambda questions: "", ": no program of a trained policy for "),
+        (lambda questions: _evaluation(questions[1:]), "; evaluate the other policy on the same tasks, all of them"),
+        (lambda questions: _evaluation(questions, "base"), ": no program of a trained policy for "),
+    ],
+)
+def test_a_second_opinion_that_is_none(
+    door: FrontDoor, office: Path, tmp_path: Path, written: Callable[[Sequence[str]], str], message: str
+) -> None:
+    _, scenarios = load_office(WorkbenchSettings(folder=str(office), held_out_templates=1))
+    questions = [scenario.question for scenario in scenarios]
+    words = ["--pipeline", "train", *OFFICE, *settings(folder=office, held_out_templates=1, exercises=5)]
+    opinion = tmp_path / "opinion.jsonl"
+    words += [*settings(second_opinion=opinion), "--dry-run"]
+    assert f"{opinion}: cannot be read (No such file or directory)" in door.refuses(*words)
+    opinion.write_text(_evaluation(questions))
+    assert door.run(*words).returncode == 0
+    opinion.write_text(written(questions))
+    assert message in door.refuses(*words)
+
+
 def test_invented_tasks_alone_can_be_trained_on(door: FrontDoor, office: Path) -> None:
     words = settings(folder=office, held_out_templates=1, exercises=5)
     done = door.run("--pipeline", "train", *OFFICE, *words, "--dry-run")
@@ -171,11 +205,14 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
     assert set(summary["baselines"]) == {"do_nothing"}
     assert "some-model: " in done.stdout and "; finished 2" in done.stdout
     # Any checkpoint can be evaluated on tasks of other templates, without a training.
+    _, scenarios = load_office(WorkbenchSettings(folder=str(office), held_out_templates=1))
+    opinion = tmp_path / "opinion.jsonl"
+    opinion.write_text(_evaluation([scenario.question for scenario in scenarios]))
     everything = [
         "--pipeline",
         "eval",
         *OFFICE,
-        *settings(folder=office, held_out_templates=1, votes=3),
+        *settings(folder=office, held_out_templates=1, second_opinion=opinion),
         "--summary",
         "all.json",
     ]
@@ -192,4 +229,4 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
         "openai/idle": 8,
     }
     assert summary["policies"]["openai/idle"]["accuracy"] == summary["baselines"]["do_nothing"]["accuracy"] == 1 / 8
-    assert (summary["policies"]["trained"]["turns"], summary["policies"]["base"]["turns"]) == (3, 3)
+    assert (summary["policies"]["trained"]["turns"], summary["policies"]["base"]["turns"]) == (4, 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from openai import NOT_GIVEN
 from openai.types.chat import ChatCompletionMessage
@@ -84,7 +84,7 @@ class Episode:
         self.context_tokens = answer.usage.prompt_tokens if answer.usage else 0
         return answer.choices
 
-    def taking(self, choice: Choice) -> Episode:
+    def taking(self, choice: Choice) -> Self:
         """Execute a reply, and return this episode."""
         message = choice.message
         tokens = (choice.logprobs.content if choice.logprobs else None) or []

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tasks.workbench.tables import State, Tables, comparable
+from tasks.workbench.tables import State, Tables, same
 from tasks.workbench.tools import call, fault
 
 NO_LITERAL = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
@@ -61,17 +61,14 @@ class Judge:
     def __init__(self, tables: Tables, reference: Sequence[Call]) -> None:
         self._before = tables.untouched
         # Rows that stay the same are shared: a state of its own would take a megabyte.
-        same = {row: row for rows in tables.untouched.values() for row in rows}
+        shared = {row: row for rows in tables.untouched.values() for row in rows}
         wanted = state_after(tables, reference)
-        self._wanted = {table: [same.get(row, row) for row in rows] for table, rows in wanted.items()}
+        self._wanted = {table: [shared.get(row, row) for row in rows] for table, rows in wanted.items()}
 
     def verdict(self, state: State, *, failed: bool = False) -> Verdict:
         """Return the verdict on a state. An episode that failed is not correct, whatever it left behind."""
-        same = all(
-            rows == self._wanted[table] or comparable(table, rows) == comparable(table, self._wanted[table])
-            for table, rows in state.items()
-        )
-        return Verdict(same and not failed, state != self._before and not same)
+        done = same(state, self._wanted)
+        return Verdict(done and not failed, state != self._before and not done)
 
     def judged(self, tables: Tables, calls: Sequence[Call | None], *, failed: bool) -> Verdict:
         """Return the verdict on the state after these calls."""

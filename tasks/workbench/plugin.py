@@ -45,7 +45,7 @@ class WorkbenchPlugin(TaskPlugin):
     def opened(self, settings: WorkbenchSettings, trained_with: Mapping[str, Any], say: Say) -> Iterator[WorkbenchTask]:
         limits = Limits.model_validate(trained_with)
         tables = Tables(Path(str(settings.folder)).expanduser())
-        yield WorkbenchTask(tables, self.scenarios(settings), limits, trained_with["seed"], settings.votes)
+        yield WorkbenchTask(tables, self.scenarios(settings), limits, trained_with["seed"])
 
 
 PLUGIN = WorkbenchPlugin()

@@ -33,7 +33,7 @@ class ProgramEpisode(Episode):
 
     def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
         super().__init__(tables, scenario, limits)
-        self._untouched = tables.workspace
+        self._tables = tables
 
     def offered(self) -> list[dict[str, Any]]:
         return []
@@ -64,9 +64,13 @@ class ProgramEpisode(Episode):
             run(program, {**tools, "days": _days, "coming": _coming, "past": _past, "later": _later})
             self.outcome = "finished"
         except ProgramError as error:
-            self.outcome = "malformed_call"
             self.error = str(error)
-            self.workspace = self._untouched()
+            self.undo("malformed_call")
+
+    def undo(self, outcome: str) -> None:
+        """End with tables as they were."""
+        self.outcome = outcome
+        self.workspace = self._tables.workspace()
 
     def make(self, name: str, /, *given: Any, **named: Any) -> Any:
         """Make a call. Raises ProgramError if the tool does not act."""

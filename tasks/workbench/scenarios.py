@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tasks.workbench.judge import NO_LITERAL, Call, parse
 from tasks.workbench.tables import Tables, read_csv
@@ -34,12 +34,11 @@ class WorkbenchSettings(BaseModel):
         le=10_000,
         description="invented tasks to train on besides the benchmark's",
     )
-    votes: int = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="programs of a policy that are tried for a held-out task; an outcome of more than half is kept, without "
-        "one nothing is done; 1: one program, written greedily, and others only if it fails",
+    second_opinion: str | None = Field(
+        default=None,
+        min_length=1,
+        description="evaluation of another policy, as JSON Lines; the outcome of a held-out task is kept only if that policy's program "
+        "has the same",
     )
     template_seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the choice of held-out templates")
 
@@ -59,6 +58,8 @@ class WorkbenchScenario(BaseModel):
     reference: tuple[Call, ...]
     program: str | None = None
     """Does an invented task."""
+    second_opinion: str | None = None
+    """Another policy's program for a held-out task."""
     split: Literal["train", "test"]
 
 
@@ -81,7 +82,54 @@ def load_office(settings: WorkbenchSettings) -> tuple[Tables, list[WorkbenchScen
     files = sorted((folder / "queries_and_answers").glob("*_queries_and_answers.csv"))
     if not files:
         raise BadInput(f"{folder / 'queries_and_answers'}: holds no file *_queries_and_answers.csv with the tasks")
-    return tables, [scenario for file in files for scenario in _read(file, tables, settings)]
+    scenarios = [scenario for file in files for scenario in _read(file, tables, settings)]
+    if settings.second_opinion is None:
+        return tables, scenarios
+    programs = _programs(Path(settings.second_opinion).expanduser())
+    for scenario in scenarios:
+        if scenario.split == "test" and scenario.question not in programs:
+            raise BadInput(
+                f"workbench.second_opinion={settings.second_opinion}: no program of a trained policy for {scenario.id}, "
+                f"{scenario.question[:80]!r}; evaluate the other policy on the same tasks, all of them"
+            )
+    return tables, [
+        scenario.model_copy(update={"second_opinion": programs[scenario.question]})
+        if scenario.split == "test"
+        else scenario
+        for scenario in scenarios
+    ]
+
+
+class _Turn(BaseModel):
+    role: str
+    content: str
+
+
+class _Answered(BaseModel):
+    """A line of an evaluation."""
+
+    policy: str = ""
+    question: str = ""
+    transcript: list[_Turn] = []
+
+
+def _programs(file: Path) -> dict[str, str]:
+    """Return the programs of the policy `trained` in an evaluation, by question. Raises BadInput if it is none."""
+    programs = {}
+    place = f"workbench.second_opinion={file}"
+    try:
+        lines = file.read_text(encoding="utf-8").split("\n")  # not splitlines, which also splits at U+2028
+        for number, line in enumerate(lines, start=1):
+            place = f"{file}, line {number}"
+            row = _Answered.model_validate_json(line or "{}")
+            replies = [turn.content for turn in row.transcript if turn.role == "assistant"]
+            if row.policy == "trained" and replies:
+                programs[row.question] = replies[-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{place}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except ValidationError:
+        raise BadInput(f"{place}: no answer of an evaluation; name the values.jsonl of its predictions") from None
+    return programs
 
 
 def _read(file: Path, tables: Tables, settings: WorkbenchSettings) -> list[WorkbenchScenario]:

@@ -102,7 +102,15 @@ class Workspace:
         return {table: self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall() for table in _CHANGED}
 
 
-def comparable(table: str, rows: Sequence[Row]) -> list[Row]:
+def same(left: State, right: State) -> bool:
+    """Return whether two outcomes are the same for the benchmark."""
+    return all(
+        rows == right[table] or _comparable(table, rows) == _comparable(table, right[table])
+        for table, rows in left.items()
+    )
+
+
+def _comparable(table: str, rows: Sequence[Row]) -> list[Row]:
     """Return rows without what the benchmark ignores: letter case, except in columns with fixed values."""
     keeps = [column in _CASE_MATTERS for column in ("label", "other", *COLUMNS[table])]
     return [

@@ -14,17 +14,16 @@ from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call, Judge, Verdict
 from tasks.workbench.program_episode import ProgramEpisode, played
 from tasks.workbench.scenarios import WorkbenchScenario, published_calls
-from tasks.workbench.tables import State, Tables
+from tasks.workbench.tables import Tables, same
 from training.plugin import Attempt, EvaluatedTask
 from training.task import CALL_SEQUENCE, DECISION, Policy
 
 if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not need
     import art
 
-VOTING_TEMPERATURE = 0.5
-"""Between 0.4 and 0.7, which were tried on train templates: the lower one kept more right programs, the higher one fewer wrong ones."""
 OTHERS = 3
 """Programs that are sampled where the greedy one fails. All have the cost of one prompt."""
+OTHERS_TEMPERATURE = 0.5
 
 
 class WorkbenchTask(EvaluatedTask):
@@ -40,10 +39,9 @@ class WorkbenchTask(EvaluatedTask):
         scenarios: Sequence[WorkbenchScenario],
         limits: Limits,
         seed: int = 0,
-        votes: int = 1,
     ) -> None:
         self.tables, self.scenarios, self.limits = tables, list(scenarios), limits
-        self.seed, self.votes = seed, votes
+        self.seed = seed
         self._judges: dict[str, Judge] = {}
         self.max_tokens = limits.max_tokens
 
@@ -92,36 +90,24 @@ class WorkbenchTask(EvaluatedTask):
         """Play one episode; with `hosted`, of a model behind another OpenAI-compatible server than ours."""
         return await _finished(policy, self.episode(scenario, hosted=hosted))
 
-    async def elected(self, policy: Policy, scenario: WorkbenchScenario) -> Episode:
-        """Return the episode of the first program with the outcome of more than half of `votes`.
+    async def kept(self, policy: Policy, scenario: WorkbenchScenario) -> Episode:
+        """Return the episode of a program, and of the first of several if the greedy one fails.
 
-        A program that fails has no vote. Without a majority nothing is done. Votes are self-consistency (Wang et al.,
-        arXiv 2203.11171) with outcomes in place of answers, and with no more programs than the majority needs.
-
-        With one vote, the first program is written greedily, and others are sampled only if it fails.
+        If another policy has a second opinion, the outcome of its program must be the same. Otherwise nothing is done.
         """
         started = time.monotonic()
-        sampled = policy.model_copy(update={"temperature": VOTING_TEMPERATURE})
-        majority = self.votes // 2 + 1
-        requests = [(sampled, majority), (sampled, self.votes - majority)]
-        if self.votes == 1:
-            requests = [(policy, 1), (sampled, OTHERS)]
-        opening = self.episode(scenario)
-        opening.outcome = "no_majority"
-        tried: list[Episode] = []
-        finished: list[tuple[State, Episode]] = []
-        agreed: list[Episode] = []
-        for asked, count in requests:
-            if count and not agreed:
-                tried += (
-                    new := [self.episode(scenario).taking(choice) for choice in await opening.replies(asked, count)]
-                )
-                finished += [(episode.workspace.state(), episode) for episode in new if episode.outcome == "finished"]
-                states = [state for state, _ in finished]
-                agreed = [episode for state, episode in finished if states.count(state) >= majority]
-        elected = next(iter(agreed), tried[0] if self.votes == 1 else opening)
-        elected.turns, elected.seconds = len(tried), time.monotonic() - started
-        return elected
+        begun = partial(ProgramEpisode, self.tables, scenario, self.limits)
+        tried = [begun().taking(choice) for choice in await begun().replies(policy)]
+        if tried[0].outcome != "finished":
+            sampled = policy.model_copy(update={"temperature": OTHERS_TEMPERATURE})
+            tried += [begun().taking(choice) for choice in await begun().replies(sampled, OTHERS)]
+        episode = next((episode for episode in tried if episode.outcome == "finished"), tried[0])
+        if episode.outcome == "finished" and scenario.second_opinion is not None:
+            other = played(self.tables, scenario, self.limits, scenario.second_opinion)
+            if other.outcome != "finished" or not same(other.workspace.state(), episode.workspace.state()):
+                episode.undo("no_agreement")
+        episode.turns, episode.seconds = len(tried), time.monotonic() - started
+        return episode
 
     def described(self, scenario: WorkbenchScenario) -> dict[str, str]:
         reference = _written(scenario.reference) or "(no call)"
@@ -131,7 +117,7 @@ class WorkbenchTask(EvaluatedTask):
         }
 
     async def attempt(self, policy: Policy, scenario: WorkbenchScenario, *, hosted: bool) -> Attempt:
-        episode = await (self.run(policy, scenario, hosted=True) if hosted else self.elected(policy, scenario))
+        episode = await (self.run(policy, scenario, hosted=True) if hosted else self.kept(policy, scenario))
         verdict = self.verdict(episode)
         return Attempt(
             answer=_written(episode.calls) or None,

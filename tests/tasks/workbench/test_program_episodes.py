@@ -121,30 +121,46 @@ FAILS = f"{RIGHT}\nnothing()"
 
 
 @pytest.mark.parametrize(
-    ("votes", "replies", "tried", "correct", "outcome"),
+    ("replies", "correct", "outcome"),
     [
-        (3, [RIGHT, ALSO_RIGHT], 2, True, "finished"),
-        (3, [RIGHT, WRONG, ALSO_RIGHT], 3, True, "finished"),
-        (3, [WRONG, RIGHT, WRONG], 3, False, "side_effects"),
-        (3, [RIGHT, WRONG, "x = 1"], 3, False, "no_majority"),
-        (3, [FAILS, RIGHT, FAILS], 3, False, "no_majority"),
-        (4, [RIGHT, WRONG, RIGHT, WRONG], 4, False, "no_majority"),
-        (2, [RIGHT, WRONG], 2, False, "no_majority"),
-        (1, [RIGHT], 1, True, "finished"),
-        (1, [WRONG], 1, False, "side_effects"),
-        (1, [FAILS, FAILS, RIGHT, WRONG], 4, True, "finished"),
-        (1, [FAILS, WRONG, RIGHT, RIGHT], 4, False, "side_effects"),
-        (1, [FAILS, FAILS, FAILS, "Done."], 4, False, "malformed_call"),
+        ([RIGHT], True, "finished"),
+        ([WRONG], False, "side_effects"),
+        ([FAILS, FAILS, RIGHT, WRONG], True, "finished"),
+        ([FAILS, WRONG, RIGHT, RIGHT], False, "side_effects"),
+        ([FAILS, FAILS, FAILS, "Done."], False, "malformed_call"),
     ],
 )
-def test_the_outcome_of_most_programs_is_kept(
-    task: WorkbenchTask, server: ScriptedPolicy, votes: int, replies: list[str], tried: int, correct: bool, outcome: str
+def test_others_are_tried_where_a_program_fails(
+    task: WorkbenchTask, server: ScriptedPolicy, replies: list[str], correct: bool, outcome: str
 ) -> None:
-    voting = WorkbenchTask(task.tables, task.scenarios, LIMITS, votes=votes)
     server.replies = [*replies]
-    attempt = asyncio.run(voting.attempt(server.policy, scenario(task), hosted=False))
-    assert (attempt.turns, attempt.correct, attempt.outcome) == (tried, correct, outcome) and not server.replies
-    assert bool(attempt.answer) == (outcome != "no_majority")
+    attempt = asyncio.run(task.attempt(server.policy, scenario(task), hosted=False))
+    assert (attempt.turns, attempt.correct, attempt.outcome) == (len(replies), correct, outcome) and not server.replies
+    temperatures = [request.get("temperature") for request in server.requests]
+    assert temperatures == [server.policy.temperature, 0.5][: len(temperatures)]
+
+
+@pytest.mark.parametrize(
+    ("opinion", "replies", "correct", "outcome"),
+    [
+        (RIGHT, [ALSO_RIGHT], True, "finished"),
+        (RIGHT, [WRONG], False, "no_agreement"),
+        (WRONG, [RIGHT], False, "no_agreement"),
+        (WRONG, [WRONG], False, "side_effects"),
+        (RIGHT, [FAILS, FAILS, WRONG, ALSO_RIGHT], False, "no_agreement"),
+        (RIGHT, [FAILS, FAILS, ALSO_RIGHT, WRONG], True, "finished"),
+        (FAILS, [RIGHT], False, "no_agreement"),
+        ("", [RIGHT], False, "no_agreement"),
+        (RIGHT, [FAILS] * 4, False, "malformed_call"),
+    ],
+)
+def test_an_outcome_is_kept_if_a_second_opinion_agrees(
+    task: WorkbenchTask, server: ScriptedPolicy, opinion: str, replies: list[str], correct: bool, outcome: str
+) -> None:
+    asked = scenario(task).model_copy(update={"second_opinion": opinion})
+    server.replies = [*replies]
+    attempt = asyncio.run(task.attempt(server.policy, asked, hosted=False))
+    assert (attempt.correct, attempt.outcome) == (correct, outcome) and not server.replies
 
 
 @pytest.mark.parametrize(
