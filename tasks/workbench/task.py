@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # ten seconds, which checks of settings and scenarios do not 
 OTHERS = 3
 """Programs that are sampled where the greedy one fails. All have the cost of one prompt."""
 OTHERS_TEMPERATURE = 0.5
+"""The only one that was tried."""
 
 
 class WorkbenchTask(EvaluatedTask):
@@ -120,7 +121,7 @@ class WorkbenchTask(EvaluatedTask):
         episode = await (self.run(policy, scenario, hosted=True) if hosted else self.kept(policy, scenario))
         verdict = self.verdict(episode)
         return Attempt(
-            answer=_written(episode.calls) or None,
+            answer=(_written(episode.calls) or None) if hosted or episode.outcome == "finished" else None,
             correct=verdict.correct,
             turns=episode.turns,
             seconds=episode.seconds,

@@ -161,6 +161,7 @@ def test_an_outcome_is_kept_if_a_second_opinion_agrees(
     server.replies = [*replies]
     attempt = asyncio.run(task.attempt(server.policy, asked, hosted=False))
     assert (attempt.correct, attempt.outcome) == (correct, outcome) and not server.replies
+    assert bool(attempt.answer) == (outcome in ("finished", "side_effects"))
 
 
 @pytest.mark.parametrize(
