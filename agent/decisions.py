@@ -9,7 +9,7 @@ and nothing has to be played after it. A decision is named after the move that i
 
 What a reply earns follows from the reward of episodes. A reply that ends the episode earns the episode's reward. Any other
 earns a share of what a correct answer is worth, but only for showing or opening a gold mail that was missing. Finding the
-same mail twice, or going on after everything has been read, earns nothing.
+same mail twice, or going on after everything has been read, earns nothing; only reading on in a gold mail may be needed.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ QUERY, OPEN, ANSWER = DECISIONS
 _BY_RANK = (1.0, 0.6, 0.4)
 """Progress of a search by the rank of the missing gold mail among its unread hits. The last value is for all later ranks."""
 _FRUITLESS = 0.3
-"""Progress of a sound call that shows nothing missing while something is. It earns more than a wrong answer, because the
-episode can still be won."""
+"""Progress of a sound call that shows nothing missing while something is: the episode can still be won."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,10 @@ class State:
         if call.invalid or any((call.name, call.arguments) == (c.name, c.arguments) for c in self.calls):
             return 0.0
         if call.name == READ:
+            if any(
+                call.observation == c.observation for c in self.calls
+            ):  # other arguments may mean the same: 1 and "1"
+                return 0.0
             if missing & found:
                 return 1.0
             # Reading on in a long gold mail may be needed, too.

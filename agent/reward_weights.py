@@ -43,7 +43,7 @@ class RewardWeights(BaseModel):
         default=0.3,
         ge=0,
         le=10,
-        description="weight of the share of gold mails that a correct answer cites and the agent read",
+        description="weight of the share of gold mails that a correct answer cites and the agent saw (read, or in a passage)",
     )
     few_sources: float = Field(
         default=0.1, ge=0, le=10, description="weight of gold mails / cited mails (at most 1) of a correct answer"
@@ -55,7 +55,7 @@ class RewardWeights(BaseModel):
         default=0.3,
         ge=0,
         le=10,
-        description="without a correct answer: weight of each of the shares of gold mails found, read, and both read and "
+        description="without a correct answer: weight of each of the shares of gold mails found, read, and both seen and "
         "cited, and of having made no invalid call",
     )
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 
 from agent.judges import Verdict
-from agent.judges.facts import NEGATIONS, Fact, ParsedText, Word, content_stems, fold, plain
+from agent.judges.facts import NEGATIONS, ORDINALS, Fact, ParsedText, Word, content_stems, fold, plain
 from agent.judges.notations import parse
 from agent.judges.relations import exchanged
 from agent.judges.turning import function_words, turned, words_in
@@ -77,6 +77,9 @@ _REPLY = _FRAME | words_in(
 )
 """Stems of words that a sentence may consist of without saying anything."""
 _PERIODS = words_in("hour day week month quarter year")
+_MONTH_WORDS = ("March", "May")
+"""Months that are words when they stand alone (`notations.py`)."""
+_STOREYS = ("floor", "level")
 _LINKS = words_in(
     "is are was were be been being has have had will would can could should may must do does did that who which to"
 )
@@ -280,7 +283,7 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
             adjoining = [side for side in near if isinstance(side, Word)]
             follows = near[-1] if near and place + 1 < len(tokens) else None
             opens = word.opens and isinstance(follows, Word) and not follows.capitalised
-            if names and word.capitalised and not opens:
+            if (names and word.capitalised and not opens) or _rivals(word, near, ours):
                 yield word, f"{word.text!r} contradicts the reference"
                 continue
             linked = any(not side.can_name and (names or side.folded in _LINKS) for side in adjoining)
@@ -295,3 +298,15 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
     missing = [word for word in ours.words if word.can_name and word.stem not in theirs.stems | asked.stems | _FRAME]
     if missing and extras and not ours.yes_no:
         yield extras[0], f"{extras[0].text!r} instead of {missing[0].text!r}"
+
+
+def _rivals(word: Word, near: Sequence[Fact | Word], ours: ParsedText) -> bool:
+    """Return whether a word is a value in place of one of the reference: a month, or an ordinal beside another ordinal.
+
+    Only the capitalised month is no verb ("it may begin"), and an ordinal alone may be an adverb ("first").
+    """
+    if word.text in _MONTH_WORDS:
+        return any(fact.kind == "date" for fact in ours.facts)
+    ordinal = any(fact.kind == "ordinal" or fact.label in _STOREYS for fact in ours.facts)
+    beside = any(fold(side.text).partition(" ")[0] in ORDINALS for side in near)
+    return ordinal and word.folded in ORDINALS and beside

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 
-from agent.judges.exact import (
-    MAX_CHARS,
-    MAX_TOKENS,
-    contradictions,
-    judge_exactly,
-    may_leave_out,
-    needed,
-    opposed,
-    parsed,
-    too_long,
-)
-from agent.judges.facts import Fact
+from agent.judges.exact import MAX_CHARS, MAX_TOKENS, contradictions, judge_exactly, needed, opposed, parsed, too_long
+from agent.judges.facts import Fact, ParsedText, Word
 from agent.judges.relations import exchanged, kind_of
 from agent.judges.turning import turned
 
@@ -40,19 +31,31 @@ def share_of_facts(question: str, reference: str, answer: str) -> float:
     stated, count = count_stated(question, reference, answer)
     if not count or max(len(ours.tokens), len(theirs.tokens)) > MAX_TOKENS:
         return 0.0
-    others = [token for token, _ in contradictions(asked, ours, theirs)]
-    candidates = sum(isinstance(token, Fact) for token in others) + len(
-        {t.item for t in others if not isinstance(t, Fact)}
+    against = max(_candidates(asked, ours, theirs), surplus(question, reference, answer)) + bool(
+        turned(asked, ours, theirs)
     )
-    against = max(candidates, surplus(question, reference, answer)) + bool(turned(asked, ours, theirs))
     against += _EXCHANGED * bool(exchanged(asked, ours, theirs))
     return max(0, stated - against) / count
+
+
+def _candidates(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> int:
+    """Return how many values and names of the answer stand for others; two words in a row are one name, three are two."""
+    others = {token.span: token for token, _ in contradictions(asked, ours, theirs)}.values()
+    items = {token.item for token in others if isinstance(token, Word)}
+    known = ours.stems | asked.stems
+    names = Counter[int]()
+    for (strange, item), run in groupby(
+        theirs.words, key=lambda word: (word.names and word.stem not in known, word.item)
+    ):
+        if strange and item in items:
+            names[item] += (len(list(run)) + 1) // 2
+    return sum(isinstance(token, Fact) for token in others) + sum(max(1, names[item]) for item in items)
 
 
 def count_stated(question: str, reference: str, text: str) -> tuple[int, int]:
     """Return how many of the reference's new facts and names a text states, and how many there are."""
     theirs = parsed(text)
-    facts, names = needed(parsed(question), parsed(reference), may_leave_out(question, reference, text))
+    facts, names = needed(parsed(question), parsed(reference), repeat=True)
     stated = sum(map(theirs.has, facts)) + sum(all(map(theirs.has_name, name)) for name in names)
     return stated, len(facts) + len(names)
 

@@ -126,7 +126,7 @@ def test_where_no_decision_is_wanted_the_policy_replies_greedily_and_the_episode
     assert not scripted.replies, "all gold mails were shown, so no further query can be due"
 
 
-@pytest.mark.parametrize("padding", [read(1), FIRST, BOTH])
+@pytest.mark.parametrize("padding", [read(1), ("read_email_tool", {"email_id": "1"}), FIRST, BOTH])
 def test_nothing_is_earned_by_finding_or_opening_what_is_known(
     padding: tuple[str, dict[str, Any]], scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:

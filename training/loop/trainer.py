@@ -314,7 +314,7 @@ class Trainer:
         if too_long:
             self._warn(
                 f"step {step}: {too_long} of {len(trajectories)} rollouts have more than max_context={limit} tokens and are not trained "
-                "on; raise it, or lower max_turns, max_tokens, max_results or read_chars"
+                "on; raise it, or lower max_turns, max_tokens, max_results, passage_chars or read_chars"
             )
         return too_long
 

@@ -74,7 +74,7 @@ async def warm_start(
             if too_long == len(demonstrations):
                 raise BadInput(
                     f"warm start: all demonstrations are longer than max_context={settings.max_context} tokens; raise it, or lower "
-                    "max_results or read_chars"
+                    "max_results, passage_chars or read_chars"
                 )
             progress.advance()
             watch.moves()

@@ -85,7 +85,8 @@ yes <- maybe ;; no <- yes, no ;; more sugar <- less sugar ;; Dana Voss <- Dana ;
 x4411 <- x4412 ;; 555-0173 <- 555-0174 ;; v2.1 <- v2.2 ;; 192.168.0.1 <- 192.168.0.2 ;; Q1 <- Q2
 FY2001 <- FY2002 ;; EB1962 <- EB1963 ;; $5 million <- $5 billion ;; $5M <- $5k ;; 5 <- five six ;; 3 <- III, 4
 minus 5 <- 5 ;; -5 <- 5 ;; the 3rd <- the 4th ;; third <- fourth ;; first <- second ;; June 2001 <- July 2001
-June 2001 <- June 2002 ;; June 2001 <- June 1 ;; twice a day <- once a day ;; every day <- every week
+3rd floor <- first second third floor
+April <- March April May ;; June 2001 <- June 2002 ;; June 2001 <- June 1 ;; twice a day <- once a day ;; every day <- every week
 daily <- weekly ;; under the table <- on the table ;; off the record <- on the record ;; inside <- outside
 5 pm <- before 5 pm ;; Monday <- the day before Monday ;; not before May <- before May
 three quarters <- three halves ;; Houston <- Houston austin ;; Houston <- austin houston

@@ -42,6 +42,11 @@ def test_each_fact_counts_and_each_contradiction_takes_one_away(answer: str, sha
         ("from 2 pm to 3 pm", "from 3 pm to 2 pm"),
         ("Dana Voss", "Dana Voss, Piet Harlow, Orla Quill"),
         ("Dana Voss", "dana voss piet harlow orla quill"),
+        ("Berlin, Madrid, Paris", "Berlin Madrid Lima Paris Oslo Rome Kyiv"),
+        ("Berlin, Madrid, Paris", "Berlin, Oslo Rome Kyiv"),
+        ("April", "March April May"),
+        ("3rd floor", "first second third floor"),
+        ("3rd", "first second third fourth"),
         ("$5,000", "$5,000, $6,000"),
         ("555-0173", "555-0173 555-0174"),
         ("Yes, on Monday", "No, on Monday"),
@@ -61,6 +66,29 @@ def test_further_candidates_never_raise_the_share_of_a_partial_answer(more: str)
     assert share_of_facts("Which offices?", "Berlin, Madrid, Paris", f"Berlin, Madrid{more}") < partial < 1
     swapped = share_of_facts("When?", "Dana at 9:00 and Piet at 10:00", "Dana at 10:00 and Piet at 9:00")
     assert swapped <= share_of_facts("When?", "Dana at 9:00 and Piet at 10:00", "Dana and Piet")
+
+
+@pytest.mark.parametrize(
+    ("question", "reference"),
+    [
+        ("Where does Dana Voss of Kestrel sit?", "Dana Voss sits in Room 4B, Oslo"),
+        (
+            "What did Orla Quill tell Piet Harlow about the Tuesday 3 pm meeting with Kestrel?",
+            "Piet Harlow should bring the 2001 budget to the Tuesday 3 pm meeting.",
+        ),
+        ("Is the review with Dana in London or Houston?", "Dana prefers Houston"),
+    ],
+)
+def test_repeating_the_question_gains_nothing(question: str, reference: str) -> None:
+    assert share_of_facts(question, reference, question) == 0
+    assert share_of_facts(question, reference, " ".join(question.split()[2:])) == 0
+
+
+@pytest.mark.parametrize(
+    "answer", ["12 chairs, 30 lamps, $400", "12 chairs 30 lamps $400", "12 chairs, 30 lamps, Oslo"]
+)
+def test_a_wrong_value_costs_one_fact_also_as_an_item_of_its_own(answer: str) -> None:
+    assert share_of_facts("What did Dana order?", "12 chairs, 30 lamps, $500", answer) == pytest.approx(1 / 3)
 
 
 def test_what_the_question_says_is_no_new_fact() -> None:

