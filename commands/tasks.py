@@ -246,7 +246,7 @@ class _Run:
     def evaluate(self, trained: Trained, *, cache: bool, summary: Path | None, base_model: str | None = None) -> None:
         """Evaluate a training beside the version in production, and print the closing table."""
         # The steps depend on the code of this project. A plug-in may lie outside, with its judge.
-        identity = digest_of([self.identity, task_code(self.plugin)])
+        identity = digest_of([self.plugin.evaluation_identity(self.chosen, self.scenarios), task_code(self.plugin)])
         arguments = {**self._of_task(), "identity": identity, "title": self.plugin.title, "base_model": base_model}
         metrics = evaluate_by(
             task_evaluation_pipeline,

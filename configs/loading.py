@@ -21,7 +21,8 @@ from training.yaml_text import load_yaml
 _PATHS = (
     *("coding.bugs", "data.emails", "data.reviewed_feedback", "data.test_questions", "data.train_questions"),
     *("deployment.access_keys", "deployment.feedback_folder", "outreach.graph", "outreach.prospects"),
-    *("trainer.base_model", "trainer.continue_from", "trainer.ruler_rubric", "workbench.folder"),
+    *("trainer.base_model", "trainer.continue_from", "trainer.ruler_rubric"),
+    *("workbench.folder", "workbench.second_opinion"),
 )
 """Settings that may name a file or folder of the user."""
 _MOST = 2**63 - 1

@@ -97,6 +97,14 @@ def _replaced(file: str, old: str, new: str) -> Callable[[Path], None]:
             lambda office: (office / "email_addresses.csv").write_text("email_address\nann.lee@atlas.com\n"),
             "email_addresses.csv, line 1: no address: 'email_address'; it has no header",
         ),
+        (
+            lambda office: [
+                (office / "published").mkdir(exist_ok=True),
+                (office / "published/x.csv").write_text("a\n1\n"),
+            ],
+            "published/x.csv: column correct is missing",
+        ),
+        (_replaced("emails.csv", "2023-11-01 ", "2023-11-01T"), "sent_datetime is no date: '2023-11-01T"),
         (_answers("[]", domains="email"), "line 2: domains: expected a list of texts, found 'email'"),
         (
             lambda office: [file.unlink() for file in (office / "queries_and_answers").iterdir()],

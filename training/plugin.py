@@ -110,8 +110,12 @@ class TaskPlugin(ABC):
         return iter(())
 
     def identity(self, settings: Any, scenarios: Sequence[Any]) -> Any:
-        """Return what makes a run another one, apart from trainer, base model and code. It must be writable as JSON."""
+        """Return what makes a training another one, apart from trainer, base model and code. It must be writable as JSON."""
         return [scenario.model_dump(mode="json") for scenario in scenarios]
+
+    def evaluation_identity(self, settings: Any, scenarios: Sequence[Any]) -> Any:
+        """Return what makes an evaluation of the same policy another one. It must be writable as JSON."""
+        return self.identity(settings, scenarios)
 
     def described(self, settings: Any) -> dict[str, str]:
         """Return the data of a run: name -> description."""

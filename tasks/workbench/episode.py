@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Sequence
 from typing import Any, Self
@@ -22,22 +21,12 @@ from training.llm_client import call_arguments
 from training.policy_client import policy_client
 from training.task import Policy
 
-SHOWN = 3000
-"""Characters of an observation. A longer one would fill the context of a small model."""
-_CALL_BEGINS = re.compile(r"<tool_call>|^>>\S", re.MULTILINE)
-
-
-def estimated_tokens(text: str) -> int:
-    """Return about how many tokens a text takes, rather too many. Tokenizers of small models split numbers into digits."""
-    return sum(map(str.isdigit, text)) + len(text) // 3
-
 
 class Limits(BaseModel):
     """Limits of an episode."""
 
     max_turns: int
     max_tokens: int
-    max_context: int
     system_prompt: str | None = None
 
 
@@ -55,6 +44,7 @@ class Episode:
         self.record: list[Any] = list(self.messages)
         self.calls: list[Call] = []
         self.outcome: str | None = None
+        self.reason = ""
         self.seconds = 0.0
         self.turns = self.sampled_tokens = self.context_tokens = 0
         self._id = uuid.uuid4().hex
@@ -101,7 +91,7 @@ class Episode:
             said = message.model_dump(include={"role", "content", "tool_calls"})
         elif choice.finish_reason == "length":
             self.outcome = "truncated"
-        elif _CALL_BEGINS.search(text):
+        elif "<tool_call>" in text:  # from a server that does not parse calls
             self.outcome = "malformed_call"
         trained = choice.model_copy(update={"message": ChatCompletionMessage(role="assistant", content=text)})
         self.act(said, trained, requested)
@@ -125,13 +115,9 @@ class Episode:
             if arguments is not None:
                 self.calls.append(Call(name, arguments))
                 shown = call(self.workspace, name, arguments)
-            shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]} (cut)"
             seen.append({"role": "tool", "tool_call_id": id, "content": shown})
         if self.outcome is None and self.turns >= self.limits.max_turns:
             self.outcome = "max_turns"
-        self.context_tokens += sum(estimated_tokens(message["content"]) for message in seen)
-        if self.outcome is None and self.context_tokens + self.limits.max_tokens > self.limits.max_context:
-            self.outcome = "context"
         if self.outcome is None:  # nobody replies to the last observation
             self.messages += seen
             self.record += seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import timedelta
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -17,10 +17,9 @@ from tasks.workbench.episode import Limits
 from tasks.workbench.program_episode import played
 from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
-from tasks.workbench.tables import MOMENT, Tables
+from tasks.workbench.tables import TODAY, Tables
 from tasks.workbench.tools import ALLOWED, METRICS, SOURCES
 
-_TODAY = date.fromisoformat(MOMENT[:10])
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
 _WORDS = ("Can we talk about the plan?", "Thanks, I will look into it.", "Please send me the numbers.", "Any news?")
 _TITLES = ("Planning", "Quick question", "Weekly check", "Follow-up", "Review of the numbers", "Team lunch")
@@ -79,7 +78,7 @@ def invented(tables: Tables, count: int) -> tuple[WorkbenchScenario, ...]:
     """Return invented tasks to train on, each of which changes something. There are none if a table has no names."""
     scenarios: list[WorkbenchScenario] = []
     tries = 5 * count if all(_values(tables, *column) for column in _NAMES) else 0  # two of three will do
-    limits = Limits(max_turns=1, max_tokens=1, max_context=1)
+    limits = Limits(max_turns=1, max_tokens=1)
     for number in range(tries):
         if len(scenarios) == count:
             break
@@ -192,8 +191,7 @@ class _Writer:
         """Return what fills each gap as it is said, and in code."""
         pick = self.chance.choice
         names = [
-            self.any_case(name)
-            for name in self.chance.sample(list(self.tables.people), min(3, len(self.tables.people)))
+            self.any_case(name) for name in self.chance.sample(self.tables.people, min(3, len(self.tables.people)))
         ]
         both = dict(zip(("name", "other", "third"), (names * 3)[:3], strict=True))
         first, last = (self.value("customers", "customer_name").split() for _ in range(2))
@@ -214,7 +212,7 @@ class _Writer:
             [("30 minute", "30"), ("half-hour", "30"), ("1.5 hour", "90"), ("2 hour", "120")]
         )
         for name, low, high in (("day", 1, 20), ("since", -80, -10), ("until", -9, -1)):
-            day = _TODAY + timedelta(days=self.chance.randint(low, high))
+            day = TODAY + timedelta(days=self.chance.randint(low, high))
             said[name], code[name] = (f"{day:%B} {day.day}" if self.chance.random() < 0.8 else str(day)), str(day)
         said["weekday"] = pick(_WEEKDAYS)
         code["weekday"] = said["weekday"].lower()

@@ -69,7 +69,3 @@ class Judge:
         """Return the verdict on a state. An episode that failed is not correct, whatever it left behind."""
         done = same(state, self._wanted)
         return Verdict(done and not failed, state != self._before and not done)
-
-    def judged(self, tables: Tables, calls: Sequence[Call | None], *, failed: bool) -> Verdict:
-        """Return the verdict on the state after these calls."""
-        return self.verdict(state_after(tables, calls), failed=failed)

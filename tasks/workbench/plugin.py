@@ -10,10 +10,10 @@ from typing import Any
 
 from tasks.workbench.episode import Limits
 from tasks.workbench.exercises import invented
-from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
+from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office, published_calls
 from tasks.workbench.tables import Tables
 from tasks.workbench.task import WorkbenchTask
-from training.plugin import Say, TaskPlugin
+from training.plugin import Check, Say, TaskPlugin
 
 
 class WorkbenchPlugin(TaskPlugin):
@@ -34,9 +34,27 @@ class WorkbenchPlugin(TaskPlugin):
         return [*scenarios, *invented(tables, settings.exercises)]
 
     def identity(self, settings: WorkbenchSettings, scenarios: Sequence[WorkbenchScenario]) -> list[Any]:
-        tables = Tables(Path(str(settings.folder)).expanduser())
-        files = [tables.image, *(file.read_bytes() for file in sorted(tables.folder.glob("published/*.csv")))]
-        return [super().identity(settings, scenarios), [hashlib.sha256(content).hexdigest() for content in files]]
+        image = Tables(_folder(settings)).image
+        trained_on = [scenario.model_dump(mode="json", exclude={"second_opinion"}) for scenario in scenarios]
+        return [trained_on, hashlib.sha256(image).hexdigest()]
+
+    def evaluation_identity(self, settings: WorkbenchSettings, scenarios: Sequence[WorkbenchScenario]) -> list[Any]:
+        published = [file.read_bytes() for file in sorted(_folder(settings).glob("published/*.csv"))]
+        opinions = [scenario.second_opinion for scenario in scenarios]
+        return [
+            self.identity(settings, scenarios),
+            opinions,
+            [hashlib.sha256(content).hexdigest() for content in published],
+        ]
+
+    def checks(
+        self,
+        settings: WorkbenchSettings,
+        training: Any,
+        scenarios: Sequence[WorkbenchScenario],
+        elsewhere: Sequence[str],
+    ) -> Iterator[Check]:
+        yield "published", lambda: f"runs of {len(published_calls(_folder(settings)))} models to compare with"
 
     def described(self, settings: WorkbenchSettings) -> dict[str, str]:
         return {"workbench": f"{settings.folder}, template_seed {settings.template_seed}"}
@@ -44,8 +62,12 @@ class WorkbenchPlugin(TaskPlugin):
     @contextmanager
     def opened(self, settings: WorkbenchSettings, trained_with: Mapping[str, Any], say: Say) -> Iterator[WorkbenchTask]:
         limits = Limits.model_validate(trained_with)
-        tables = Tables(Path(str(settings.folder)).expanduser())
-        yield WorkbenchTask(tables, self.scenarios(settings), limits, trained_with["seed"])
+        tables, scenarios = load_office(settings)
+        yield WorkbenchTask(tables, [*scenarios, *invented(tables, settings.exercises)], limits, trained_with["seed"])
+
+
+def _folder(settings: WorkbenchSettings) -> Path:
+    return Path(str(settings.folder)).expanduser()
 
 
 PLUGIN = WorkbenchPlugin()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -16,10 +16,9 @@ from tasks.workbench.program_values import ProgramError
 from tasks.workbench.programs import run
 from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
-from tasks.workbench.tables import MOMENT, Tables
+from tasks.workbench.tables import TODAY, Tables
 from tasks.workbench.tools import Figures, Refused, published, result_of, tool_schemas
 
-_TODAY = date.fromisoformat(MOMENT[:10])
 _END = re.compile(r"</?\|?\w+\|?>\Z")
 """The token at which a model stops."""
 _NEAR = {"yesterday": -1, "today": 0, "tomorrow": 1}
@@ -27,9 +26,6 @@ _NEAR = {"yesterday": -1, "today": 0, "tomorrow": 1}
 
 class ProgramEpisode(Episode):
     """The episode of a policy, which writes one program and sees nothing of what its calls return."""
-
-    error: str | None = None
-    """Why the program failed."""
 
     def __init__(self, tables: Tables, scenario: WorkbenchScenario, limits: Limits) -> None:
         super().__init__(tables, scenario, limits)
@@ -64,7 +60,7 @@ class ProgramEpisode(Episode):
             run(program, {**tools, "days": _days, "coming": _coming, "past": _past, "later": _later})
             self.outcome = "finished"
         except ProgramError as error:
-            self.error = str(error)
+            self.reason = " ".join(str(error).split())
             self.undo("malformed_call")
 
     def undo(self, outcome: str) -> None:
@@ -100,7 +96,7 @@ def played(tables: Tables, scenario: WorkbenchScenario, limits: Limits, program:
 
 def _days(n: int) -> str:
     """Return the date that many days from today."""
-    return str(_TODAY + timedelta(days=n))
+    return str(TODAY + timedelta(days=n))
 
 
 def _coming(weekday: str) -> str:
@@ -116,7 +112,7 @@ def _nearest(day: str, direction: int) -> str:
     if day.lower() in _NEAR:
         return _days(_NEAR[day.lower()])
     for distance in range(1, 367):
-        near = _TODAY + timedelta(days=direction * distance)
+        near = TODAY + timedelta(days=direction * distance)
         if day.lower() in (f"{near:%A}".lower(), f"{near:%B} {near.day}".lower()):
             return str(near)
     raise ProgramError(f"{day[:80]} is no day of a week or month")

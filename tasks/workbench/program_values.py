@@ -25,7 +25,8 @@ METHODS: dict[type, tuple[str, ...]] = {
     dict: ("get", "keys", "values", "items"),
 }
 BUILTINS: dict[str, Callable[..., Any]] = {
-    **{made.__name__: made for made in (len, sorted, min, max, sum, any, all, abs, int, float, str, list, bool)},
+    **{made.__name__: made for made in (len, sorted, min, max, sum, any, all, abs, int, float, list, bool)},
+    "str": lambda value="", /: str(value),
     # Rounding a whole number to minus a billion digits would take all memory.
     "round": lambda number, digits=None: (
         round(number if digits is None else float(number), digits)

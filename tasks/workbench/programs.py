@@ -63,7 +63,9 @@ def run(program: str, functions: Mapping[str, Callable[..., Any]]) -> None:
         raise ProgramError(f"line {error.lineno}: {error.msg}") from None
     except (RecursionError, MemoryError):
         raise ProgramError("the program is nested too deeply") from None
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+    except KeyError:
+        raise ProgramError("there is no such key") from None  # the key may be a tuple of texts, too large to be shown
+    except (TypeError, ValueError, IndexError, AttributeError, ArithmeticError) as error:
         raise ProgramError(f"{type(error).__name__}: {error}"[:200]) from None
 
 
@@ -169,6 +171,12 @@ class _Run:
             self.spend(len(value) // 10)
         return self.limited(value)
 
+    def joined(self, between: str, parts: Sequence[Any]) -> str:
+        texts = [str(scalar(part)) for part in parts]
+        if sum(map(len, texts)) + len(between) * len(texts) > LONGEST:
+            raise ProgramError("a text is too long")
+        return self.made(between.join(texts))
+
     def flat(self, value: Any) -> Any:
         if type(value) in (list, tuple, dict):
             self.spend(len(value) // 10)
@@ -212,7 +220,7 @@ class _Run:
             case ast.Subscript(value=container, slice=index):
                 return self.value(container)[self.flat(self.value(index))]
             case ast.JoinedStr(values=parts):
-                return self.made("".join(str(scalar(self.value(part))) for part in parts))
+                return self.joined("", [self.value(part) for part in parts])
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 return self.value(value)
             case ast.FormattedValue(
@@ -281,7 +289,9 @@ class _Run:
         name = _dotted(function)
         if name in self.functions:
             self.spend(_CALL + sum(len(value) for value in (*given, *options.values()) if type(value) is str))
-            return self.functions[name](*map(scalar, given), **{key: scalar(value) for key, value in options.items()})
+            found = self.functions[name](*map(scalar, given), **{key: scalar(value) for key, value in options.items()})
+            self.spend(len(found) if type(found) in (list, dict) else 0)
+            return found
         if isinstance(function, ast.Name) and name in BUILTINS:
             return self.builtin(name, given, options)
         if isinstance(function, ast.Attribute) and (
@@ -320,10 +330,7 @@ class _Run:
 
     def method(self, value: Any, name: str, given: list[Any], options: dict[str, Any]) -> Any:
         if name == "join" and type(value) is str and len(given) == 1:
-            texts = [str(scalar(item)) for item in self.items(given[0])]
-            if sum(map(len, texts)) + len(value) * len(texts) > LONGEST:
-                raise ProgramError("a text is too long")
-            return self.made(value.join(texts))
+            return self.joined(value, self.items(given[0]))
         if name == "replace" and type(value) is str and len(given) == 2 and given[0]:
             old, new = map(text, given)
             if value.count(old) * len(new) > LONGEST:

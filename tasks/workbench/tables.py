@@ -6,7 +6,7 @@ import csv
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from training.errors import BadInput
 
 MOMENT = "2023-11-30 00:00:00"
 """The present of every task."""
+TODAY = date.fromisoformat(MOMENT[:10])
 
 FILES = {
     "visits": "analytics_data.csv",
@@ -40,7 +41,7 @@ COLUMNS = {
 _DATES = {"date_of_visit", "event_start", "last_contact_date", "follow_up_by", "sent_datetime", "due_date"}
 _NUMBERS = {"session_duration_seconds", "event_id", "email_id", "task_id", "customer_id"}
 """Columns that tools calculate with."""
-_ISO_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d)?")
 """Tools compare dates as text."""
 _CHANGED = ("events", "emails", "plots", "tasks", "customers")
 """Tables that tools change. The outcome of a task is their content."""
@@ -91,11 +92,6 @@ class Workspace:
         """Label the rows by their places, as pandas does with `ignore_index`."""
         place = f"SELECT count(*) FROM {table} AS earlier WHERE earlier.rowid < {table}.rowid"
         self._db.execute(f"UPDATE {table} SET label = ({place})")
-
-    def image(self) -> bytes:
-        """Return the database as SQLite's bytes."""
-        self._db.commit()
-        return self._db.serialize()
 
     def state(self) -> State:
         """Return the content of the changeable tables."""
@@ -168,9 +164,9 @@ class Tables:
             return {table: workspace.records(table) for table in FILES}
 
     @cached_property
-    def people(self) -> dict[str, str]:
-        """Addresses of the directory by first name."""
-        return {str(address).partition(".")[0]: str(address) for (address,) in self._rows["directory"]}
+    def people(self) -> list[str]:
+        """First names in the directory."""
+        return list(dict.fromkeys(str(address).partition(".")[0] for (address,) in self._rows["directory"]))
 
 
 def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[str | None, ...]]:
@@ -178,8 +174,10 @@ def _rows(file: Path, columns: Sequence[str]) -> Iterator[tuple[str | None, ...]
     # The directory has no header.
     for line, record in read_csv(file, columns, header=columns != COLUMNS["directory"]):
         for column in _DATES.intersection(columns):
-            if record[column] and not (is_date(record[column]) and _ISO_DAY.match(record[column])):
-                raise BadInput(f"{file}, line {line}: {column} is no date: {record[column]!r}; write 2023-11-30")
+            if record[column] and not (is_date(record[column]) and _ISO.fullmatch(record[column])):
+                raise BadInput(
+                    f"{file}, line {line}: {column} is no date: {record[column]!r}; write 2023-11-30 or 2023-11-30 09:00:00"
+                )
         if "email_address" in columns and "@" not in record["email_address"]:
             raise BadInput(f"{file}, line {line}: no address: {record['email_address'][:80]!r}; it has no header")
         for column in _NUMBERS.intersection(columns):
@@ -207,7 +205,7 @@ def read_csv(file: Path, columns: Sequence[str], *, header: bool = True) -> list
         ) from None
     for line, record in records:
         if None in record or None in record.values():
-            raise BadInput(f"{file}, line {line}: expected {len(columns)} columns")
+            raise BadInput(f"{file}, line {line}: expected {len(reader.fieldnames or ())} columns")
     return records
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tasks.workbench.episode import Episode, Limits
-from tasks.workbench.judge import Call, Judge, Verdict
+from tasks.workbench.judge import Call, Judge, Verdict, state_after
 from tasks.workbench.program_episode import ProgramEpisode, played
 from tasks.workbench.scenarios import WorkbenchScenario, published_calls
 from tasks.workbench.tables import Tables, same
@@ -123,6 +123,7 @@ class WorkbenchTask(EvaluatedTask):
         return Attempt(
             answer=(_written(episode.calls) or None) if hosted or episode.outcome == "finished" else None,
             correct=verdict.correct,
+            reason=episode.reason,
             turns=episode.turns,
             seconds=episode.seconds,
             outcome="side_effects" if verdict.side_effects else str(episode.outcome),
@@ -142,7 +143,7 @@ class WorkbenchTask(EvaluatedTask):
             calls, failed = ((), False) if made is None else made.get(scenario.question, (None, False))
             if calls is None:
                 return None
-            verdict = self.judge(scenario).judged(self.tables, calls, failed=failed)
+            verdict = self.judge(scenario).verdict(state_after(self.tables, calls), failed=failed)
             ended = "side_effects" if verdict.side_effects else "error_of_the_agent" if failed else "finished"
             return Attempt(correct=verdict.correct, turns=len(calls), outcome=ended)
 

@@ -82,10 +82,10 @@ def find_base_model(base_model: str, models_dir: Path) -> ModelAccess:
         model = wheels.packaged_model(base_model)
         if files := wheels.converted(model, models_dir):
             return _on_this_machine(files.path)
-        local = wheels.local_wheels(base_model)
+        given = wheels.local_wheels(base_model)
         wheels.require_room(model, models_dir)
         found = (
-            "on this machine, will be converted" if local else "will be fetched from the package index and converted"
+            "on this machine, will be converted" if given else "will be fetched from the package index and converted"
         )
         return ModelAccess(found=found, parameters=model.parameters)
     if base_model.endswith(".gguf"):

@@ -18,11 +18,12 @@ from tasks.workbench.program_episode import ProgramEpisode, played
 from tasks.workbench.scenarios import WorkbenchScenario, WorkbenchSettings, load_office
 from tasks.workbench.tables import Tables
 from tasks.workbench.task import WorkbenchTask
+from tasks.workbench.tools import published, tool_schemas
 from tests.fakes.policy import ScriptedPolicy
 from tests.tasks.workbench.office import write_office
 from training.task import DECISION
 
-LIMITS = Limits(max_turns=7, max_tokens=200, max_context=2000)
+LIMITS = Limits(max_turns=7, max_tokens=200)
 RIGHT = 'emails = email.search_emails(query="ann")\nemail.delete_email(email_id=emails[0]["email_id"])'
 WRONG = 'email.delete_email(email_id="00000001")'
 
@@ -86,6 +87,20 @@ def test_a_tool_call_is_no_program(task: WorkbenchTask, server: ScriptedPolicy) 
     server.replies = [("email__delete_email", {"email_id": "00000003"})]
     trajectory = asyncio.run(task.rollout(server.policy, scenario(task)))
     assert trajectory.metadata["outcome"] == "malformed_call" and not trajectory.metrics["side_effects"]
+
+
+def test_a_program_that_is_cut_off_does_nothing(task: WorkbenchTask) -> None:
+    cut = Choice(finish_reason="length", index=0, message=ChatCompletionMessage(role="assistant", content=WRONG))
+    episode = ProgramEpisode(task.tables, scenario(task), LIMITS).taking(cut)
+    assert episode.outcome == "truncated" and not episode.calls
+    assert not task.verdict(episode).correct and not task.verdict(episode).side_effects
+
+
+def test_demonstrations_that_follow_each_other_share_their_prompt(task: WorkbenchTask) -> None:
+    prompts = [shown.messages_and_choices[0]["content"] for shown in task.demonstrations(task.scenarios, 100)]
+    pairs = list(zip(prompts[::2], prompts[1::2], strict=True))
+    alone = [left != right for left, right in pairs]
+    assert len(set(prompts)) > 2 and alone == sorted(alone), "tasks without a partner come last"
 
 
 @pytest.mark.parametrize("end", ["<|im_end|>", "</s>", "<|eot_id|>", "<|endoftext|>"])
@@ -204,6 +219,7 @@ def test_what_functions_return(task: WorkbenchTask, code: str, value: str) -> No
     "code",
     [
         'coming("someday")',
+        'coming("some\\nday")',
         'coming("november 31")',
         "coming(5)",
         'later("soon", 3)',
@@ -216,7 +232,7 @@ def test_a_date_that_is_none_ends_the_program(task: WorkbenchTask, code: str) ->
     episode = ProgramEpisode(task.tables, scenario(task), LIMITS)
     said = {"role": "assistant", "content": code}
     episode.act(said, said, [])
-    assert episode.outcome == "malformed_call" and episode.error and "\n" not in episode.error
+    assert episode.outcome == "malformed_call" and episode.reason and "\n" not in episode.reason
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(4, 4), (100, 20)])
@@ -272,7 +288,8 @@ def test_an_invented_task_has_no_gap_and_its_program_can_be_read(task: Workbench
     assert made_up == exercise(task.tables, f"seed-{seed}")
     assert not re.search(r"<\w[\w ]*>|\|", made_up.question + made_up.program)
     ast.parse(made_up.program)
-    assert all(f"{toolkit}." in made_up.program for toolkit in made_up.toolkits)
+    offered = {schema["function"]["name"] for schema in tool_schemas(made_up.toolkits)}
+    assert {name for name in published() if name in made_up.program} <= offered
 
 
 def test_a_pronoun_stands_for_the_person_that_was_named_before_it(task: WorkbenchTask) -> None:

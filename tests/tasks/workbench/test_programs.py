@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_a_program_says(program: str, heard: list[Any]) -> None:
         ("n = 10\nwhile True:\n    n = n * n", "a number is too large"),
         ("while True:\n    pass", "the program takes too many steps"),
         ("s = 'ab'\nwhile True:\n    s = s + s", "a value is too long"),
-        ("s = 'ab'\nwhile True:\n    s = f'{s}{s}'", "a value is too long"),
+        ("s = 'ab'\nwhile True:\n    s = f'{s}{s}'", "a text is too long"),
         ("s = 'ab'\nwhile True:\n    s = s.replace('a', 'aab' + s)", "a text is too long"),
         ("a = [1]\nwhile True:\n    a = a + a", "a value is too long"),
         ("range(10 ** 1)", "int and int do not go together"),
@@ -93,7 +94,9 @@ def test_a_program_says(program: str, heard: list[Any]) -> None:
         ("f = lambda n: f(n)\nf(1)", "nested too deeply"),
         ("f = lambda: 1\nsay(f)", "expected a text or a number, found function"),
         ("say([1][5])", "IndexError: list index out of range"),
-        ("say({'a': 1}['b'])", "KeyError: 'b'"),
+        ("say({'a': 1}['b'])", "there is no such key"),
+        ("say(str(object=a))", "there is no a"),
+        ("a = []\nfor i in range(60):\n    a = [a, a]\nsay(str(object=a))", "unexpected keyword argument 'object'"),
         ("say(1 / 0)", "ZeroDivisionError: division by zero"),
         ("say(", "line 1: '(' was never closed"),
         ("break", "break or continue outside a loop"),
@@ -158,6 +161,8 @@ _PIECES = st.sampled_from(
             "a = [a, a]",
             "b = {a: b}",
             "str(a)",
+            "str(object=a)",
+            "max(b, default=a)",
             "sum(b)",
             "range(9)",
             "a, b = b",
@@ -189,6 +194,28 @@ def test_what_takes_time_or_memory_takes_steps(program: str) -> None:
 def test_a_long_text_is_not_made_before_it_is_too_long() -> None:
     with pytest.raises(ProgramError, match="a text is too long"):
         said("x = 'a'\nwhile len(x) < 5000:\n    x = x + x\nsay(','.join([x for n in range(5000)]))")
+
+
+@pytest.mark.parametrize("use", ["{}[t]", "say(f'" + "{s}" * 3000 + "')", "say({s: 1}[s + s])"])
+def test_nothing_large_is_made_for_a_text_or_an_error(use: str) -> None:
+    grow = "s = 'a'\nwhile len(s) < 5000:\n    s = s + s\nt = (s,)\nwhile len(t) < 5000:\n    t = t + t\n"
+    tracemalloc.start()
+    with pytest.raises(ProgramError) as caught:
+        said(grow + use)
+    assert len(str(caught.value)) < 200 and tracemalloc.get_traced_memory()[1] < 15e6
+    tracemalloc.stop()
+
+
+def test_what_functions_return_takes_steps() -> None:
+    kept: list[int] = []
+
+    def found() -> list[str]:
+        kept.append(1)
+        return ["a"] * 5000
+
+    with pytest.raises(ProgramError, match="too many steps"):
+        said("rows = []\nwhile True:\n    rows.append(found())", found=found)
+    assert len(kept) < 15
 
 
 def test_lists_cannot_be_added_by_sum() -> None:

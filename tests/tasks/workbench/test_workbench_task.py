@@ -16,7 +16,7 @@ from tests.fakes.policy import ScriptedPolicy, Turn
 from tests.tasks.workbench.office import write_office
 from training.task import HasDecisions, TellsKinds
 
-LIMITS = Limits(max_turns=7, max_tokens=64, max_context=2000)
+LIMITS = Limits(max_turns=7, max_tokens=64)
 LOOK: Turn = ("email__search_emails", {"query": "ann"})
 RIGHT: Turn = ("email__delete_email", {"email_id": "00000003"})
 WRONG: Turn = ("email__delete_email", {"email_id": "00000001"})
@@ -100,11 +100,20 @@ def test_half_of_a_character_is_no_argument(task: WorkbenchTask, server: Scripte
     assert server.requests[-1]["messages"][-1]["content"] == "The arguments are no JSON object."
 
 
-def test_an_observation_that_does_not_fit_ends_the_episode(task: WorkbenchTask, server: ScriptedPolicy) -> None:
-    small = WorkbenchTask(task.tables, task.scenarios, LIMITS.model_copy(update={"max_context": 150}))
-    server.replies = [LOOK]
-    episode = asyncio.run(small.run(server.policy, first(task), hosted=True))
-    assert episode.outcome == "context" and not small.verdict(episode).correct
+def test_another_policys_programs_and_published_runs_do_not_change_what_is_trained(
+    office: Path, tmp_path: Path
+) -> None:
+    folder = write_office(tmp_path / "office")
+    settings = WorkbenchSettings(folder=str(folder), exercises=2)
+    before = PLUGIN.scenarios(settings)
+    trained_on, evaluated = PLUGIN.identity(settings, before), PLUGIN.evaluation_identity(settings, before)
+    after = [scenario.model_copy(update={"second_opinion": "x = 1"}) for scenario in before]
+    assert PLUGIN.identity(settings, after) == trained_on
+    assert PLUGIN.evaluation_identity(settings, after) != evaluated
+    (published,) = folder.glob("published/*.csv")
+    published.write_text(published.read_text() + "\n")
+    assert PLUGIN.identity(settings, before) == trained_on
+    assert PLUGIN.evaluation_identity(settings, before) != evaluated
 
 
 def test_a_hosted_model_gets_names_without_dots(task: WorkbenchTask, server: ScriptedPolicy) -> None:
