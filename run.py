@@ -163,7 +163,8 @@ def execute(arguments: argparse.Namespace) -> None:
         asked = Asked(" ".join(arguments.words), service=arguments.name, base_model=named, **chosen)
         run_ask(asked, steps=arguments.steps, as_json=arguments.json)
         return
-    require_source(config, questions={"scenarios": False, "data": None}.get(arguments.pipeline, True))
+    asks = {"scenarios": False, "data": None, "deploy": None}
+    require_source(config, questions=asks.get(arguments.pipeline, True))
     if arguments.dry_run:
         from commands.dry_run import run_plan
 

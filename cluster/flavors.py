@@ -64,7 +64,9 @@ class ResilientOrchestrator(KubernetesOrchestrator):
         super().update_schedule(schedule, update)
 
     def delete_schedule(self, schedule: ScheduleResponse) -> None:
-        """Delete the CronJob, its finished jobs and the secret with their token.
+        """Delete the secret with the token of a schedule's jobs, the CronJob, and its finished jobs.
+
+        The secret goes first, because only the CronJob names it: what failed can be repeated.
 
         Kubernetes would end an active run together with its CronJob.
 
@@ -77,10 +79,10 @@ class ResilientOrchestrator(KubernetesOrchestrator):
                 "a run is under way and would end with it: pause the schedule and delete it when the run has ended, or end "
                 f"the run first: kubectl delete job {cron_job.status.active[0].name} -n {namespace}"
             )
-        super().delete_schedule(schedule)
         for secret in _token_secrets(cron_job) if cron_job else ():
             with _absence_ignored():
                 kube_utils.delete_secret(self._k8s_core_api, namespace, secret)
+        super().delete_schedule(schedule)
 
     def cron_job(self, schedule: ScheduleResponse) -> V1CronJob | None:
         """Return the CronJob of a schedule; None if it is gone."""

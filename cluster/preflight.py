@@ -41,11 +41,13 @@ RIGHTS = (
 OWN_RIGHTS = (
     ("batch", "jobs", "create"),
     ("batch", "cronjobs", "create"),
+    ("batch", "cronjobs", "get"),
     ("batch", "cronjobs", "patch"),
     ("batch", "cronjobs", "delete"),
     ("", "pods", "list"),
     ("", "pods/log", "get"),
     ("", "secrets", "create"),
+    ("", "secrets", "delete"),
     ("apps", "deployments", "create"),
     ("", "services", "create"),
 )

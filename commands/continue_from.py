@@ -78,13 +78,13 @@ def _find_start(name: str, task: str, model: str) -> str | None:
 
 
 def artifact_of(stored: StoredCheckpoint) -> str:
-    """Return the id of the artifact version of this adapter. A folder's is stored on first use: pods cannot open the folder."""
+    """Return the id of the artifact version of this checkpoint. A folder's is stored on first use: pods cannot open the folder."""
     if _is_id(stored.reference):
         return stored.reference
-    checkpoint = stored.checkpoint
-    known = Client().list_artifact_versions(
-        artifact=CHECKPOINT, run_metadata=f"checksum:{checkpoint.manifest.adapter_checksum}", size=1
-    )
+    checkpoint, manifest = stored.checkpoint, stored.checkpoint.manifest
+    # Runs whose best policy is the one that they began with have equal adapters, and perhaps other prompts.
+    same = [f"checksum:{manifest.adapter_checksum}", f"name:{manifest.name}", f"step:{manifest.step}"]
+    known = Client().list_artifact_versions(artifact=CHECKPOINT, run_metadata=same, size=1)
     if known.items:
         return str(known.items[0].id)
     return str(save_artifact(checkpoint, name=CHECKPOINT, materializer=CheckpointMaterializer).id)

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from urllib3.exceptions import HTTPError
 from zenml.client import Client
+from zenml.exceptions import StackValidationError
 from zenml.models import PipelineRunResponse, StepRunResponse
+from zenml.orchestrators.exceptions import PipelineSubmissionError
 from zenml.pipelines.pipeline_definition import Pipeline
 
 from cluster.errors import RunFailed
@@ -19,13 +22,15 @@ from steps.background import called_every
 from training.errors import BadInput
 
 POLL_SECONDS = 3
+REFUSALS = (PipelineSubmissionError, HTTPError)
+"""What ZenML raises when a cluster does not accept a run, or does not answer."""
 
 
 def run_pipeline(pipeline: Pipeline, arguments: dict[str, Any], **options: Any) -> PipelineRunResponse:
     """Run a pipeline and return the finished run. `options` are those of `with_options`. A step in this process raises its own error.
 
     Raises:
-        BadInput: a step on another machine raised it.
+        BadInput: a step on another machine raised it, or the stack lacks what the run needs.
         RunFailed: a step on another machine failed in any other way.
     """
     name = f"{pipeline.name}-{datetime.now(UTC):%Y_%m_%d-%H_%M_%S_%f}"
@@ -39,6 +44,10 @@ def run_pipeline(pipeline: Pipeline, arguments: dict[str, Any], **options: Any) 
         if remote and isinstance(error, RuntimeError):  # the pod that starts the steps failed first
             hint = "when its pods' logs miss the module cluster, the image lacks the project: see Images in docs/kubernetes.md"
             raise RunFailed(f"{' '.join(str(error).split())} ({hint})") from None
+        if remote and isinstance(error, REFUSALS):
+            raise RunFailed(f"the cluster did not start the run: {' '.join(str(error).split())}") from None
+        if isinstance(error, StackValidationError):
+            raise BadInput(" ".join(str(error).split())) from None
         raise
     assert run is not None, "only scheduled pipelines return nothing"
     run = Client().get_pipeline_run(run.id)

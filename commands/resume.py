@@ -118,7 +118,7 @@ def _settings(config: Config, plugin: TaskPlugin | None) -> dict[str, Any]:
     """Return the settings of the training, and of the data or the task."""
     training = config.for_training().model_dump(mode="json")
     if plugin is None:
-        return config.data.model_dump(mode="json") | training
+        return config.data.model_dump(mode="json") | training | {"task": config.task}
     chosen = config.for_task(plugin.settings).model_dump(mode="json")
     return training | recorded_settings(config.task, chosen)
 

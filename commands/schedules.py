@@ -8,10 +8,11 @@ from typing import Any
 
 from zenml import Model
 from zenml.config.schedule import Schedule
-from zenml.orchestrators.exceptions import PipelineSubmissionError
+from zenml.exceptions import StackValidationError
 from zenml.pipelines.pipeline_definition import Pipeline
 
 from cluster import schedules
+from commands.pipeline_run import REFUSALS
 from commands.train import require_training
 from configs.config import Config
 from reports.console import say
@@ -52,8 +53,8 @@ def schedule_pipeline(pipeline: Pipeline, parts: dict[str, Any], config: Config,
         scheduled(**parts)
     except BaseException as error:  # ZenML records a schedule before the cluster accepts it
         schedules.forget(name)
-        if isinstance(error, PipelineSubmissionError):
-            raise BadInput(f"--schedule: {error}") from None
+        if isinstance(error, (*REFUSALS, StackValidationError)):
+            raise BadInput(f"--schedule: {' '.join(str(error).split())}") from None
         raise
     say(f'scheduled: {name} "{cron}" (--schedule-list, --schedule-pause, --schedule-resume, --schedule-delete)')
 

@@ -76,5 +76,5 @@ def _rating(file: Path) -> _Rating:
     except ValidationError as error:
         first = error.errors()[0]
         raise BadMail(f"{file}: {'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']}") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise BadMail(f"{file} cannot be read as YAML ({type(error).__name__})") from None

@@ -57,6 +57,7 @@ class CheckpointMaterializer(BaseMaterializer):
         }
 
     def compute_content_hash(self, data: Checkpoint) -> str | None:
-        # Base and adapter only: `created` differs between two trainings that end in the same weights.
+        # `created` differs between two trainings that end in the same weights. Prompt and limits of episodes are settings.
         manifest = data.manifest
-        return hashlib.sha256(f"{manifest.base_model_checksum} {manifest.adapter_checksum}".encode()).hexdigest()
+        parts = [manifest.base_model_checksum, manifest.adapter_checksum, manifest.config]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -96,5 +96,5 @@ def test_a_backend_that_cannot_work_here_is_named(door: FrontDoor, tiny_base: Pa
 
 def test_an_invalid_checkpoint_is_named(door: FrontDoor) -> None:
     (door.folder / "not_a_checkpoint").mkdir(exist_ok=True)
-    for pipeline in ("eval", "deploy"):
-        assert "not_a_checkpoint" in door.refuses("--pipeline", pipeline, "--checkpoint", "not_a_checkpoint")
+    for words in (["eval"], ["deploy"], ["deploy", "--set", "emails=mail_without_questions"]):
+        assert "not_a_checkpoint" in door.refuses("--pipeline", *words, "--checkpoint", "not_a_checkpoint")

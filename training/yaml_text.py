@@ -21,4 +21,7 @@ class _Loader(yaml.SafeLoader):
 
 def load_yaml(text: str) -> Any:
     """Parse YAML. Raises YAMLError, also for a key that stands twice in a mapping, and ValueError."""
-    return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+    except RecursionError:
+        raise yaml.YAMLError("nested too deeply") from None

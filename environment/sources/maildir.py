@@ -96,7 +96,7 @@ class MailArchive(MailFile):
         with file:
             try:
                 yield from self._members(decompressed(file))
-            except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
                 why = one_line(storable(str(error)))
                 raise BadMail(f"{self._path} cannot be read to its end, is it cut short or damaged? ({why})") from error
 

@@ -41,7 +41,7 @@ def mails_of_zip(file: IO[bytes], path: str, where: str = "") -> Iterator[Email 
             for member in archive.infolist():
                 if not member.is_dir() and not is_index(member.filename):
                     yield from _member(archive, member, path, where)
-    except (zipfile.BadZipFile, OSError, EOFError, zlib.error, LZMAError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, OSError, EOFError, zlib.error, LZMAError, NotImplementedError, ValueError) as error:
         why = one_line(storable(str(error)))
         raise BadMail(f"{path} cannot be read to its end, is it cut short or damaged? ({why})") from error
 

@@ -116,13 +116,14 @@ def current_source_version(config: DataConfig) -> str:
 
 
 def prepared_version(config: DataConfig) -> str | None:
-    """Return the `source_version` of the newest mail database with these settings; `None` if there is none."""
+    """Return the `source_version` of the newest mail database with these settings and local files; `None` if there is none."""
     try:
         versions = Client().list_artifact_versions(artifact=MAIL_DATABASE, sort_by="desc:created", size=50)
     except KeyError:
         return None
     for version in versions:
-        if settings_of_step(version) == config.model_dump(mode="json"):
+        local = version.run_metadata.get("local_version")
+        if settings_of_step(version) == config.model_dump(mode="json") and local == source_version(config):
             found: str = version.run_metadata["source_version"]
             return found
     return None

@@ -113,7 +113,10 @@ class Begun:
         self, task: Task, experiment: Experiment
     ) -> tuple[Checkpoint, Checkpoint, list[dict[str, Any]], HTMLString]:
         """Train, or resume a killed run of the same key. Return the outputs of a training step."""
-        run_folder: Path = RUNS / f"{self.run_key}-{self._base['checksum'][:8]}"
+        version = self.run_key
+        if version.isdigit():  # ZenML numbers the versions of each model, and begins again when its database is new
+            version += f"-{get_step_context().model.id.hex[:8]}"
+        run_folder: Path = RUNS / f"{version}-{self._base['checksum'][:8]}"
         with self.recorded(experiment, run_folder) as (experiment, progress):
             run = run_cancellable(run_training(task, run_folder=run_folder, progress=progress, **self.trained_with))
         return outputs_of(run, experiment, run_folder, self.checkpoints_of(run, experiment))

@@ -161,6 +161,10 @@ def test_the_token_goes_with_its_schedule(cluster: ApiServer, scheduled: str) ->
     token = {"secretKeyRef": {"name": "zenml-token-1", "key": "zenml_api_token"}}
     [container] = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     container["env"].append({"name": "ZENML_STORE_API_TOKEN", "valueFrom": token})
+    cluster.failing["/api/v1/namespaces/zenml/secrets"] = 403
+    with pytest.raises(BadInput, match="403"):
+        schedules.delete(scheduled)
+    cluster.failing.clear()
     schedules.delete(scheduled)
     assert [secret["metadata"]["name"] for secret in cluster.of_kind("secrets")] == ["zenml-token-of-another-schedule"]
 

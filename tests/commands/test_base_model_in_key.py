@@ -116,6 +116,14 @@ def test_a_run_is_not_continued_on_another_base_model(base: Path, tmp_path: Path
             now.resuming(folder, published)
 
 
+def test_runs_of_two_schedules_may_have_one_number(base: Path, tmp_path: Path) -> None:
+    began = _experiment(base).model_copy(update={"run": "3", "config": {"task": "coding"}})
+    began.save(tmp_path / "runs" / "3-aaaaaaaa-1")
+    _other_weights(base)
+    now = _experiment(base).model_copy(update={"run": "3"})
+    assert now.resuming(tmp_path / "runs" / "3-bbbbbbbb-1", [began]) == now
+
+
 def test_a_run_that_recorded_the_weights_only_continues_on_these_weights(base: Path, tmp_path: Path) -> None:
     began = _experiment(base, base_model_content=None)
     began.save(tmp_path / "runs" / "r1-1")

@@ -16,6 +16,7 @@ from materializers.checkpoint import CheckpointMaterializer
 from steps.artifact_names import CHECKPOINT
 from tests.settings import config_of
 from tests.tiny_checkpoint import tiny_checkpoint
+from training.checkpoint import Checkpoint
 from training.errors import BadInput
 
 pytestmark = pytest.mark.service
@@ -37,6 +38,9 @@ def test_a_folder_is_stored_once_and_an_id_is_itself(tmp_path: Path) -> None:
     ids = [start_of(str(checkpoint.path)) for checkpoint in (first, second, first)]
     assert ids[0] == ids[2] != ids[1], "the run's key depends on the adapter, not on when it was named"
     assert ids[0] and start_of(ids[0]) == ids[0]
+    renamed = Checkpoint(first.path, first.manifest.model_copy(update={"name": "other"}))
+    renamed.save(tmp_path / "renamed")
+    assert start_of(str(tmp_path / "renamed")) != ids[0], "its prompt may be another"
     stored = save_artifact(second, name=CHECKPOINT, materializer=CheckpointMaterializer)
     assert start_of(str(stored.id)) == str(stored.id)
 

@@ -7,7 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from urllib3 import HTTPConnectionPool
+from urllib3.exceptions import MaxRetryError
 from zenml.enums import ExecutionStatus
+from zenml.exceptions import StackValidationError
+from zenml.orchestrators.exceptions import PipelineSubmissionError
 
 from cluster.errors import RunFailed
 from cluster.flavors import PENDING
@@ -106,6 +110,30 @@ def test_a_run_that_never_began(remote: Remote) -> None:
     remote.raised = RuntimeError("Job `a` failed:\nErrImagePull")
     with pytest.raises(RunFailed, match="^Job `a` failed: ErrImagePull .*the image lacks the project"):
         pipeline_run.run_pipeline(remote, {})
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "line"),
+    [
+        (
+            PipelineSubmissionError("Failed to submit: (403)\nForbidden"),
+            RunFailed,
+            "the cluster did not start the run: Failed to submit: (403) Forbidden",
+        ),
+        (
+            MaxRetryError(HTTPConnectionPool("cluster"), "/apis", None),
+            RunFailed,
+            "the cluster did not start the run: HTTPConnectionPool(host='cluster', port=None): Max retries exceeded with url: /apis "
+            "(Caused by None)",
+        ),
+        (StackValidationError("no step operator\nnamed typo"), BadInput, "no step operator named typo"),
+    ],
+)
+def test_a_run_that_is_not_accepted_is_one_line(remote: Remote, raised: Exception, kind: type, line: str) -> None:
+    remote.raised = raised
+    with pytest.raises(kind) as caught:
+        pipeline_run.run_pipeline(remote, {})
+    assert str(caught.value) == line
 
 
 def test_other_errors_are_not_changed(remote: Remote) -> None:

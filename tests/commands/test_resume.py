@@ -168,6 +168,11 @@ def test_so_is_another_content_behind_a_setting_of_the_task(
     assert "what coding_reward=own_rewards_to_resume:own names has another content" in refusal("repairs")
 
 
+def test_a_run_of_mail_is_not_resumed_as_another_task(runs: Path) -> None:
+    begun(runs, "mail")
+    assert 'task "email-search" -> "workbench"' in refusal("mail", "task=workbench")
+
+
 def test_a_run_of_other_code_continues_only_with_new_code(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "training_code", lambda: "today")
     begun(runs, "long").model_copy(update={"code": "then", "git_revision": "abc"}).save(runs / "r-long")

@@ -130,6 +130,16 @@ def test_database_metadata(local_store: LocalArtifactStore, database: MailDataba
     assert metadata == {"mails": 1, "inboxes": 2, "checksum": database.content_checksum}
 
 
+def test_equal_adapters_with_other_limits_of_episodes_are_other_policies(
+    checkpoint: Checkpoint, local_store: LocalArtifactStore
+) -> None:
+    def content(**changes: Any) -> str | None:
+        changed = Checkpoint(checkpoint.path, checkpoint.manifest.model_copy(update=changes))
+        return CheckpointMaterializer("unused", local_store).compute_content_hash(changed)
+
+    assert content() == content(created=datetime(2026, 1, 1, tzinfo=UTC)) != content(config={"max_turns": 4})
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_checkpoint_travels(checkpoint: Checkpoint, local_store: LocalArtifactStore, remote: bool) -> None:
     store: Any = RemoteStore() if remote else local_store

@@ -21,7 +21,7 @@ from materializers.local_files import DamagedArtifact
 from materializers.mail_database import MailDatabaseMaterializer
 from pipelines.data_preparation import data_preparation_pipeline
 from steps.data import create_database
-from steps.data.sources import company, source_version
+from steps.data.sources import company, prepared_version, source_version
 from tests.environment.raw_mails import raw_mail
 
 pytestmark = pytest.mark.service
@@ -59,6 +59,9 @@ def test_mails_that_are_left_out_are_counted_and_listed(config: DataConfig) -> N
     assert "allen-p/inbox/11." in page and "allen-p/inbox/12." in page and "soon" in page
     assert outputs["mail_database"][0].load().email_count() == 10
     assert {step.status.value for step in run(config).values()} == {"cached"}
+    assert prepared_version(config) == source_version(config)
+    os.utime(Path(config.train_questions or "") / "test.parquet", (1, 1))
+    assert prepared_version(config) is None, "a server that is away does not hide a change here"
 
     archive = Path(config.emails)
     archive.write_bytes(archive.read_bytes()[:-100])

@@ -82,10 +82,11 @@ class Experiment(BaseModel):
         """Return this experiment as a continuation of the one in `folder`, which keeps its original description.
 
         Raises:
-            BadInput: a run of the same key next to `folder`, or one of `published`, began on another base model.
+            BadInput: a run of the same key next to `folder`, or one of `published`, began on another base model. The numbers of
+                scheduled runs are no keys: another task's run may have the same.
         """
         here = (Experiment.load(file.parent) for file in folder.parent.glob(f"{self.run}*/{EXPERIMENT_FILE}"))
-        for begun in (*here, *published):
+        for begun in () if self.run.isdigit() else (*here, *published):
             if begun.run == self.run and not begun.began_on(self.base_model_checksum, self.base_model_content):
                 raise BadInput(
                     f"run {self.run} began on other files of {begun.base_model} (weights, tokenizer, chat template or "

@@ -36,7 +36,7 @@ def with_wandb(progress: Progress, experiment: Experiment, folder: Path) -> Iter
         # W&B reads its environment once per process, possibly earlier, for the serverless backend.
         mode=cast(Any, os.environ.get("WANDB_MODE", "online")),
         name=experiment.name,
-        id=experiment.run,
+        id=folder.name if experiment.run.isdigit() else experiment.run,
         resume="allow",
         dir=folder,
         config={

@@ -79,6 +79,11 @@ def test_a_hostile_or_damaged_zip_is_one_line_or_a_reason(tmp_path: Path) -> Non
     bomb = zipped(tmp_path / "bomb.zip", {"big.eml": raw_mail(body="x" * (60 << 20)), "fine.eml": raw_mail(7)})
     assert [getattr(mail, "reason", "") for mail in mail_source(str(bomb))] == ["oversized", ""]
 
+    misnamed = zipped(tmp_path / "misnamed.zip", {"ä.eml": raw_mail(7)})
+    misnamed.write_bytes(misnamed.read_bytes().replace("ä".encode(), b"\xff\xfe"))
+    with pytest.raises(BadMail, match=r"misnamed\.zip cannot be read"):
+        list(mail_source(str(misnamed)))
+
     whole = zipped(tmp_path / "whole.zip", {str(n): raw_mail(n, body=os.urandom(300).hex()) for n in range(20)})
     content = whole.read_bytes()
     for name, damaged in {"cut": content[:-30], "begin": content[:2_000], "bit": _flipped(content, 400)}.items():

@@ -172,6 +172,15 @@ def test_an_archive_cut_anywhere_is_one_line(tmp_path: Path, mode: str) -> None:
         assert "cut short" in one_line_of(cut)
 
 
+def test_an_archive_with_a_header_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.tar"
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        member = tarfile.TarInfo("1.eml")
+        member.pax_headers = {"GNU.sparse.map": "x,y"}
+        archive.addfile(member)
+    assert "cannot be read to its end" in one_line_of(path)
+
+
 def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
     plain = archive_of(tmp_path / "plain.tar", FILES, "w")
     content = bytearray(plain.read_bytes())
