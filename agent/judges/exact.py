@@ -164,7 +164,7 @@ def _fault(question: str, reference: str, answer: str) -> str | None:
     return (
         opposed(reference, answer)
         or turned(known, ours, theirs)
-        or _missing(asked, ours, theirs, may_leave_out(question, reference, answer))
+        or _missing(asked, ours, theirs, choice=bool(_CHOICE.search(question)))
         or next((reason for _, reason in contradictions(asked, ours, theirs)), None)
         or exchanged(known, ours, theirs)
         or (exchanged(known, statement, theirs) if statement is not ours else None)
@@ -183,11 +183,6 @@ def opposed(reference: str, answer: str) -> str | None:
     if bool(function_words(theirs).keys() & NEGATIONS) != bool(function_words(ours).keys() & NEGATIONS):
         return "only one of reference and answer is negated"
     return None
-
-
-def may_leave_out(question: str, reference: str, answer: str) -> bool:
-    """Return whether the answer need not repeat what the question says."""
-    return not _CHOICE.search(question) and not _names_another(*map(parsed, (question, reference, answer)))
 
 
 def _names_another(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> bool:
@@ -209,10 +204,14 @@ def needed(asked: ParsedText, ours: ParsedText, repeat: bool) -> tuple[list[Fact
     return facts, names
 
 
-def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, repeat: bool) -> str | None:
-    """Return the first fact, name or word that the answer needs and lacks, or None. `repeat`: less what the question says."""
+def _missing(asked: ParsedText, ours: ParsedText, theirs: ParsedText, *, choice: bool) -> str | None:
+    """Return the first fact, name or word that the answer needs and lacks, or None. `choice`: the question offers answers.
+
+    The answer need not repeat what the question says, unless that is a choice or the answer names something else of it.
+    """
+    repeat = not choice and not _names_another(asked, ours, theirs)
     facts, names = needed(asked, ours, repeat)
-    if not facts and not names:
+    if not any(needed(asked, ours, not choice)):
         wanted = set(content_stems(" ".join(word.text for word in ours.words)))
         if new_words := (wanted - asked.stems if repeat else set()):
             wanted = new_words

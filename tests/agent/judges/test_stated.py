@@ -77,11 +77,18 @@ def test_further_candidates_never_raise_the_share_of_a_partial_answer(more: str)
             "Piet Harlow should bring the 2001 budget to the Tuesday 3 pm meeting.",
         ),
         ("Is the review with Dana in London or Houston?", "Dana prefers Houston"),
+        (
+            "What is the status of Bill AB 18X in the Kestrel plan?",
+            "Bill AB 18X is effectively dead from lack of support.",
+        ),
+        ("What did Orla reply to Dana about the review on April 11?", "Orla will be delighted on April 11."),
     ],
 )
 def test_repeating_the_question_gains_nothing(question: str, reference: str) -> None:
+    assert not judge_exactly(question, reference, question).correct
     assert share_of_facts(question, reference, question) == 0
     assert share_of_facts(question, reference, " ".join(question.split()[2:])) == 0
+    assert judge_exactly(question, reference, reference.rstrip(".") + ", it says").correct
 
 
 @pytest.mark.parametrize(
