@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +35,7 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
     """Serve until stopped. Loops use the settings of `file` and `overrides`, which a request may override.
 
     Raises:
-        BadInput: a setting cannot be used, or everybody could start loops.
+        BadInput: a setting cannot be used, everybody could start loops, or another program has the port.
     """
 
     def words(settings: Mapping[str, Any]) -> list[str]:
@@ -72,9 +73,21 @@ def serve_learn_loops(file: Path | None, overrides: list[str]) -> None:
         keys=keys,
         origins=origins,
     )
+    # Bound before the application opens the loops: those of a service that has the port are its own to resume.
+    listening = _listen(deployment.address, deployment.port)
     say(f"learn loops: http://{deployment.address}:{deployment.port}/learn-loop (schema: /docs)")
     configure()
-    server = uvicorn.Server(server_config(app, host=deployment.address, port=deployment.port, lifespan="on"))
-    server.run()
+    server = uvicorn.Server(server_config(app, lifespan="on"))
+    server.run(sockets=[listening])
     if not server.started:
         sys.exit(3)
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """Return a socket that listens on this IP address and port. Raises `BadInput` if there can be none."""
+    try:
+        return socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
+    except OSError as error:
+        raise BadInput(
+            f"the service cannot listen: {error.strerror}; stop the program that uses the port, or set another port or address"
+        ) from None

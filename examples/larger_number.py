@@ -101,7 +101,7 @@ class Plugin(TaskPlugin):
 
     def scenarios(self, settings: Settings) -> list[Pair]:
         chance = random.Random(0)
-        drawn = [chance.sample(range(settings.most), 2) for _ in range(settings.pairs)]
+        drawn = [chance.sample(range(settings.most + 1), 2) for _ in range(settings.pairs)]
         return [
             Pair(id=f"pair-{n}", split="test" if n % 2 else "train", numbers=numbers) for n, numbers in enumerate(drawn)
         ]

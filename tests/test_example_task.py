@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from examples.larger_number import PLUGIN, Settings
 from tests import fork_server
 from tests.checkout import ROOT, Checkout, settings
 from tests.front_door import FrontDoor
@@ -46,6 +47,11 @@ TASK = ("--task", "examples.larger_number:PLUGIN")
 )
 def test_bad_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
     assert message in FrontDoor(tmp_path, monkeypatch).refuses("--pipeline", "train", *words)
+
+
+def test_most_is_the_largest_number() -> None:
+    pairs = PLUGIN.scenarios(Settings(most=9, pairs=200))
+    assert {number for pair in pairs for number in pair.numbers} == set(range(10))
 
 
 def test_a_plug_in_without_a_title_is_refused_before_it_is_trained(

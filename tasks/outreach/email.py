@@ -13,6 +13,8 @@ from tasks.outreach.scenarios import Prospect
 MOST_CITATIONS = 3
 """Maximum number of citations. An e-mail that cites more has no clear subject."""
 FEWEST_WORDS, MOST_WORDS = 10, 80
+MOST_QUESTION_WORDS = 12
+"""Maximum length of the question that asks for a reply. A longer one may claim something, so facts must cover it."""
 _QUOTED = 6
 _STATED = 0.7
 """Minimum share of a fact's words in a body that states the fact, and of a sentence's words that facts must cover."""
@@ -51,7 +53,7 @@ class EmailCheck(BaseModel):
     unstated_citations: int
     """Cited and read, but not stated in the body."""
     uncited_claims: int
-    """Sentences that no cited fact covers."""
+    """Sentences of subject and body that no cited fact covers."""
     invented_numbers: int
     """Numbers that occur neither in a fact that was read nor in the prospect's data."""
     wrong_recipient: bool
@@ -100,11 +102,9 @@ def check_email(
     body = set(words_of(email.body))
     stated = tuple(id for id in cited if id in facts and _share(words_of(facts[id].text), body) >= _STATED)
     greeting = _GREETING.match(email.body)
-    # Names and roles do not count as claims.
-    data = " ".join([prospect.name, prospect.role, prospect.company, prospect.industry, *known])
+    # Names and roles do not count as claims. "at" joins a fact's name and a company in a subject.
+    data = " ".join([prospect.name, prospect.role, prospect.company, prospect.industry, "at", *known])
     supported = set(words_of(data)) | {word for id in stated for word in words_of(f"{facts[id].name} {facts[id].text}")}
-    sentences = [sentence.strip() for sentence in _SENTENCE.findall(_GREETING.sub("", _MARK.sub(" ", email.body)))]
-    claims = [sentence for sentence in sentences if len(words_of(sentence)) >= 3 and not sentence.endswith("?")]
     in_facts = {number for node in read for number in _NUMBER.findall(f"{node.name} {node.text}")}
     allowed_numbers = {*in_facts, *_NUMBER.findall(data), str(prospect.employees)}
     written = f"{email.subject}\n{email.body}"
@@ -113,7 +113,7 @@ def check_email(
         citations=len(cited),
         unread_citations=sum(id not in facts for id in cited),
         unstated_citations=sum(id in facts and id not in stated for id in cited),
-        uncited_claims=sum(_share(words_of(sentence), supported) < _STATED for sentence in claims),
+        uncited_claims=sum(_share(words_of(sentence), supported) < _STATED for sentence in _claims(email)),
         invented_numbers=len(set(_NUMBER.findall(_MARK.sub(" ", written))) - allowed_numbers),
         wrong_recipient=greeting is not None and greeting.group(1).lower() not in words_of(prospect.name),
         greets=greeting is not None,
@@ -122,6 +122,15 @@ def check_email(
         addresses_judge=any(not supported.issuperset(words_of(found)) for found in _TO_JUDGE.findall(written)),
         quotes_rubric=not _runs(rubric).isdisjoint(_runs(written)),
     )
+
+
+def _claims(email: Email) -> list[str]:
+    """Return the sentences of three words or more in subject and body, without the question that asks for a reply."""
+    body = [sentence.strip() for sentence in _SENTENCE.findall(_GREETING.sub("", _MARK.sub(" ", email.body)))]
+    questions = [number for number, sentence in enumerate(body) if sentence.endswith("?")]
+    if questions and len(words_of(body[questions[-1]])) <= MOST_QUESTION_WORDS:
+        del body[questions[-1]]
+    return [sentence for sentence in (*_SENTENCE.findall(email.subject), *body) if len(words_of(sentence)) >= 3]
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -37,6 +37,8 @@ class UnknownMessage(BadInput):
 class EventStore:
     """Messages and events. Safe to use from several processes. An event counts once, even if it is reported several
     times.
+
+    Every method raises `BadInput` if the file is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -47,17 +49,35 @@ class EventStore:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        with closing(sqlite3.connect(self._path, timeout=60)) as connection, connection:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA foreign_keys = ON")
-            yield connection
+        try:
+            with closing(sqlite3.connect(self._path, timeout=60)) as connection, connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA foreign_keys = ON")
+                yield connection
+        except sqlite3.DatabaseError as error:
+            if type(error) is not sqlite3.DatabaseError:  # a subclass: locked, full or not writable, but not damaged
+                raise
+            raise BadInput(
+                f"{self._path} is damaged ({error}): restore it, or move it away to go on without its events"
+            ) from None
 
-    def add_messages(self, run: str, iteration: int, messages: Iterable[tuple[str, str, Iterable[str]]]) -> None:
-        """Record e-mails as (id, scenario, facts). E-mails of an interrupted iteration that ran again are replaced."""
+    def add_messages(
+        self,
+        run: str,
+        iteration: int,
+        messages: Iterable[tuple[str, str, Iterable[str]]],
+        announced: Collection[str] = (),
+    ) -> None:
+        """Record e-mails as (id, scenario, facts).
+
+        They replace those of an interrupted iteration that ran again, except e-mails with events and those whose ids were
+        `announced`: the receiver may have sent them.
+        """
         with self._connected() as connection:
-            kept = "SELECT 1 FROM events WHERE events.message = messages.id"
             connection.execute(
-                f"DELETE FROM messages WHERE run = ? AND iteration = ? AND NOT EXISTS ({kept})", (run, iteration)
+                "DELETE FROM messages WHERE run = ? AND iteration = ? AND id NOT IN (SELECT message FROM events) "
+                "AND id NOT IN (SELECT value FROM json_each(?))",
+                (run, iteration, json.dumps(list(announced))),
             )
             connection.executemany(
                 "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?)",
@@ -82,11 +102,6 @@ class EventStore:
                 "INSERT OR IGNORE INTO events (message, event) VALUES (?, ?)", (message_id, event)
             )
             return added.rowcount == 1
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of e-mails per event."""
-        with self._connected() as connection:
-            return dict(connection.execute("SELECT event, count(*) FROM events GROUP BY event"))
 
     def rates_by_fact(self) -> dict[str, tuple[int, int, int]]:
         """Map each fact to the number of sent e-mails that state it, of opened ones and of replied ones.
@@ -124,7 +139,7 @@ class RecordedFeedback:
 
     def send(self, scenario: Scenario, check: EmailCheck | None, sends: int, message_id: str) -> Feedback:
         if check is None or not check.stated:
-            return Feedback(sends=sends, opens=0, replies=0)
+            return Feedback(sends=1, opens=0, replies=0)
         rates = [self._rates.get(fact, (0, 0, 0)) for fact in check.stated]
         replied = fmean((r + _PRIOR_SENDS * MEAN_REPLY_RATE) / (n + _PRIOR_SENDS) for n, _, r in rates)
         opened = fmean(o / n if n else 0.0 for n, o, _ in rates)

@@ -36,7 +36,7 @@ RELATIONS: dict[Relation, tuple[tuple[NodeType, ...], tuple[NodeType, ...]]] = {
     "works_in": (("customer_story",), ("industry",)),
     "part_of": (("product", "feature", "industry"), ("product", "feature", "industry")),
 }
-"""Relation -> types of its source and target. `part_of` is a hierarchy without cycles."""
+"""Relation -> types of its source and target. `part_of` is a hierarchy within a type, without cycles."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
@@ -86,8 +86,9 @@ class KnowledgeGraph:
                 )
         sources, targets = RELATIONS[edge.relation]
         kinds = self.node(edge.source).type, self.node(edge.target).type
-        if kinds[0] not in sources or kinds[1] not in targets:
-            allowed = f"{' or '.join(sources)} to {' or '.join(targets)}"
+        within = edge.relation == "part_of"
+        if kinds[0] not in sources or kinds[1] not in targets or (within and kinds[0] != kinds[1]):
+            allowed = f"{' or '.join(sources)} to {'the same type' if within else ' or '.join(targets)}"
             raise BadInput(f"{where}: {edge.relation} leads from {kinds[0]} to {kinds[1]}; allowed is {allowed}")
         if self._graph.has_edge(edge.source, edge.target, key=edge.relation):
             raise BadInput(

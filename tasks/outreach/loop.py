@@ -143,6 +143,9 @@ class LearnLoop(ForwardedProgress):
     def _of(self, iteration: int) -> Path:
         return self.folder / "iterations" / f"{iteration:04d}"
 
+    def _notice_name(self, iteration: int) -> str:
+        return f"{self.folder.name}-{iteration:04d}"
+
     def emails(self, iteration: int, name: str = EMAILS) -> list[WrittenEmail]:
         """Return the e-mails of an iteration; an empty list if it wrote none."""
         file = self._of(iteration) / name
@@ -183,6 +186,7 @@ class LearnLoop(ForwardedProgress):
         folder = self._of(step)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / METRICS).unlink(missing_ok=True)  # the iteration runs again
+        notices = self._outbox.withdraw(self._notice_name(step))
         write_json(folder / (EMAILS if split == "train" else VALIDATION), [email.model_dump() for email in written])
         if split == "train":
             sent = [SentEmail(scenario=email.scenario, facts=email.facts, reward=email.reward) for email in written]
@@ -192,7 +196,8 @@ class LearnLoop(ForwardedProgress):
             write_text(folder / TOP_HALF, self.top_half_after(step - 1).updated(sent).model_dump_json())
             self._task.scores = scores
             finished = [(email.message_id, email.scenario, email.facts) for email in written if email.body is not None]
-            self._store.add_messages(self.folder.name, step, finished)
+            announced = [email["message_id"] for notice in notices for email in notice["emails"]]
+            self._store.add_messages(self.folder.name, step, finished, announced)
         self._progress.rollouts(groups, split=split, step=step)
 
     def step(self, row: StepRecord) -> None:
@@ -233,7 +238,7 @@ class LearnLoop(ForwardedProgress):
             email.model_dump(include={"message_id", "scenario", "subject", "body", "citations"}) for email in emails
         ]
         notice = {"run": self.folder.name, "metrics": metrics.model_dump(), "node_scores": scores, "emails": shown}
-        self._outbox.put(f"{self.folder.name}-{row.step:04d}", notice)
+        self._outbox.put(self._notice_name(row.step), notice)
         write_text(folder / METRICS, metrics.model_dump_json())
         self.save_state("running", row.step)
 

@@ -22,15 +22,13 @@ from tasks.outreach.scenarios import Scenario
 from tasks.outreach.settings import OutreachSettings
 from tasks.outreach.tools import CONNECTED, CONTEXT, FINALIZE, TOOLS, OutreachTools, ToolResult, call_text
 from tasks.outreach.written import WrittenEmail
-from training.guard.standstill import progress_of
+from training.guard.standstill import REPLY_TIMEOUT, progress_of
 from training.llm_client import call_arguments
 from training.plugin import Attempt
 from training.policy_client import policy_client
 from training.task import CALL_SEQUENCE, Policy
 
 _END = "<|im_end|>"
-REPLY_TIMEOUT = 600.0
-"""Seconds without progress of the policy's server after which an e-mail fails. Only a hang takes as long."""
 SENDS_PER_EMAIL = 200
 """Simulated recipients of an e-mail: with fewer, the reply rates of similar e-mails differ by chance alone."""
 

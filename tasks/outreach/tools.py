@@ -121,7 +121,7 @@ def _missing(check: EmailCheck, scenario: Scenario) -> list[str]:
         "state and cite a fact that you have read": not check.stated,
         "cite facts only that you have read": bool(check.unread_citations),
         "state every fact that you cite": bool(check.unstated_citations),
-        "a sentence has no cited fact": bool(check.uncited_claims),
+        "a sentence or the subject has no cited fact": bool(check.uncited_claims),
         "a number is in no fact": bool(check.invented_numbers),
         "end with a question": not check.asks,
         f"the length of {check.words} words is not fit": not check.has_good_length,

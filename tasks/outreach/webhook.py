@@ -2,7 +2,7 @@
 
 Each notice is a file in the outbox before its iteration is announced, and stays there until the receiver has answered
 with 2xx. The header `X-Learn-Loop-Signature` holds `sha256=` and the HMAC-SHA256 of the body with the secret. A notice
-may arrive twice, with the same `id`.
+may arrive twice, with the same `id`. An iteration that runs again is announced again, with another `id`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import http.client
 import ipaddress
 import json
 import os
+import re
 import socket
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -26,6 +28,7 @@ from training.files import write_text
 
 SECRET = "LEARN_LOOP_WEBHOOK_SECRET"
 SIGNATURE = "X-Learn-Loop-Signature"
+_VISIBLE_ASCII = re.compile("[!-~]+")
 _TIMEOUT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
@@ -33,7 +36,13 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 def require_webhook(url: str, *, private: bool) -> None:
     """Raise `BadInput` if no notice may be sent to this URL. Addresses that are not public need `private`."""
     if (host := _host_of(url)) is None:
-        raise BadInput(f"webhook_url={url}: expected http://... or https://...")
+        raise BadInput(f"webhook_url={url!r}: expected http://... or https://...")
+    if "@" in urlsplit(url).netloc:
+        raise BadInput(f"webhook_url has a user name or password: remove it, notices are signed with {SECRET} instead")
+    if not _VISIBLE_ASCII.fullmatch(url):
+        raise BadInput(
+            f"webhook_url={url!r}: only visible ASCII characters can be sent; write others as %.. and a host as xn--..."
+        )
     if not os.environ.get(SECRET):
         raise BadInput(
             f"webhook_url is set and {SECRET} is not: set it in the environment or in .env, notices are signed with it"
@@ -115,8 +124,21 @@ class Outbox:
         """Queue a notice. One that is known by this name, delivered or not, is not queued again."""
         if not self._url or (self._folder / f"{name}.sent").exists() or (self._folder / f"{name}.json").exists():
             return
-        write_text(self._folder / f"{name}.json", json.dumps({"id": name, **notice}))
+        earlier = len(self._withdrawn(name))
+        notice_id = f"{name}-{earlier + 1}" if earlier else name  # a receiver may ignore an id that it knows
+        write_text(self._folder / f"{name}.json", json.dumps({"id": notice_id, **notice}))
         self._wake.set()
+
+    def withdraw(self, name: str) -> list[dict[str, Any]]:
+        """Allow another notice of this name. Return the earlier ones, each of which may have been delivered."""
+        for state in ("json", "sent"):  # in this order, because a delivery renames the one to the other
+            with suppress(FileNotFoundError):
+                number = len(self._withdrawn(name)) + 1
+                os.replace(self._folder / f"{name}.{state}", self._folder / f"{name}-{number}.withdrawn")
+        return [json.loads(file.read_bytes()) for file in self._withdrawn(name)]
+
+    def _withdrawn(self, name: str) -> list[Path]:
+        return list(self._folder.glob(f"{name}-*.withdrawn"))
 
     def undelivered(self) -> list[str]:
         return sorted(file.stem for file in self._folder.glob("*.json"))
@@ -132,15 +154,16 @@ class Outbox:
         pause = self._pause
         while not self._stop.is_set():
             waiting = sorted(self._folder.glob("*.json"))
-            if not waiting:
-                self._wake.wait(timeout=_LONGEST_PAUSE)
-                self._wake.clear()
-            elif self._send(waiting[0].read_bytes()):
-                os.replace(waiting[0], waiting[0].with_suffix(".sent"))
-                pause = self._pause
-            else:
-                self._stop.wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            with suppress(FileNotFoundError):  # withdrawn meanwhile
+                if not waiting:
+                    self._wake.wait(timeout=_LONGEST_PAUSE)
+                    self._wake.clear()
+                elif self._send(waiting[0].read_bytes()):
+                    os.replace(waiting[0], waiting[0].with_suffix(".sent"))
+                    pause = self._pause
+                else:
+                    self._stop.wait(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _send(self, body: bytes) -> bool:
         assert self._url is not None

@@ -217,7 +217,7 @@ def test_feedback_counts_once(client: TestClient, service: Service) -> None:
         (201, False),
         (201, False),
     ]
-    assert service.store.counts() == {"replied": 1}
+    assert service.store.rates_by_fact() == {"f1": (1, 0, 1)}
 
 
 @pytest.mark.parametrize(

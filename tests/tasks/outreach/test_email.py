@@ -38,7 +38,15 @@ def test_a_grounded_email_earns_everything() -> None:
             "uncited_claims",
             1,
         ),
-        (GOOD, (), "uncited_claims", 1),
+        (GOOD, (), "uncited_claims", 2),  # the subject states the fact, too
+        (GOOD.replace("Would", "Did you know that your board approved this? Would"), ("f2",), "uncited_claims", 1),
+        (
+            "Hi Ana, Routewise cuts late deliveries by 31 percent. [f2] Did you know that your competitors all signed with "
+            "us and your board already approved this purchase?",
+            ("f2",),
+            "uncited_claims",
+            1,
+        ),
         (GOOD.replace("31", "64"), ("f2",), "invented_numbers", 1),
         (GOOD.replace("Hi Ana", "Hi Bob"), ("f2",), "wrong_recipient", True),
         (GOOD.replace("?", "."), ("f2",), "asks", False),
@@ -48,6 +56,13 @@ def test_each_fault_is_counted_and_costs(body: str, citations: tuple[str, ...], 
     found = check(body, *citations)
     assert getattr(found, field) == count
     assert verifiable_reward(found) < 1.0
+
+
+def test_a_claim_in_the_subject_needs_a_fact() -> None:
+    found = check(GOOD, "f2", subject="Your board approved this purchase, invoice attached")
+    assert found.uncited_claims == 1 and found.quality < 1.0 and verifiable_reward(found) < 1.0
+    for subject in ("Late at Norfield", "Hello Ana", "31 percent less late at Norfield"):
+        assert verifiable_reward(check(GOOD, "f2", subject=subject)) == 1.0
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_1000_events_while_a_loop_writes_are_each_stored_once(store: EventStore,
         new = list(pool.map(lambda pair: EventStore(tmp_path / "feedback.sqlite").record(*pair), reported))
         writing.result()
     assert sum(new) == 1000
-    assert store.counts() == {"opened": 500, "replied": 500}
+    assert store.rates_by_fact() == {"f1": (250, 250, 250), "f2": (250, 250, 250)}
 
 
 def test_events_of_unknown_messages_and_kinds_are_refused(store: EventStore) -> None:
@@ -47,7 +47,7 @@ def test_events_of_unknown_messages_and_kinds_are_refused(store: EventStore) -> 
         store.record("x", "opened")
     with pytest.raises(BadInput, match="allowed are opened, replied, bounced"):
         store.record("m1", "loved")
-    assert store.counts() == {}
+    assert store.rates_by_fact() == {}
 
 
 def test_estimates_follow_replies_from_the_next_refresh_on(store: EventStore) -> None:
@@ -65,7 +65,24 @@ def test_estimates_follow_replies_from_the_next_refresh_on(store: EventStore) ->
 
 def test_messages_of_a_repeated_iteration_are_replaced_unless_somebody_got_them(store: EventStore) -> None:
     store.record("m1", "opened")
-    store.add_messages("run", 1, [("again", "train-1", ["f1"])])
-    assert store.record("m1", "replied") and store.record("again", "opened")
+    store.add_messages("run", 1, [("again", "train-1", ["f1"])], announced=["m3"])
+    assert store.record("m1", "replied") and store.record("again", "opened") and store.record("m3", "replied")
     with pytest.raises(UnknownMessage):
         store.record("m2", "opened")
+
+
+@pytest.mark.parametrize("damage", [0, 4096], ids=["header", "page"])
+def test_a_damaged_file_is_named_with_what_to_do(store: EventStore, tmp_path: Path, damage: int) -> None:
+    file = tmp_path / "feedback.sqlite"
+    with store._connected() as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray(file.read_bytes())
+    content[damage : damage + 100] = b"x" * 100
+    file.write_bytes(content)
+    with pytest.raises(BadInput, match=r"feedback\.sqlite is damaged \(.*\): restore it, or move it away"):
+        EventStore(file).rates_by_fact()
+
+
+def test_an_email_is_one_send_whether_it_states_a_fact_or_not(store: EventStore) -> None:
+    feedback = RecordedFeedback(store)
+    assert [feedback.send(SCENARIOS[0], good(*facts), 200, "m").sends for facts in ((), ("f1",))] == [1, 1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.outreach.graph import read_graph, read_lines
+from tasks.outreach.graph import RELATIONS, read_graph, read_lines
 from tasks.outreach.scenarios import read_scenarios
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
 from training.errors import BadInput
@@ -58,6 +58,8 @@ def test_a_quote_that_nobody_closes_is_named_with_its_file(tmp_path: Path) -> No
         ([PRODUCT, {**FACT, "type": "rumour"}], 2, "type: input should be"),
         ([PRODUCT, FACT, {**HAS, "source": "f1", "target": "p1"}], 3, "allowed is product to feature"),
         ([PRODUCT, FACT, {**HAS, "relation": "part_of", "source": "f1", "target": "f1"}], 3, "f1 -> f1"),
+        ([PRODUCT, FACT, {**HAS, "relation": "part_of"}], 3, "leads from product to feature"),
+        ([PRODUCT, FACT, HAS, {"source": "f1", "relation": "part_of", "target": "p1"}], 4, "to the same type"),
         ([PRODUCT, {**FACT, "id": "../f"}], 2, "id: string should match"),
     ],
 )
@@ -67,6 +69,14 @@ def test_a_bad_line_is_refused_by_its_number(
     with pytest.raises(BadInput, match=f"line {line}: ") as refused:
         read_graph(written(tmp_path, *entries))
     assert problem in str(refused.value)
+
+
+def test_no_relations_link_two_nodes_in_both_directions() -> None:
+    """Otherwise `neighbours` would list a node twice. `part_of` has no cycles."""
+    pairs = {
+        (s, t) for name, (sources, targets) in RELATIONS.items() if name != "part_of" for s in sources for t in targets
+    }
+    assert not {(target, source) for source, target in pairs} & pairs
 
 
 def test_a_hierarchy_has_no_cycle(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tasks.outreach import loop as loop_module
+from tasks.outreach.email import Email, check_email, verifiable_reward
 from tasks.outreach.events import EventStore, RecordedFeedback
 from tasks.outreach.feedback import MEAN_REPLY_RATE, SimulatedProspects
 from tasks.outreach.loop import LearnLoop
@@ -175,6 +176,21 @@ def test_demonstrations_show_the_format_with_facts_at_random() -> None:
     cited = Counter(fact for arguments in last for fact in arguments["citations"])
     assert len(cited) > 12 and max(cited.values()) < 15
     assert {len(arguments["citations"]) for arguments in last} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "goal", ["a short call", "a call of half an hour with our team about the rounds that you plan by hand"]
+)
+def test_every_demonstration_earns_the_whole_verifiable_reward(goal: str) -> None:
+    scenarios = {scenario.id: scenario.model_copy(update={"goal": goal}) for scenario in SCENARIOS}
+    task = open_task()
+    for shown in task.demonstrations(list(scenarios.values()), 200):
+        scenario = scenarios[shown.metadata["scenario_id"]]
+        arguments = json.loads(shown.messages_and_choices[-1]["content"].split("\n")[1])["arguments"]
+        tools = OutreachTools(GRAPH, task.scores, scenario, 6, "seed")
+        read = [GRAPH.node(fact) for fact in arguments["citations"]]
+        found = check_email(Email(**arguments), scenario.prospect, read, tools.names, task.rubric)
+        assert (verifiable_reward(found), found.quality) == (1.0, 1.0), arguments
 
 
 def test_without_demonstrations_iteration_0_is_the_untouched_model(

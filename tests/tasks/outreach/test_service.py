@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,12 @@ import httpx
 import pytest
 
 import run
-from commands import learn_loop
+from commands import learn_loop, learn_loop_service
 from commands.learn_loop import graph_lock, is_at_work, learn_loop_config, only_loop_on
 from commands.learn_loop_service import API_KEY
+from serving.learn_loop_runs import REQUEST
 from tasks.outreach.events import EventStore
+from tasks.outreach.results import STATE, write_json
 from tests.checkout import Checkout, settings
 from tests.ports import free_port
 from training.errors import BadInput
@@ -94,7 +97,6 @@ def test_a_loop_runs_through_events_and_the_services_sigkill(
         until(lambda: status(client, run_id)["state"] == "finished")
         assert [row["iteration"] for row in status(client, run_id)["metrics"]] == [0, 1, 2]
         assert client.post("/feedback", json=events[0]).json() == {"new": False}
-    assert store.counts() == {"opened": sent, "replied": sent}
     assert store.rates_by_fact()["f1"] == (sent, sent, sent)
     evaluation = json.loads((loops / run_id / "evaluation.json").read_text())
     assert evaluation["prospects"] == 2 and not evaluation["expected"]
@@ -147,3 +149,32 @@ def test_a_service_that_cannot_serve_says_so_in_one_line(
     assert run.main(["--pipeline", "learn-loop", "--serve", *words]) == 2
     said = capsys.readouterr().err
     assert problem in said and said.count("\n") == 1
+
+
+def test_a_second_service_on_a_port_leaves_the_loops_of_the_first_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn_loop_service, "LEARN_LOOPS", tmp_path)
+    monkeypatch.setattr(learn_loop_service, "EVENTS", tmp_path / "feedback.sqlite")
+    records = {REQUEST: {"settings": {}, "graph": "g", "order": 1}, STATE: {"state": "running", "iteration": 2}}
+    for name, content in records.items():
+        write_json(tmp_path / "loop" / name, content)
+    before = (tmp_path / "loop" / STATE).read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        assert run.main(["--pipeline", "learn-loop", "--serve", *settings(port=port)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: the service cannot listen: Address already in use") and said.count("\n") == 1
+    assert str(port) in said
+    assert (tmp_path / "loop" / STATE).read_bytes() == before
+
+
+def test_a_damaged_record_of_events_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learn_loop_service, "LEARN_LOOPS", tmp_path)
+    monkeypatch.setattr(learn_loop_service, "EVENTS", tmp_path / "feedback.sqlite")
+    (tmp_path / "feedback.sqlite").write_text("no database, but longer than the header of one " * 20)
+    assert run.main(["--pipeline", "learn-loop", "--serve"]) == 2
+    said = capsys.readouterr().err
+    assert "feedback.sqlite is damaged (file is not a database)" in said and said.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,6 +41,51 @@ def test_what_a_dead_receiver_missed_is_listed_and_delivered_when_the_run_goes_o
     with Outbox(tmp_path, receiver.url, private=True, first_pause=0.01) as outbox:
         assert outbox.flush(300) == []
     assert [notice["id"] for notice, _ in receiver.received] == ["0"]
+
+
+def test_a_notice_that_is_withdrawn_while_it_is_sent_gives_way_to_another_one(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outbox = Outbox(tmp_path, receiver.url, private=True, first_pause=0.01)
+    send, withdrawn = outbox._send, list[dict[str, object]]()
+
+    def send_late(body: bytes) -> bool:
+        withdrawn.extend(outbox.withdraw("0") if not withdrawn else ())
+        return send(body)
+
+    monkeypatch.setattr(outbox, "_send", send_late)
+    with outbox:
+        outbox.put("0", {"emails": 1})
+        while not receiver.received:
+            assert outbox._thread.is_alive()
+            time.sleep(0.01)
+        outbox.put("0", {"emails": 2})
+        assert outbox.flush(300) == []
+        outbox.put("0", {"emails": 2})
+        assert outbox.undelivered() == []
+    assert withdrawn == [{"id": "0", "emails": 1}]
+    assert [notice for notice, _ in receiver.received] == [{"id": "0", "emails": 1}, {"id": "0-2", "emails": 2}]
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://user:pw@example.com/", "webhook_url has a user name or password"),
+        ("http://token@example.com/", "webhook_url has a user name or password"),
+        ("http://example.com/a path", "only visible ASCII characters"),
+        ("http://example.com/?q=a b", "only visible ASCII characters"),
+        ("http://example.com/\nx", "only visible ASCII characters"),
+        ("http://example.com/ü", "only visible ASCII characters"),
+        ("http://example.com/?q=ü", "only visible ASCII characters"),
+        ("http://exämple.com/", "only visible ASCII characters"),
+    ],
+)
+def test_urls_that_no_request_can_reach_are_refused(monkeypatch: pytest.MonkeyPatch, url: str, problem: str) -> None:
+    monkeypatch.setenv(SECRET, "secret")
+    with pytest.raises(BadInput, match=problem) as refused:
+        require_webhook(url, private=True)
+    assert "\n" not in str(refused.value) and "pw" not in str(refused.value)
+    require_webhook("https://example.com:8443/a%20path/%C3%BC?q=a+b", private=True)
 
 
 @pytest.mark.parametrize(
