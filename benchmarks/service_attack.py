@@ -7,7 +7,7 @@
 * 400 hostile requests vary method, path, headers and body.
 * 100 hostile questions ask one inbox about others, in prose, SQL, HTML and control characters. Eight are asked at a
   time, in turn with `/invoke`, `/stream` and `/submit`.
-* 600 connections send nothing, half a head or half a body, while `/health` is asked.
+* 600 connections send nothing, half a head, half a body, or ask `/mcp` for an event stream, while `/health` is asked.
 * With `--kills`, the model's server and then the service itself are killed while they answer 16 questions each. The
   service must run on this machine.
 
@@ -201,7 +201,9 @@ def failed(reply: Reply) -> bool:
 def held_connections(service: Service, count: int) -> dict[str, Any]:
     """Open `count` connections of each kind, and return the results of `/health` during that time."""
     head = b"POST /invoke HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
-    kinds = {"idle": b"", "half_head": b"GET /health HT", "half_body": head % service.address[0].encode()}
+    host = service.address[0].encode()
+    stream = b"GET /mcp HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n" % host
+    kinds = {"idle": b"", "half_head": b"GET /health HT", "half_body": head % host, "mcp_stream": stream}
     figures: dict[str, Any] = {}
     for kind, sent in kinds.items():
         with ExitStack() as opened:

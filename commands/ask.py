@@ -13,7 +13,7 @@ import httpx
 from pydantic import ValidationError
 
 from cluster.errors import RunFailed
-from commands.running_service import find_service
+from commands.running_service import accepted, find_service
 from environment.email_db import MailDatabase, parse_query_date
 from environment.errors import BadMail
 from environment.mail_text import near_address
@@ -31,8 +31,6 @@ _FIELDS = {"question", "answer", "source_ids", "success", "proven", "sources"}
 _CONTEXT_CHARS = 60
 _SHOWN_MARKS = 3
 _SHOWN_INBOXES = 3
-_ANSWER_SECONDS = 330.0
-"""More than a service allows any question."""
 
 Show = Callable[[str, dict[str, Any]], None]
 
@@ -112,24 +110,17 @@ async def _answered(service: AnswerService, question: Question, show: Show) -> d
 
 
 def _of_service(asked: Asked, name: str, show: Show) -> dict[str, Any]:
-    service = find_service(name)
-    try:
-        with (
-            console.status("searching"),
-            httpx.Client(base_url=service.url, headers=service.headers, timeout=_ANSWER_SECONDS) as client,
-        ):
-            return _streamed(client, asked, show)
-    except httpx.TransportError as error:
-        raise service.does_not_answer(error) from error
+    with console.status("searching"), find_service(name).client() as client:
+        return _streamed(client, asked, show)
 
 
 def _streamed(client: httpx.Client, asked: Asked, show: Show) -> dict[str, Any]:
-    question = _question(asked, lambda: _accepted(client.get("/inboxes", params={"limit": 200}))["inboxes"])
+    question = _question(asked, lambda: accepted(client.get("/inboxes", params={"limit": 200}))["inboxes"])
     event = ""
     with client.stream("POST", "/stream", json={"parameters": question.model_dump()}) as response:
         if response.status_code != httpx.codes.OK:
             response.read()
-            _accepted(response)
+            accepted(response)
         for line in response.iter_lines():
             name, _, value = line.partition(":")
             if name == "event":
@@ -142,20 +133,6 @@ def _streamed(client: httpx.Client, asked: Asked, show: Show) -> dict[str, Any]:
                     raise RunFailed(str(data["error"]))
                 show(event, data)
     raise RunFailed("the service closed the connection before it answered")
-
-
-def _accepted(response: httpx.Response) -> dict[str, Any]:
-    """Return the body of a response. Raises what the service says when it refuses."""
-    try:
-        body = dict(response.json())
-    except ValueError:
-        raise RunFailed(f"{response.url} answered {response.status_code} with something that is no JSON") from None
-    if response.is_success:
-        return body
-    said = str(body.get("error", response.reason_phrase))
-    if response.is_client_error:
-        raise BadInput(said)
-    raise RunFailed(said)
 
 
 def _question(asked: Asked, inboxes: Callable[[], Sequence[str]]) -> Question:

@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import httpx2
-from mcp import Client, types
+from mcp import Client, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from commands.running_service import find_service
+from commands.running_service import ANSWER_SECONDS, RunningService, accepted, find_service
 from environment.home import VERSION
-
-_ANSWER_SECONDS = 330.0
-"""More than a service allows any question."""
-KEY = "EMAIL_AGENT_KEY"
-"""Environment variable with the key to use. Without it, the owner's, which ZenML knows, is used."""
 
 
 def run_mcp(name: str) -> None:
     """Pass messages between standard input and output and the service `name` until the input ends.
 
     Raises:
-        BadInput: ZenML knows no such service.
+        BadInput: ZenML knows no such service, or it refuses the key.
         RunFailed: the service does not answer.
     """
-    service = find_service(name)
-    headers = {"Authorization": f"Bearer {os.environ[KEY]}"} if os.environ.get(KEY) else service.headers
+    running = find_service(name)
+    with running.client() as client:
+        accepted(client.get("/model"))  # says why it refuses, which the protocol's client does not pass on
     try:
-        asyncio.run(_pass_on(f"{service.url}/mcp", headers))
-    except* (httpx2.TransportError, httpx2.HTTPStatusError) as group:
-        raise service.does_not_answer(group.exceptions[0]) from group
+        asyncio.run(_pass_on(running))
+    except* (httpx2.TransportError, httpx2.HTTPStatusError, MCPError) as group:
+        cause: BaseException = group
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        raise running.does_not_answer(cause) from group
 
 
-async def _pass_on(url: str, headers: dict[str, str]) -> None:
+async def _pass_on(running: RunningService) -> None:
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=_ANSWER_SECONDS) as http,
-        Client(streamable_http_client(url, http_client=http), cache=None) as service,
+        httpx2.AsyncClient(headers=running.headers, timeout=ANSWER_SECONDS, trust_env=running.trust_env) as http,
+        Client(streamable_http_client(f"{running.url}/mcp", http_client=http), cache=None) as service,
     ):
 
         async def list_tools(_: object, __: object) -> types.ListToolsResult:

@@ -18,6 +18,8 @@ LAST_DATE = datetime(2039, 12, 31, 23, 59, 59)
 _MAX_ADDRESS_CHARS = 254  # RFC 5321
 _COMPARED_INBOXES = 300
 _ADDRESSES_REMEMBERED = 20_000
+_MAX_REMEMBERED_CHARS = 400
+"""Includes the display name. Longer addresses are not remembered: they could fill the memory."""
 _IN_ANGLES = re.compile(r"<([^<>]*)>")
 _BLANKS = re.compile(r"\s+")
 _QUOTED_LINE = re.compile(r"[ \t]*>")
@@ -167,15 +169,21 @@ def one_line(text: str) -> str:
     return _BLANKS.sub(" ", text).strip()
 
 
-@lru_cache(maxsize=_ADDRESSES_REMEMBERED)
 def normalise_address(address: str) -> str:
     """Return an address as it is stored and compared: lower case, without display name, quotes and white space.
 
     Malformed addresses stay otherwise unchanged (`josey'.'scott@enron.com` is a real one). The result may be empty.
     """
+    return _remembered(address) if len(address) <= _MAX_REMEMBERED_CHARS else _normalised(address)
+
+
+def _normalised(address: str) -> str:
     in_angles = _IN_ANGLES.findall(address)
     bare = in_angles[-1] if in_angles else address
     return _BLANKS.sub("", storable(bare)).strip("\"'<>,;").lower()[:_MAX_ADDRESS_CHARS]
+
+
+_remembered = lru_cache(maxsize=_ADDRESSES_REMEMBERED)(_normalised)
 
 
 def near_address(address: str, inboxes: Sequence[str]) -> str:

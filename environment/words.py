@@ -28,6 +28,8 @@ TOKENIZER = "porter unicode61"
 MAX_QUERY_WORDS = 20
 _MAX_QUERY_CHARS = 4_000
 STEM_CACHE_SIZE = 50_000
+_MAX_CACHED_CHARS = 100
+"""Longer words are not cached: they could fill the memory."""
 
 # "may" is absent on purpose: it is also a month.
 _STOP_WORDS = """
@@ -92,11 +94,17 @@ class _Stemmer:
 _stemmer = _Stemmer()
 
 
-@lru_cache(maxsize=STEM_CACHE_SIZE)
 def stem(word: str) -> str | None:
     """Return the token of `word` in the full-text index, equal for all its inflections; None unless it is exactly one token."""
+    return _cached_token(word) if len(word) <= _MAX_CACHED_CHARS else _only_token(word)
+
+
+def _only_token(word: str) -> str | None:
     tokens = _stemmer.tokens(word)
     return tokens[0] if len(tokens) == 1 else None
+
+
+_cached_token = lru_cache(maxsize=STEM_CACHE_SIZE)(_only_token)
 
 
 def query_words(keywords: Sequence[str]) -> dict[str, str]:

@@ -70,7 +70,7 @@ class Answering(ABC, Generic[Given]):
         self.admission = Admission(
             capacity, max_waiting=settings.max_waiting, max_wait=settings.max_wait, per_caller=per_caller
         )
-        self.recorder = RunRecorder(self._deployed.record, metrics.unrecorded.inc)
+        self.recorder = RunRecorder(self._deployed.record, self._not_recorded)
         metrics.capacity.set(capacity)
         metrics.running.set_function(lambda: self.admission.running)
         metrics.waiting.set_function(lambda: self.admission.waiting)
@@ -141,6 +141,10 @@ class Answering(ABC, Generic[Given]):
     @abstractmethod
     def _reply(self, answer: Any, metadata: dict[str, Any], seconds: float, caller: Caller) -> Given:
         """Return the reply. `metadata` are the fields of its metadata, `seconds` those since the request."""
+
+    def _not_recorded(self, reply: Given) -> None:
+        self._metrics.unrecorded.inc()
+        self.service.forget(reply.metadata.request_id)
 
     def _require_model(self) -> None:
         if not self.service.is_healthy():

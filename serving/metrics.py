@@ -30,7 +30,7 @@ class Metrics:
         self.tokens = counter("sampled_tokens_total", "tokens that the policy sampled for finished questions")
         self.turned_away = counter("turned_away_total", "questions without a place in the queue", "reason")
         self.unrecorded = counter(
-            "unrecorded_total", "answers without a pipeline run, because too many were waiting for one"
+            "unrecorded_total", "answers without a pipeline run: too many were waiting for one, or it failed"
         )
         self.feedback = counter("feedback_total", "ratings", "verdict")
         self.running = gauge("questions_running", "questions that are being answered")

@@ -24,10 +24,13 @@ logger = logging.getLogger(__name__)
 class RunRecorder:
     """Run the pipeline for one answer after the other, in a separate thread."""
 
-    def __init__(self, run: Callable[[Any], None], dropped: Callable[[], None]) -> None:
-        """`run` runs the pipeline once. `dropped` is called for an answer that arrives while `MAX_BEHIND` others wait."""
+    def __init__(self, run: Callable[[Any], None], not_recorded: Callable[[Any], None]) -> None:
+        """`run` runs the pipeline once.
+
+        `not_recorded` gets an answer that arrives while `MAX_BEHIND` others wait, and one whose run failed.
+        """
         self._run = run
-        self._dropped = dropped
+        self._not_recorded = not_recorded
         self._waiting: queue.Queue[Reply | TaskReply | None] = queue.Queue(MAX_BEHIND)
         # ZenML finds the loaded service through the context in which the init hook ran.
         context = contextvars.copy_context()
@@ -38,7 +41,7 @@ class RunRecorder:
         try:
             self._waiting.put_nowait(reply)
         except queue.Full:
-            self._dropped()
+            self._not_recorded(reply)
             fields = {"request_id": reply.metadata.request_id, "behind": MAX_BEHIND}
             logger.warning("run not recorded", extra={"fields": fields})
 
@@ -55,5 +58,6 @@ class RunRecorder:
             try:
                 self._run(reply)
             except Exception as error:
+                self._not_recorded(reply)
                 fields = {"request_id": reply.metadata.request_id, **cause(error)}
                 logger.error("run not recorded", extra={"fields": fields})

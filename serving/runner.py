@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from pydantic import ValidationError
 from zenml.client import Client
 from zenml.deployers.server.app import BaseDeploymentAppRunnerFlavor
 from zenml.deployers.server.fastapi.app import FastAPIDeploymentAppRunner
@@ -37,10 +38,19 @@ class ServiceRunner(FastAPIDeploymentAppRunner):
     """Serves `serving.app` in place of ZenML's own endpoints."""
 
     def __init__(self, deployment: Any, serving: dict[str, Any] | None = None, task: str | None = None) -> None:
-        """`serving`: the fields of `ServingSettings`; `task`: the title of a task, None for mail."""
+        """`serving`: the fields of `ServingSettings`; `task`: the title of a task, None for mail.
+
+        Raises:
+            SystemExit: a field is unknown or out of bounds.
+        """
         super().__init__(deployment)
         self.task = task
-        self.serving = ServingSettings.model_validate(serving or {})
+        try:
+            self.serving = ServingSettings.model_validate(serving or {})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, ("serving", *first["loc"])))
+            sys.exit(f"BadInput: {where}: {first['msg'].removeprefix('Value error, ')}")
 
     @property
     def flavor(self) -> BaseDeploymentAppRunnerFlavor:

@@ -8,7 +8,6 @@ import re
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ from training.task import Policy
 UNPROVEN = "unproven"
 MAX_BODY_CHARS = 20_000
 EXAMPLES_PER_INBOX = 5
-RECORDABLE_ANSWERS = 1_000
 CLOSE_SECONDS = 1.0
 """Time for cancelled episodes to end."""
 _TOKENS = re.compile(r"(\d[\d,]*) tokens")
@@ -83,7 +81,7 @@ class Service(ABC, Generic[Asked, Ended]):
         self.server = server
         self.model = model
         self._policy = policy
-        self._to_record: OrderedDict[str, Ended] = OrderedDict()
+        self._to_record: dict[str, Ended] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="agent-episodes", daemon=True)
         self._thread.start()
@@ -119,14 +117,16 @@ class Service(ABC, Generic[Asked, Ended]):
             raise ModelUnavailable from error
 
     def keep_to_record(self, request_id: str, answer: Ended) -> None:
-        """Keep an answer for the pipeline run that will record it."""
+        """Keep an answer until the pipeline run that records it takes it, or `forget`."""
         self._to_record[request_id] = answer
-        while len(self._to_record) > RECORDABLE_ANSWERS:
-            self._to_record.popitem(last=False)
 
     def take_recorded(self, request_id: str) -> Ended:
         """Return the answer kept under `request_id`, once. Raises KeyError when there is none."""
         return self._to_record.pop(request_id)
+
+    def forget(self, request_id: str) -> None:
+        """Drop the answer kept under `request_id`, if there is one: nothing will record it."""
+        self._to_record.pop(request_id, None)
 
     def warm_up(self) -> None:
         """Sample one token, so that a broken service fails at its start and the first question is fast.

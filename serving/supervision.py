@@ -17,6 +17,7 @@ On a cluster the kubelet does all this.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import select
@@ -26,6 +27,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 
 CHANNEL = "EMAIL_AGENT_SUPERVISOR_CHANNEL"
@@ -40,11 +42,6 @@ STEADY_SECONDS = 60.0
 """A service that has served this long starts again after the first pause."""
 STOP_SECONDS = 4.0
 """Less than the five seconds after which ZenML kills a service."""
-
-_UNAVAILABLE = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: application/json\r\nContent-Length: 38\r\n"
-    b'Connection: close\r\n\r\n{"detail": "the service is starting"}\n'
-)
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +111,19 @@ def _turn_away(listening: socket.socket, starting: threading.Event) -> None:
             with connection:
                 connection.settimeout(TURNED_AWAY_SECONDS)
                 connection.recv(1 << 16)
-                connection.sendall(_UNAVAILABLE)
+                connection.sendall(_unavailable())
+
+
+def _unavailable() -> bytes:
+    """Return the response of a service that is starting, with the body that all errors have."""
+    request_id = uuid.uuid4().hex
+    problem = {"success": False, "error": "the service is starting: ask again later", "request_id": request_id}
+    body = json.dumps(problem).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nX-Request-ID: {request_id}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 class _Child:

@@ -44,6 +44,11 @@ def test_every_setting_that_names_a_file(key: str) -> None:
     assert load_config(None, ["data.emails=mail", f"{key}=~/mail"])
 
 
+def test_a_value_that_is_nested_too_deeply() -> None:
+    with pytest.raises(ConfigError, match="is not a YAML value"):
+        load_config(None, ["emails=" + "[" * 3000])
+
+
 @pytest.mark.parametrize("option", ["--config", "--checkpoint", "--to", "--summary", "--name"])
 def test_every_option_that_names_a_file_or_a_service(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = {"--to": "export", "--summary": "eval", "--name": "deploy"}.get(option, "eval")

@@ -25,7 +25,8 @@ def add_routes(fastapi: FastAPI, server: MailToolServer, authenticated: Callable
     """Add `/mcp`."""
     asking = Annotated[Caller, Depends(authenticated)]
 
-    @fastapi.api_route("/mcp", methods=["GET", "POST", "DELETE"], include_in_schema=False)
+    # Without sessions, GET would be a stream that never ends and carries nothing, and DELETE has nothing to end.
+    @fastapi.post("/mcp", include_in_schema=False)
     async def mcp(request: Request, caller: asking) -> Response:
         """Answer one message of the Model Context Protocol (streamable HTTP, without sessions)."""
         request.state.mail_of = caller

@@ -137,10 +137,7 @@ class _Run:
                     raise ProgramError(f"line {target.lineno}: {len(values)} values for {len(targets)} names")
                 for inner, item in zip(targets, values, strict=True):
                     self.bind(inner, item)
-            case ast.Subscript(value=container, slice=index):
-                held = self.value(container)
-                if type(held) is not dict:
-                    raise ProgramError(f"line {target.lineno}: only names and keys of dictionaries can be set")
+            case ast.Subscript(value=container, slice=index) if type(held := self.value(container)) is dict:
                 held[self.flat(self.value(index))] = value
                 self.limited(held)
             case _:

@@ -14,7 +14,7 @@ from tests.fakes.policy import MailPolicy
 from tests.front_door import FrontDoor
 from tests.ports import free_port
 from tests.serving.scripted_service import ANN, BO, GOOD, scripted_app, served
-from tests.serving.service_client import KEYS, OWNER_KEY
+from tests.serving.service_client import ANNS_KEY, KEYS, OWNER_KEY
 
 pytestmark = pytest.mark.service
 
@@ -47,6 +47,7 @@ def door(
     """ZenML knows one deployment, `here`."""
     policy.calm()
     deployment.url = url
+    monkeypatch.delenv(running_service.KEY, raising=False)
     monkeypatch.setattr(
         running_service, "Client", lambda: SimpleNamespace(get_deployment={"here": deployment}.__getitem__)
     )
@@ -110,6 +111,26 @@ def test_bad_input(door: FrontDoor, words: list[str], said: str) -> None:
         door.monkeypatch.setattr("steps.model_registry.production_version", lambda *_: None)
         door.monkeypatch.setattr("steps.model_registry.Client.list_model_versions", lambda *_, **__: [])
     assert said in door.refuses(*words)
+
+
+def test_the_key_of_the_environment(
+    door: FrontDoor, deployment: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZenML knows the owner's key only, and none of a service that has a file of keys alone."""
+    deployment.auth_key = None
+    assert "a key is needed" in door.refuses(*ASK, "--inbox", ANN, QUESTION)
+    monkeypatch.setenv(running_service.KEY, ANNS_KEY)
+    assert door.run(*ASK, QUESTION).stdout.startswith("room 4B\n"), "her key is for one inbox"
+    monkeypatch.setenv(running_service.KEY, "schlüssel")
+    assert "EMAIL_AGENT_KEY: has characters other than printable ASCII" in door.refuses(*ASK, "--inbox", ANN, QUESTION)
+
+
+def test_the_key_of_a_local_service_goes_through_no_proxy(door: FrontDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    done = door.run(*ASK, "--inbox", ANN, QUESTION)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_key_and_a_service_that_is_gone(door: FrontDoor, deployment: SimpleNamespace) -> None:

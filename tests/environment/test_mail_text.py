@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from datetime import date, datetime, timedelta, timezone
 
 import pytest
@@ -29,6 +30,15 @@ from environment.mail_text import (
 )
 def test_addresses_are_compared_in_one_form(address: str, expected: str) -> None:
     assert normalise_address(address) == expected
+
+
+def test_long_addresses_are_not_kept() -> None:
+    tracemalloc.start()
+    for number in range(20):
+        assert len(normalise_address(f"{number}" + "x" * 250_000)) == 254
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 250_000
 
 
 @given(st.lists(st.text()))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +38,15 @@ def test_inflections_have_one_stem_and_accents_and_case_none() -> None:
     assert stem("Parties") == stem("party") != stem("part") and stem("possibilities") == stem("possible")
     assert stem("Café") == stem("cafe") == "cafe"
     assert stem("?!") is stem("two words") is stem("") is stem("a\x00b c") is None
+
+
+def test_long_words_are_not_kept() -> None:
+    tracemalloc.start()
+    for number in range(100):
+        stem(f"{number}" + "x" * 4_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
 
 
 @given(st.text(alphabet="aeimé\u0131ſs\u0640ng", min_size=1, max_size=80))

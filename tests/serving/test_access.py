@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from zenml.deployers.server.fastapi.app import FastAPIDeploymentAppRunner
 
 from serving.access import Origins
+from serving.runner import ServiceRunner
 from serving.settings import ServingSettings
 from tests.serving.scripted_service import ANN, BO, GOOD
 from tests.serving.service_client import ANNS_KEY, OWNER_KEY, URL, bearer
@@ -99,3 +103,25 @@ def test_a_key_sees_its_inboxes_only(closed: TestClient) -> None:
     assert closed.get("/model", headers=anns | {"Host": "agent.example"}).status_code == 200, (
         "with a key any name will do"
     )
+
+
+@pytest.mark.parametrize(
+    ("serving", "said"),
+    [
+        ({"max_wating": 3}, "serving.max_wating: Extra inputs are not permitted"),
+        ({"timeout": 0}, "serving.timeout: Input should be greater than or equal to 1"),
+        ({"keys": [{"name": "ann"}]}, "serving.keys.0.sha256: Field required"),
+        (
+            {"keys": [{"name": "ann", "sha256": "0" * 64}], "keys_file": "f"},
+            "serving: keys and keys_file: set one of both",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, serving: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(FastAPIDeploymentAppRunner, "__init__", lambda *_: None)
+    deployment: Any = SimpleNamespace()
+    with pytest.raises(SystemExit) as refused:
+        ServiceRunner(deployment, serving)
+    assert refused.value.code == f"BadInput: {said}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from http.client import HTTPConnection
 from random import Random
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 import httpx2
@@ -16,6 +19,8 @@ import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from environment.email_db import Mailbox
+from serving import mail_tools
 from serving.mail_tools import NOTE
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import ANN, BO, GOOD, scripted_app, served
@@ -133,6 +138,9 @@ def test_a_key_for_one_inbox_sees_no_other(url: str, inbox: str) -> None:
         ("search_mail", {"keywords": ["x"], "inbox": "anne@kestrel.example"}, "did you mean ann@kestrel.example?"),
         ("read_mail", {"message_id": "<absent@kestrel.example>"}, "there is no mail with this message_id"),
         ("read_mail", {"message_id": REVIEW, "start": -1}, "start"),
+        ("search_mail", {"keywords": ["x"], "inbox": "x" * 321}, "inbox: String should have at most 320 characters"),
+        ("search_mail", {"keywords": ["x"], "from_address": "x" * 321}, "from_address: String should have at most 320"),
+        ("search_mail", {"keywords": ["x"], "to_address": "x" * 321}, "to_address: String should have at most 320"),
         ("ask_mailbox", {"question": " "}, "question: is empty"),
         ("ask_mailbox", {"question": "x" * 4001}, "question: has 4,001 characters"),
     ],
@@ -140,6 +148,15 @@ def test_a_key_for_one_inbox_sees_no_other(url: str, inbox: str) -> None:
 def test_bad_arguments_are_said(url: str, tool: str, arguments: dict[str, Any], said: str) -> None:
     line = refusal(url, tool, **arguments)
     assert said in line and "\n" not in line and "http" not in line
+
+
+def test_a_resource_of_an_inbox_that_is_too_long_is_refused(url: str) -> None:
+    async def read(client: Client) -> str:
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(f"mail:///{'x' * 60_000}/{quote(REVIEW, safe='')}")
+        return str(refused.value)
+
+    assert talk(url, read) == "the inbox has 60,000 characters: at most 320 are allowed"
 
 
 def test_mail_after_the_day_of_asking_is_not_there(url: str) -> None:
@@ -157,6 +174,51 @@ def test_keys_hosts_and_bodies_are_checked_as_for_every_route(url: str) -> None:
     assert status(bearer(ANNS_KEY), json=INITIALIZE | {"id": "x" * 300_000}) == 413
     assert 400 <= status(bearer(ANNS_KEY), json=[1, 2]) < 500
     assert 400 <= status(bearer(ANNS_KEY) | {"Content-Type": "application/json"}, content=b"{") < 500
+
+
+@pytest.mark.parametrize("host", ["agent.example", "agent.example:8443", "127.0.0.1"])
+def test_every_name_that_the_service_accepts_is_accepted_here(url: str, host: str) -> None:
+    for origin in ({}, {"Origin": f"http://{host}"}):
+        headers = bearer(ANNS_KEY) | JSON | {"Host": host} | origin
+        answer = httpx.post(f"{url}/mcp", json=INITIALIZE, headers=headers, trust_env=False)
+        assert answer.status_code == 200 and answer.json()["result"], answer.text
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_there_is_no_stream_to_hold_and_no_session_to_end(url: str, method: str) -> None:
+    headers = bearer(ANNS_KEY) | {"Accept": "text/event-stream"}
+    with httpx.stream(method, f"{url}/mcp", headers=headers, trust_env=False) as answer:
+        assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+
+
+def test_the_searches_of_one_caller_are_bounded_until_they_end(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those whose client has gone away. Other callers are served."""
+    begun, go_on = threading.Semaphore(0), threading.Event()
+    search = Mailbox.search
+
+    def slow(self: Mailbox, keywords: list[str], **filters: Any) -> Any:
+        if keywords == ["slow"]:
+            begun.release()
+            go_on.wait()
+        return search(self, keywords, **filters)
+
+    monkeypatch.setattr(Mailbox, "search", slow)
+    monkeypatch.setattr(mail_tools, "CALLS_AT_ONCE", 2)
+    called = {"name": "search_mail", "arguments": {"keywords": ["slow"]}}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": called})
+    headers = bearer(ANNS_KEY) | JSON | {"Content-Type": "application/json"}
+    try:
+        for _ in range(2):
+            with contextlib.closing(HTTPConnection(urlsplit(url).netloc)) as connection:
+                connection.request("POST", "/mcp", body, headers)
+                assert begun.acquire(timeout=300)
+        busy = "this caller has 2 searches and reads running: wait until one ends"
+        assert busy in refusal(url, "search_mail", keywords=["budget"])
+        assert busy in refusal(url, "read_mail", message_id=REVIEW)
+        assert call(url, "search_mail", OWNER_KEY, keywords=["lunch"], inbox=BO).structured_content["mails"]
+    finally:
+        go_on.set()
+    waited(lambda: not call(url, "search_mail", keywords=["budget"]).is_error)
 
 
 def test_a_client_that_goes_away_stops_the_agent(url: str, policy: MailPolicy) -> None:

@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from serving import supervision
@@ -158,6 +160,22 @@ def test_the_port_is_held_while_the_service_loads_or_is_started_again(tmp_path: 
     wait_until(lambda: not alive(program.pids("serving")[-1]))
     program.stop()
     program.process.wait()
+
+
+def test_a_service_that_is_starting_answers_with_the_body_of_all_errors() -> None:
+    starting = threading.Event()
+    starting.set()
+    with supervision.listen("127.0.0.1", 0) as listening:
+        turning = threading.Thread(target=supervision._turn_away, args=(listening, starting), daemon=True)
+        turning.start()
+        port = listening.getsockname()[1]
+        answer = httpx.post(f"http://127.0.0.1:{port}/invoke", json={}, trust_env=False, timeout=60)
+        starting.clear()
+        time.sleep(0.2)  # the thread has left the socket
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+    problem = answer.json()
+    assert set(problem) == {"success", "error", "request_id"} and problem["success"] is False
+    assert "the service is starting" in problem["error"] and problem["request_id"] == answer.headers["x-request-id"]
 
 
 def test_a_port_of_another_program_is_no_place_to_listen() -> None:
