@@ -63,10 +63,11 @@ def main(words: list[str] | None = None) -> int:
         print(f"error: --set {'.'.join(map(str, first['loc']))}: {reason}; see sandbox/settings.py", file=sys.stderr)
         return 2
     try:
-        inherited = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
-        socket.getaddrinfo(arguments.host or None, arguments.port)
+        # Before the runner, which removes the containers of an earlier service of this port: it may still be running.
+        sockets = _sockets(arguments.host, arguments.port, arguments.fd)
     except (OSError, ValueError) as error:  # names that no DNS can have are errors of encoding
-        option = f"--host {arguments.host}" if arguments.fd is None else f"--fd {arguments.fd}"
+        place = f"--host {arguments.host} --port {arguments.port}"
+        option = place if arguments.fd is None else f"--fd {arguments.fd}"
         print(f"error: {option}: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
         return 2
     try:
@@ -77,9 +78,19 @@ def main(words: list[str] | None = None) -> int:
         return 2
     if arguments.stop_at_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
-    server = uvicorn.Server(server_config(create_app(settings, runner), host=arguments.host, port=arguments.port))
-    server.run(sockets=inherited)
+    server = uvicorn.Server(server_config(create_app(settings, runner)))
+    server.run(sockets=sockets)
     return 0 if server.started else 3
+
+
+def _sockets(host: str, port: int, fd: int | None) -> list[socket.socket]:
+    """Return the inherited socket, or listen on every address of a host. Raises OSError, or ValueError for a name that no
+    host can have.
+    """
+    if fd is not None:
+        return [socket.socket(fileno=fd)]
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return [socket.create_server(address, family=family) for family, *_, address in dict.fromkeys(found)]
 
 
 def _runner(settings: SandboxSettings, *, owner: str) -> Runner:

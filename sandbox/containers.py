@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox.errors import NoIsolation, NotStarted, Unusable
-from sandbox.inside.protocol import BUSY_FACTOR, Timed, receive_within, send
+from sandbox.inside.protocol import BUSY_FACTOR, Timed, packed, receive_within, send
 from sandbox.isolation import INSIDE
 from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
@@ -97,8 +97,8 @@ class Engine(Protocol):
 
         Raises:
             NoIsolation: the engine does not answer, or does not allow what the workspace needs.
-            NotStarted: it does not start in time.
-            Unusable: there is no such image.
+            NotStarted: it does not start at the moment, or not in time.
+            Unusable: there is no such image, or it cannot be started.
         """
         ...
 
@@ -180,7 +180,7 @@ class ContainerRunner:
         except (OSError, ValueError) as error:
             raise NotStarted(f"the container of {image.name} does not answer ({error})") from None
         if answer is None:
-            raise Unusable(f"image {image.name}: it has no Python of 3.9 or newer, or no sh")
+            raise NotStarted(f"the container of {image.name} ended before it answered")
         if "error" in answer:
             raise Unusable(f"image {image.name}: {answer['error']}")
 
@@ -201,10 +201,15 @@ def _program() -> bytes:
 
 
 def _command(folder: str) -> list[str]:
-    """Run the loader with the first Python that is new enough: the repository's own, else the image's."""
+    """Run the loader with the first Python that is new enough: the repository's own, else the image's.
+
+    Without one, answer in its place, once something has arrived: what is printed before anybody is attached is lost.
+    """
     tried = f"{folder}/.venv/bin/python python3 /usr/bin/python3 python"
     asked = "import sys; sys.exit(sys.version_info < (3, 9))"
-    script = f'for p in {tried}; do "$p" -c "{asked}" 2>/dev/null && exec "$p" -I -c "$0"; done; exit 127'
+    answer = "".join(f"\\{byte:03o}" for byte in packed({"error": "it has no Python of 3.9 or newer"}))
+    script = f'for p in {tried}; do "$p" -c "{asked}" 2>/dev/null && exec "$p" -I -c "$0"; done; '
+    script += f"dd bs=1 count=1 >/dev/null 2>&1; printf '{answer}'; cat >/dev/null; exit 127"
     return ["sh", "-c", script, _LOADER]
 
 

@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import DockerException, ImageNotFound
 
 from sandbox.containers import APP, Container, DockerFrames
 from sandbox.errors import NoIsolation, NotStarted, Unusable
@@ -39,24 +39,20 @@ class DockerEngine:
     def start(self, image: str, command: list[str], limits: Limits, *, name: str, seconds: int) -> Container:
         """Start a container and attach to it, pulling the image if necessary. See `Engine.start`."""
         try:
-            container = self._create(image, command, limits, name)
-        except ImageNotFound:
             try:
-                self._docker.images.pull(image)
                 container = self._create(image, command, limits, name)
-            except (ImageNotFound, APIError) as error:
-                raise Unusable(f"image {image}: it cannot be pulled ({_why(error)})") from None
-            except (DockerException, OSError) as error:  # the daemon went away, or was too slow
-                raise NotStarted(f"no container of {image}: {_why(error)}") from None
+            except ImageNotFound:
+                self._pull(image)
+                container = self._create(image, command, limits, name)
         except (DockerException, OSError) as error:
-            raise NotStarted(f"no container of {image}: {_why(error)}") from None
+            raise _failure(image, error, 400, 404) from None
         try:
             # Attach before the start, so that no output is lost.
             stream = container.attach_socket(params={"stdin": 1, "stdout": 1, "stream": 1})
             container.start()
         except (DockerException, OSError) as error:
             _remove(container)
-            raise NotStarted(f"no container of {image}: {_why(error)}") from None
+            raise _failure(image, error, 400) from None  # with 404 the container is gone, not the image
         # docker-py gives a file-like object around the socket, whose writes would be refused.
         return Container(DockerFrames(getattr(stream, "_sock", stream)), lambda: _remove(container))
 
@@ -74,6 +70,12 @@ class DockerEngine:
         for container in left:
             _remove(container)
         return len(left)
+
+    def _pull(self, image: str) -> None:
+        """Download an image. Raises DockerException or OSError."""
+        for progress in self._docker.api.pull(image, stream=True, decode=True):
+            if "error" in progress:  # of a layer: the daemon has answered 200 by then
+                raise DockerException(progress["error"])
 
     def _create(self, image: str, command: list[str], limits: Limits, name: str) -> Any:
         return self._docker.containers.create(
@@ -95,6 +97,13 @@ class DockerEngine:
 def _remove(container: Any) -> None:
     with contextlib.suppress(DockerException, OSError):  # it may be on its way out already, or the daemon is gone
         container.remove(force=True, v=True)
+
+
+def _failure(image: str, error: Exception, *final: int) -> Unusable | NotStarted:
+    """Return Unusable for a missing image or a `final` status, else NotStarted, upon which a client tries again."""
+    if isinstance(error, ImageNotFound) or getattr(error, "status_code", None) in final:
+        return Unusable(f"image {image}: {_why(error)}")
+    return NotStarted(f"no container of {image}: {_why(error)}")
 
 
 def _why(error: Exception) -> str:

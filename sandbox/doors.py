@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from ipaddress import ip_address
-from typing import Any
 
 import uvicorn
 from starlette.datastructures import Headers
@@ -138,6 +137,6 @@ class HeadDeadline(H11Protocol):
         self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
 
-def server_config(app: ASGIApp, **where: Any) -> uvicorn.Config:
-    """Return how uvicorn serves the sandbox; `where` are its host and port."""
-    return uvicorn.Config(app, **where, log_level="warning", ws="none", http=HeadDeadline)
+def server_config(app: ASGIApp) -> uvicorn.Config:
+    """Return how uvicorn serves the sandbox."""
+    return uvicorn.Config(app, log_level="warning", ws="none", http=HeadDeadline)

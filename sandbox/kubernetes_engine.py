@@ -25,7 +25,12 @@ STDIN, STDOUT = 0, 1
 """Channels of an attached pod."""
 UNANSWERED = (ApiException, urllib3.exceptions.HTTPError)
 """What a request raises that the API server refuses or does not answer."""
-NO_IMAGE = frozenset(["ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"])
+REQUEST_SECONDS = 30
+"""Timeout of a request to the API server."""
+NOT_PULLED = frozenset(["ErrImagePull", "ImagePullBackOff"])
+"""Reasons that a registry which is busy or unreachable gives too, unless the message has one of NOT_THERE."""
+NOT_THERE = ("not found", "does not exist", "manifest unknown", "denied")
+NO_IMAGE = NOT_PULLED | {"InvalidImageName", "ErrImageNeverPull"}
 
 
 class PodTemplate(BaseModel):
@@ -54,8 +59,8 @@ class KubernetesEngine:
     """Starts pods without service account, capabilities and network.
 
     `owner` names the service. A later service of the same name removes the pods that this one leaves behind. A network
-    policy closes the network; this class creates it if it has the right to. The runner tests whether the cluster
-    enforces it.
+    policy closes the network; this class creates or replaces it if it has the right to. The runner tests whether the
+    cluster enforces it.
 
     Raises:
         NoIsolation: no cluster answers.
@@ -73,7 +78,7 @@ class KubernetesEngine:
             except ConfigException:
                 _load_kubeconfig()
             self._core = client.CoreV1Api()
-            service = self._core.read_namespaced_service("kubernetes", "default", _request_timeout=30)
+            service = self._core.read_namespaced_service("kubernetes", "default", _request_timeout=REQUEST_SECONDS)
             self._close_network()
         except (ConfigException, *UNANSWERED) as error:
             raise NoIsolation(
@@ -83,13 +88,11 @@ class KubernetesEngine:
 
     def start(self, image: str, command: list[str], limits: Limits, *, name: str, seconds: int) -> Container:
         """Start a pod and attach to it. See `Engine.start`."""
+        pod = self._pod(image, command, limits, name, seconds)
         try:
-            self._core.create_namespaced_pod(self._namespace, self._pod(image, command, limits, name, seconds))
-        except UNANSWERED as error:
-            raise NotStarted(f"no pod of {image}: {_why(error)}") from None
-        try:
+            self._core.create_namespaced_pod(self._namespace, pod, _request_timeout=REQUEST_SECONDS)
             self._wait(name, image)
-            # A separate client, because attaching replaces the request method of its client.
+            # A separate client, because attaching replaces the request method of its client. It takes no timeout.
             api = client.CoreV1Api(client.ApiClient())
             attached = stream(
                 api.connect_get_namespaced_pod_attach,
@@ -102,7 +105,7 @@ class KubernetesEngine:
                 _preload_content=False,
             )
         except UNANSWERED as error:
-            self._remove(name)
+            self._remove(name)  # it may exist even if creating it failed: the answer was lost
             raise NotStarted(f"no pod of {image}: {_why(error)}") from None
         except BaseException:
             self._remove(name)
@@ -117,7 +120,9 @@ class KubernetesEngine:
         """
         selector = ",".join(f"{name}={value}" for name, value in self._labels.items())
         try:
-            pods = self._core.list_namespaced_pod(self._namespace, label_selector=selector).items
+            pods = self._core.list_namespaced_pod(
+                self._namespace, label_selector=selector, _request_timeout=REQUEST_SECONDS
+            ).items
         except UNANSWERED as error:
             raise NoIsolation(f"the pods of namespace {self._namespace} cannot be listed ({_why(error)})") from None
         for pod in pods:
@@ -156,17 +161,24 @@ class KubernetesEngine:
         """Wait until the pod runs. Raises NotStarted or Unusable."""
         until = time.monotonic() + self._start_seconds
         while True:
-            status = self._core.read_namespaced_pod_status(name, self._namespace).status
+            status = self._core.read_namespaced_pod_status(
+                name, self._namespace, _request_timeout=REQUEST_SECONDS
+            ).status
             states = [each.state for each in status.container_statuses or []]
             if status.phase == "Running" and all(state.running for state in states):
                 return
             if status.phase in ("Failed", "Succeeded"):
+                if status.reason:  # the kubelet has ended it: Evicted, Preempting, OutOfcpu and others
+                    said = ": ".join(filter(None, (status.reason, status.message)))
+                    raise NotStarted(f"the pod of {image} was ended ({said})")
                 ended = [state.terminated for state in states if state.terminated]
-                why = status.message or next((end.message or end.reason for end in ended), None)
-                raise Unusable(f"image {image}: its pod ended at once ({why or status.reason})")
+                why = status.message or next((end.message or end.reason for end in ended), "no reason given")
+                raise Unusable(f"image {image}: its pod ended at once ({why})")
             waiting = next((state.waiting for state in states if state.waiting), None)
             if waiting is not None and waiting.reason in NO_IMAGE:
-                raise Unusable(f"image {image}: it cannot be pulled ({waiting.message or waiting.reason})")
+                why = waiting.message or waiting.reason
+                later = waiting.reason in NOT_PULLED and not any(said in why.lower() for said in NOT_THERE)
+                raise (NotStarted if later else Unusable)(f"image {image}: it cannot be pulled ({why})")
             if time.monotonic() > until:
                 why = (waiting and waiting.reason) or _unscheduled(status) or status.phase
                 warned = self._warning(name)
@@ -178,7 +190,9 @@ class KubernetesEngine:
         """Return the last warning about the pod, which a container that is only being created does not give."""
         try:
             events = self._core.list_namespaced_event(
-                self._namespace, field_selector=f"involvedObject.name={name},type=Warning"
+                self._namespace,
+                field_selector=f"involvedObject.name={name},type=Warning",
+                _request_timeout=REQUEST_SECONDS,
             ).items
         except UNANSWERED:  # the right to list events is not needed for anything else
             return None
@@ -187,7 +201,9 @@ class KubernetesEngine:
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(*UNANSWERED):  # gone already, or its deadline ends it
-            self._core.delete_namespaced_pod(name, self._namespace, grace_period_seconds=0)
+            self._core.delete_namespaced_pod(
+                name, self._namespace, grace_period_seconds=0, _request_timeout=REQUEST_SECONDS
+            )
 
     def _close_network(self) -> None:
         policy = {
@@ -197,10 +213,17 @@ class KubernetesEngine:
                 "policyTypes": ["Ingress", "Egress"],
             },
         }
+        networking, timed = client.NetworkingV1Api(), {"_request_timeout": REQUEST_SECONDS}
         try:
-            client.NetworkingV1Api().create_namespaced_network_policy(self._namespace, policy)
+            try:
+                networking.create_namespaced_network_policy(self._namespace, policy, **timed)
+            except ApiException as error:
+                if error.status != 409:
+                    raise
+                # One of this name may be there that lets workspaces out.
+                networking.replace_namespaced_network_policy(APP, self._namespace, policy, **timed)
         except ApiException as error:
-            if error.status not in (403, 409):  # it exists already, or only somebody else may create it
+            if error.status != 403:  # only somebody else may write it
                 raise
 
 

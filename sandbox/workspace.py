@@ -7,8 +7,8 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandbox.errors import Unusable, WorkspaceLost
-from sandbox.inside.protocol import BUSY_FACTOR, Timed, receive_within, send
+from sandbox.errors import Starved, Unusable, WorkspaceLost
+from sandbox.inside.protocol import BUSY_FACTOR, FILE_SECONDS, Timed, receive_within, send
 from sandbox.limits import Limits
 
 GRACE = 20.0
@@ -52,7 +52,10 @@ class Changes(BaseModel):
 
 
 class Workspace:
-    """Isolated files and a REPL. Not thread-safe: one call at a time, except for `kill`."""
+    """Isolated files and a REPL. Not thread-safe: one call at a time, except for `kill`.
+
+    Operations on files raise Starved if the machine is too busy for them.
+    """
 
     def __init__(self, connection: Timed, limits: Limits, kill: Callable[[], None]) -> None:
         """`kill` ends all processes from outside, and returns when they are gone. It may be called again."""
@@ -61,11 +64,11 @@ class Workspace:
 
     def exec(self, code: str) -> Observation:
         """Run a cell in the REPL."""
-        return Observation.model_validate(self._ask({"op": "exec", "code": code}))
+        return Observation.model_validate(self._ask({"op": "exec", "code": code}, self._limits.wall_seconds))
 
     def evaluate(self, code: str) -> Observation:
         """Run statements that end in an expression. Return its value as text, separate from the output."""
-        return Observation.model_validate(self._ask({"op": "evaluate", "code": code}))
+        return Observation.model_validate(self._ask({"op": "evaluate", "code": code}, self._limits.wall_seconds))
 
     def write_files(self, files: dict[str, str], *, snapshot: bool = False) -> None:
         """Write files by relative path; those of the `snapshot` are what `changes` compares with.
@@ -94,13 +97,16 @@ class Workspace:
         self._kill()
 
     def _files(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._ask(request)
+        answer = self._ask(request, FILE_SECONDS)
+        if "starved" in answer:
+            raise Starved(f"this machine is too busy: no file operation in {BUSY_FACTOR * FILE_SECONDS} s")
         if "error" in answer:
             raise Unusable(str(answer["error"]))
         return answer
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        seconds = BUSY_FACTOR * self._limits.wall_seconds + GRACE
+    def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the answer to a request that takes `seconds`, or `BUSY_FACTOR` times as long on a busy machine."""
+        seconds = BUSY_FACTOR * seconds + GRACE
         answer, why = None, "the workspace is gone"
         if not self._lost:
             try:

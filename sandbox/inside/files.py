@@ -6,7 +6,7 @@ import hashlib
 import os
 import typing
 
-SKIPPED = frozenset(["__pycache__", ".git", ".venv"])
+SKIPPED = frozenset(["__pycache__", ".git", ".venv", ".pytest_cache", ".hypothesis"])
 """Folders whose content does not count as a change of a workspace."""
 CHANGED_FILES, CHANGED_BYTES = 500, 1 << 20
 """Maximum number of files, and of bytes, in the changes of a workspace."""

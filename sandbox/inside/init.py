@@ -15,14 +15,21 @@ from sandbox.inside.confinement import as_nobody, drop_privileges
 from sandbox.inside.files import changed_files, digest, read_file, write_files
 from sandbox.inside.holding import Unstoppable, hold, release
 from sandbox.inside.processes import ProcessorQueue, cpu_seconds, memory_bytes, running
-from sandbox.inside.protocol import BUSY_FACTOR, Assembly, Connection, packed, receive, receive_within, send
+from sandbox.inside.protocol import (
+    BUSY_FACTOR,
+    FILE_SECONDS,
+    Assembly,
+    Connection,
+    packed,
+    receive,
+    receive_within,
+    send,
+)
 from sandbox.inside.repl import become_repl
 
 POLL = 0.05
 REPLY = 1 << 18
 """Maximum length of a reply of the REPL, in bytes."""
-FILE_SECONDS = 10.0
-"""Time for an operation on files."""
 
 
 class Output:
@@ -125,6 +132,7 @@ class Init:
         """Start a REPL if there is none. Return whether an earlier one was lost."""
         if self.repl is not None and self.link is not None:
             self._reap()
+            self.lost = self.repl is None  # it has died since the last cell
         if self.repl is not None:
             return False
         lost, self.lost = self.lost, False
@@ -288,7 +296,10 @@ class Init:
         return own.ru_utime + own.ru_stime + sum(cpu_seconds(pid) for pid in running())
 
     def _as_user(self, function: typing.Callable[[], dict[str, typing.Any]]) -> dict[str, typing.Any]:
-        """Run a file operation in a process with the privileges of the untrusted code."""
+        """Run a file operation in a process with the privileges of the untrusted code.
+
+        The answer is `starved` if it had neither finished nor used its CPU time when its wall time was over.
+        """
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -296,6 +307,7 @@ class Init:
                 self.connection.close()
                 limits = {**self.limits, "memory_bytes": 1 << 30, "processes": self.limits["processes"] + 1}
                 drop_privileges(limits, self.in_container)
+                resource.setrlimit(resource.RLIMIT_CPU, (FILE_SECONDS, FILE_SECONDS))
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 try:
                     answer = function()
@@ -306,8 +318,10 @@ class Init:
                 os._exit(0)
         theirs.close()
         try:
-            reply = receive_within(ours, FILE_SECONDS)
-        except (OSError, ValueError):
+            reply = receive_within(ours, BUSY_FACTOR * FILE_SECONDS)
+        except OSError:  # Python 3.9 has another error for a socket's timeout
+            reply = {"starved": True}
+        except ValueError:
             reply = None
         ours.close()
         with contextlib.suppress(ProcessLookupError):

@@ -11,6 +11,8 @@ MESSAGE = 64 << 20
 """Maximum length of a message, in bytes."""
 BUSY_FACTOR = 4
 """A cell that waits for a processor may take this many times its wall time."""
+FILE_SECONDS = 10
+"""CPU time of an operation on files. It too may take `BUSY_FACTOR` times as long."""
 STARTED, FAILED = b"+", b"-"
 """First byte of a new workspace: a handle of its init comes with it, or a message that says why there is none."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -24,13 +25,19 @@ def template(control: socket.socket) -> None:
         message, handles, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
             return
-        if os.fork() == 0:
-            control.close()
+        with socket.socket(fileno=handles[0]) as connection:
             try:
-                _serve(socket.socket(fileno=handles[0]), json.loads(message))
-            finally:
-                os._exit(1)
-        os.close(handles[0])
+                child = os.fork()
+            except OSError as error:  # too many processes or too little memory: this workspace fails, the others live
+                with contextlib.suppress(OSError):
+                    _refuse(connection, error)
+                continue
+            if child == 0:
+                control.close()
+                try:
+                    _serve(connection, json.loads(message))
+                finally:
+                    os._exit(1)
 
 
 def _serve(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
@@ -42,7 +49,11 @@ def _serve(connection: socket.socket, limits: dict[str, typing.Any]) -> None:
         socket.send_fds(connection, [STARTED], [handle])
         os.close(handle)
     except OSError as error:
-        connection.sendall(FAILED)
-        send(connection, {"error": str(error)})
+        _refuse(connection, error)
         os._exit(1)
     Init(connection, limits, WORK, in_container=False).serve()
+
+
+def _refuse(connection: socket.socket, error: OSError) -> None:
+    connection.sendall(FAILED)
+    send(connection, {"error": str(error)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ async def require_checked(
     async with SandboxClient(sandbox_url, patience=patience) as sandbox:
 
         async def check(scenario: CodingScenario) -> str | None:
-            digest = _digest(scenario)
+            digest = scenario.digest()
             if digest in known:
                 return None
             async with slots:
@@ -60,10 +59,6 @@ async def require_checked(
             ) from error
     if problems:
         raise BadInput(f"scenario {'; '.join(problems)}; exclude the unusable ones (excluded_bugs)")
-
-
-def _digest(scenario: CodingScenario) -> str:
-    return hashlib.sha256(scenario.model_dump_json(exclude={"split"}).encode()).hexdigest()
 
 
 async def _reference_patch(scenario: CodingScenario, sandbox: SandboxClient) -> dict[str, Any]:

@@ -81,8 +81,12 @@ class CodingPlugin(TaskPlugin):
     def identity(self, settings: CodingSettings, scenarios: Sequence[CodingScenario]) -> list[Any]:
         # The number of held-out built-in bugs does not change those to train on.
         irrelevant = _ELSEWHERE | ({"coding_test_size"} if settings.bugs == BUILT_IN else set())
-        trained_on = [bug.id for bug in scenarios if bug.split == "train"]
+        trained_on = [bug.digest() for bug in scenarios if bug.split == "train"]
         return [settings.model_dump(mode="json", exclude=irrelevant), trained_on]
+
+    def evaluation_identity(self, settings: CodingSettings, scenarios: Sequence[CodingScenario]) -> list[Any]:
+        held_out = [bug.digest() for bug in scenarios if bug.split == "test"]
+        return [self.identity(settings, scenarios), held_out]
 
     def described(self, settings: CodingSettings) -> dict[str, str]:
         return {"coding_scenarios": settings.bugs}

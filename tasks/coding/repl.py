@@ -201,8 +201,7 @@ async def play(
                 replayed = True
                 await sandbox.destroy(workspace)
                 workspace = await sandbox.open(scenario)
-                for again in (scenario.prelude(), *cells):
-                    observation = await sandbox.execute(workspace, again)
+                observation = await _replayed(sandbox, workspace, scenario, cells)
             if finishes(cell):
                 outcome = "finished"
                 break
@@ -240,6 +239,18 @@ async def play(
         seconds=time.monotonic() - started,
         record=record,
     )
+
+
+async def _replayed(
+    sandbox: SandboxClient, workspace: str, scenario: CodingScenario, cells: Sequence[str]
+) -> dict[str, Any]:
+    """Run cells again in a new workspace, with the prelude in each new REPL. Return the observation of the last cell."""
+    observation: dict[str, Any] = {"restarted": True}
+    for cell in cells:
+        if observation["restarted"] or observation["ended"]:
+            await sandbox.execute(workspace, scenario.prelude())
+        observation = await sandbox.execute(workspace, cell)
+    return observation
 
 
 def _shorten(messages: list[dict[str, Any]], record: list[Any], over: int) -> int:

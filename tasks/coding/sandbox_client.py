@@ -56,10 +56,11 @@ class SandboxClient:
 
     async def changes(self, workspace: str) -> dict[str, Any]:
         """Return the changes to the files. Changes that are too large count as no patch."""
-        answer = await self._send("GET", f"/workspaces/{workspace}/changes", None)
-        if answer.status_code == 422:
+        try:
+            changes: dict[str, Any] = await self._ask("GET", f"/workspaces/{workspace}/changes", None, retry=True)
+        except Refused:
             return {"changed": {}, "deleted": []}
-        return self._content(answer)
+        return changes
 
     async def destroy(self, workspace: str) -> None:
         answer = await self._send("DELETE", f"/workspaces/{workspace}", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
@@ -22,6 +23,10 @@ class CodingScenario(BaseModel, ABC):
     held_out_family: bool = False
     problem: str
     """What the agent is told is wrong."""
+
+    def digest(self) -> str:
+        """Return the digest of the bug, whichever split it is in."""
+        return hashlib.sha256(self.model_dump_json(exclude={"split"}).encode()).hexdigest()
 
     @property
     @abstractmethod

@@ -8,6 +8,7 @@ import pytest
 
 from commands.tasks import identity_of, run_key
 from configs.schema import TrainingConfig
+from tasks.coding.built_in import built_in_scenarios
 from tasks.coding.plugin import PLUGIN
 from tasks.coding.rewards import reward_sources
 from tasks.coding.settings import CodingSettings
@@ -33,6 +34,17 @@ def test_another_rubric_or_reward_is_another_run(tmp_path: Path, monkeypatch: py
         keys.append(key(training, coding, None))
     assert len(set(keys)) == 3
     assert list(reward_sources("own_coding_rewards:own")) == ["coding_reward"] and reward_sources("all_tests") == {}
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_corrected_bug_of_the_same_id_is_trained_and_evaluated_anew(split: str) -> None:
+    coding, bugs = CodingSettings(bugs="folder"), built_in_scenarios(train=2, test=2, seed=1)
+    number = next(number for number, bug in enumerate(bugs) if bug.split == split)
+    corrected = [*bugs]
+    corrected[number] = bugs[number].model_copy(update={"problem": "said better"})
+    trained, evaluated = PLUGIN.identity(coding, bugs), PLUGIN.evaluation_identity(coding, bugs)
+    assert (PLUGIN.identity(coding, corrected) != trained) == (split == "train")
+    assert PLUGIN.evaluation_identity(coding, corrected) != evaluated
 
 
 def test_where_a_run_is_and_how_it_is_called_is_no_part_of_it() -> None:

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,7 +103,7 @@ class FakeDaemon:
         self.known: dict[str, dict[str, Path]] = {"plain:1": {}}
         self.kept: list[FakeContainer] = []
         self.containers = SimpleNamespace(create=self.create, list=self.list)
-        self.images = SimpleNamespace(pull=self.pull)
+        self.api = SimpleNamespace(pull=self.pull)
 
     def ping(self) -> None: ...
 
@@ -116,7 +117,7 @@ class FakeDaemon:
         self.kept.append(FakeContainer(self, image, command, options))
         return self.kept[-1]
 
-    def pull(self, image: str) -> None:
+    def pull(self, image: str, *, stream: bool, decode: bool) -> Iterator[dict[str, str]]:
         raise ImageNotFound(f"manifest for {image} not found")
 
     def list(self, *, all: bool, filters: dict[str, Any]) -> list[FakeContainer]:

@@ -19,6 +19,7 @@ from sandbox.limits import Limits
 from sandbox.settings import SandboxSettings
 from sandbox.snapshots import SnapshotCache
 from sandbox.workspace import Workspace
+from tests.ports import free_port
 from tests.sandbox.isolated import isolated_runner
 
 pytestmark = pytest.mark.service
@@ -149,7 +150,7 @@ def test_without_isolation_the_service_refuses_to_start(tmp_path: Path) -> None:
     broken.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [sys.executable, "-m", "sandbox"],
+        [sys.executable, "-m", "sandbox", "--port", str(free_port())],
         env=environment,
         cwd=Path(__file__).parents[2],
         capture_output=True,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException, NotFound
+from requests import Response
 from requests.exceptions import ConnectionError as RequestsConnectionError
 
 from sandbox.__main__ import main
@@ -21,7 +24,8 @@ from sandbox.limits import Limits
 from sandbox.local import LocalRunner
 from sandbox.settings import SandboxSettings
 from sandbox.workspace import Changes, Image
-from tests.sandbox.docker_daemon import FakeDaemon, require_bubblewrap
+from tests.ports import free_port
+from tests.sandbox.docker_daemon import FakeContainer, FakeDaemon, require_bubblewrap
 
 pytestmark = pytest.mark.service
 
@@ -164,7 +168,7 @@ def test_a_container_outlives_neither_its_lifetime_nor_its_service(
 
 
 def test_an_image_that_is_not_there_or_not_usable_is_refused(runner: ContainerRunner, daemon: FakeDaemon) -> None:
-    with pytest.raises(Unusable, match="image nowhere:1: it cannot be pulled"):
+    with pytest.raises(Unusable, match="image nowhere:1: manifest for nowhere:1 not found"):
         runner.open(image=Image(name="nowhere:1"))
     with pytest.raises(Unusable, match="it has no Python"):
         daemon.known["empty:1"] = {sys.base_prefix: daemon.folder / "testbed", "/usr": daemon.folder / "testbed"}
@@ -173,13 +177,62 @@ def test_an_image_that_is_not_there_or_not_usable_is_refused(runner: ContainerRu
         LocalRunner().open(image=REPOSITORY)
 
 
+def answered(status: int, kind: type[APIError] = APIError) -> APIError:
+    response = Response()
+    response.status_code = status
+    return kind("refused", response, "no more for now")
+
+
+@pytest.mark.parametrize(
+    ("pulled", "error"),
+    [
+        (answered(429), NotStarted),
+        (answered(500), NotStarted),
+        ([{"status": "Pulling"}, {"error": "unexpected EOF"}], NotStarted),
+        (answered(404, NotFound), Unusable),
+        (answered(400), Unusable),
+    ],
+)
+def test_only_an_image_that_is_at_fault_is_refused_for_good(
+    runner: ContainerRunner, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, pulled: Any, error: type[Exception]
+) -> None:
+    def pull(*_: object, **__: object) -> Any:
+        if isinstance(pulled, APIError):
+            raise pulled
+        return iter(pulled)
+
+    monkeypatch.setattr(daemon.api, "pull", pull)
+    with pytest.raises(error):
+        runner.open(image=Image(name="nowhere:1"))
+
+
+@pytest.mark.parametrize(("status", "error"), [(400, Unusable), (404, NotStarted), (500, NotStarted)])
+def test_a_container_that_cannot_be_started_is_removed(
+    runner: ContainerRunner, monkeypatch: pytest.MonkeyPatch, status: int, error: type[Exception]
+) -> None:
+    def start(_: FakeContainer) -> None:
+        raise answered(status)
+
+    monkeypatch.setattr(FakeContainer, "start", start)
+    with pytest.raises(error, match="plain:1: no more for now"):
+        runner.open(FILES)
+
+
+def test_a_container_that_ends_while_it_starts_is_tried_again(
+    runner: ContainerRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.containers._program", lambda: b"")  # its loader fails
+    with pytest.raises(NotStarted, match="the container of plain:1 ended before it answered"):
+        runner.open(FILES)
+
+
 def test_a_daemon_that_goes_away_is_no_error_of_the_service(
     runner: ContainerRunner, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object, **__: object) -> None:
         raise RequestsConnectionError("connection aborted")
 
-    monkeypatch.setattr(daemon.images, "pull", lost)
+    monkeypatch.setattr(daemon.api, "pull", lost)
     with pytest.raises(NotStarted, match="no container of nowhere:1: connection aborted"):
         runner.open(image=Image(name="nowhere:1"))
     workspace = runner.open(FILES)
@@ -224,7 +277,8 @@ def test_a_runner_that_is_missing_is_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
-    assert main([part for word in words for part in ("--set", word)]) == 2
+    set_to = [part for word in words for part in ("--set", word)]
+    assert main(["--port", str(free_port()), *set_to]) == 2
     said = capsys.readouterr().err
     assert said.startswith(message) and said.count("\n") == 1
 
@@ -250,8 +304,8 @@ def test_a_wrong_option_is_one_line(words: list[str], message: str, capsys: pyte
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--host", "a" * 70], f"error: --host {'a' * 70}: encoding with 'idna' codec failed"),
-        (["--host", "999.1.1.1"], "error: --host 999.1.1.1: "),
+        (["--host", "a" * 70], f"error: --host {'a' * 70} --port 8100: encoding with 'idna' codec failed"),
+        (["--host", "999.1.1.1"], "error: --host 999.1.1.1 --port 8100: "),
         (["--fd", "999"], "error: --fd 999: Bad file descriptor"),
         (["--fd", "-1"], "error: --fd -1: negative file descriptor"),
     ],
@@ -262,6 +316,17 @@ def test_a_place_where_nobody_can_listen_is_one_line(
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith(message) and said.count("\n") == 1
+
+
+def test_a_second_service_on_a_port_leaves_the_containers_of_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.__main__._runner", lambda *_, **__: pytest.fail("it would remove the containers"))
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        assert main(["--port", str(port)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: --host 127.0.0.1 --port {port}: Address already in use") and said.count("\n") == 1
 
 
 def test_an_unknown_setting_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,7 @@ def test_a_workspace_in_a_pod_is_confined_and_does_what_a_local_one_does(namespa
         runner, FILES, Changes(changed=repaired), [Check(code="import target\ntarget.double(4)", expected="8")]
     )
     assert verdict.passed
-    with pytest.raises(Unusable, match="image nowhere/nothing:1"):
+    with pytest.raises((Unusable, NotStarted), match="image nowhere/nothing:1"):  # a cluster may reach no registry
         runner.open(image=Image(name="nowhere/nothing:1"))
     runner.close()
     until = time.monotonic() + 600

@@ -20,6 +20,7 @@ from tests.training.guessing_game import GuessingGame
 from training.backends.torch.adapter_trainer import AdapterTrainer
 from training.backends.torch.network import PolicyNetwork
 from training.loop.trainer import TrainingRun
+from training.loop.validation import Validator
 from training.record.progress import Progress
 from training.session import run_training
 from training.settings import TrainerSettings
@@ -36,6 +37,7 @@ SETTINGS = TrainerSettings(
     lora_layers=1,
     max_context=1024,
 )
+VALIDATED = SETTINGS.model_copy(update={"validate_every": 1, "validation_questions": 1, "validation_metric": "reward"})
 MAX_TOKENS = 8
 KILLED_STEP = 2
 """The GRPO step that is under way at the points after the warm start."""
@@ -78,12 +80,22 @@ POINTS: dict[str, Callable[[], None]] = {
     "warm start": lambda: on_call(2, AdapterTrainer, "sft_step", die_after),
     "rollout": lambda: on_call(5, GuessingGame, "rollout", die_before),
     "update": lambda: on_call(KILLED_STEP, AdapterTrainer, "policy_step", die_after),
-    "checkpoint": lambda: on_call(KILLED_STEP + 1, PolicyNetwork, "save_adapter", die_after),
+    # The warm start saves its adapter twice.
+    "checkpoint": lambda: on_call(KILLED_STEP + 2, PolicyNetwork, "save_adapter", die_after),
     "between checkpoint and history row": lambda: on_call(
         KILLED_STEP + 1, training.loop.trainer, "append_row", die_before
     ),
     "history row": lambda: on_call(KILLED_STEP + 1, training.loop.trainer, "append_row", die_within_the_line),
 }
+VALIDATED_POINTS: dict[str, Callable[[], None]] = {
+    "first validation": lambda: on_call(1, Validator, "validate", die_before),
+}
+"""Points that only a run with the settings `VALIDATED` reaches."""
+
+
+def settings_at(point: str) -> TrainerSettings:
+    """Return the settings of a run that reaches `point`."""
+    return VALIDATED if point in VALIDATED_POINTS else SETTINGS
 
 
 class Varied(GuessingGame):
@@ -122,5 +134,5 @@ def train(
 
 def train_until_killed(folder: Path, base: Path, point: str) -> None:
     """In a child process: the points patch this process's classes."""
-    POINTS[point]()
-    train(folder, base)
+    (POINTS | VALIDATED_POINTS)[point]()
+    train(folder, base, settings_at(point))

@@ -17,15 +17,26 @@ import pytest
 from tests import children
 from tests.fakes.judge import JudgeModel, by_id, one_short, prose
 from tests.training.backends.torch.tiny_models import save_tiny_model
-from tests.training.injection import POINTS, SETTINGS, Varied, train, train_until_killed
+from tests.training.injection import (
+    POINTS,
+    SETTINGS,
+    VALIDATED,
+    VALIDATED_POINTS,
+    Varied,
+    settings_at,
+    train,
+    train_until_killed,
+)
 from tests.training.toy_run import RecordedProgress
+from training.backends.torch.adapter_trainer import AdapterTrainer
+from training.backends.torch.settings import UNFINISHED_SFT
 from training.errors import BadInput
 from training.record.history import CHECKPOINTS, HISTORY_FILE, StepRecord, checkpoint_digest, is_intact, read_history
 from training.task import Policy
 
 pytestmark = pytest.mark.service
 
-FINISHED_BEFORE = {"warm start": 0, "rollout": 2, "update": 2, "checkpoint": 2}
+FINISHED_BEFORE = {"warm start": 0, "first validation": 0, "rollout": 2, "update": 2, "checkpoint": 2}
 """Rows that are on disk when the run is killed: the warm start's and that of step 1."""
 
 
@@ -50,19 +61,31 @@ def require_whole(folder: Path) -> None:
     assert sorted(entry.name for entry in (model_dir(folder) / CHECKPOINTS).iterdir()) == ["0001", "0003", "0004"]
     assert all(is_intact(model_dir(folder), row) for row in (rows[0], *rows[-2:]))
     assert not [path for path in folder.rglob("*") if path.suffix in (".tmp", ".partial")]
+    assert not (model_dir(folder) / UNFINISHED_SFT).exists()
 
 
-@pytest.mark.parametrize("point", POINTS)
-def test_a_kill_at_any_point_loses_no_finished_step(point: str, base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("point", [*POINTS, *VALIDATED_POINTS])
+def test_a_kill_at_any_point_loses_no_finished_step(
+    point: str, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert children.exit_code(train_until_killed, tmp_path, base, point) == -signal.SIGKILL
     before = history(tmp_path)
     assert len(before) == FINISHED_BEFORE.get(point, 2)
 
+    taught: list[Any] = []
+    sft_step = AdapterTrainer.sft_step
+    monkeypatch.setattr(AdapterTrainer, "sft_step", lambda *given: taught.append(given) or sft_step(*given))
     recorded = RecordedProgress()
-    run = train(tmp_path, base, progress=recorded)
+    run = train(tmp_path, base, settings_at(point), recorded)
+    assert len(taught) == (2 if point == "warm start" else 0), "batches of the warm start"
     assert history(tmp_path)[: len(before)] == before and run.resumed_from == (before[-1].step if before else None)
     assert len(recorded.rows) == SETTINGS.max_steps + 1 - len(before) and recorded.warnings == []
     require_whole(tmp_path)
+
+
+def test_a_run_without_steps_ends_with_its_warm_start_alone(base: Path, tmp_path: Path) -> None:
+    run = train(tmp_path, base, SETTINGS.model_copy(update={"max_steps": 0}))
+    assert run.checkpoint == model_dir(tmp_path) / CHECKPOINTS / "0001" and not list(tmp_path.rglob(UNFINISHED_SFT))
 
 
 def damage(file: Path) -> None:
@@ -102,12 +125,11 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_it_taken(base: Path,
 
 
 def test_a_damaged_best_checkpoint_is_not_the_result(base: Path, tmp_path: Path) -> None:
-    rules = SETTINGS.model_copy(update={"validate_every": 1, "validation_questions": 1, "validation_metric": "reward"})
-    first = train(tmp_path, base, rules)
+    first = train(tmp_path, base, VALIDATED)
     assert first.checkpoint_of == 0  # all validate alike, and of equals the earliest is the best
     damage(first.checkpoint / "adapter_model.safetensors")
     recorded = RecordedProgress()
-    again = train(tmp_path, base, rules, recorded)
+    again = train(tmp_path, base, VALIDATED, recorded)
     assert "step 0, the best one, is damaged" in recorded.warnings[0]
     assert again.checkpoint_of == 2 and again.warm_start is None
     assert checkpoint_digest(again.checkpoint) == again.history[2].checkpoint_digest

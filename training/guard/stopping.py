@@ -85,7 +85,7 @@ def validation_due(rows: Sequence[StepRecord], settings: TrainerSettings) -> boo
     if not settings.validates:
         return False
     last = rows[-1].step
-    ends = last >= settings.max_steps or _budget_spent(rows, settings) is not None
+    ends = last >= settings.max_steps or _collapsed(rows) or _budget_spent(rows, settings) is not None
     return ends or last % settings.validate_every == 0
 
 
@@ -119,8 +119,10 @@ def stop_reason(rows: Sequence[StepRecord], settings: TrainerSettings) -> str | 
         if settings.stop_margin is not None and round(gain - settings.stop_margin, 9) >= 0 and best.step > 0:
             before = shown(rows[0], settings)
             return f"validation {name} {value} is above the {before} before the first step by stop_margin={settings.stop_margin}"
-        if plateau is not None and last - best.step >= plateau:
-            return f"validation {name} was never above the {value} of step {best.step} in {last - best.step} steps"
+        # The best row may be a later one with the same metric and more reward.
+        since = next(row.step for row in rows if _validated(row, settings) == _validated(best, settings))
+        if plateau is not None and last - since >= plateau:
+            return f"validation {name} was never above the {value} of step {since} in {last - since} steps"
     if _collapsed(rows):
         return (
             f"no rollout of steps {rows[-COLLAPSED_STEPS].step} to {last} was right and none taught anything, as after an update that was "

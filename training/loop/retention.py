@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from training.backends.torch.settings import UNFINISHED_SFT
 from training.guard.stopping import best_row
 from training.record.history import CHECKPOINTS, HISTORY_FILE, StepRecord, read_history, rewind, without_damaged_end
 from training.settings import TrainerSettings
@@ -27,8 +28,9 @@ def prune_checkpoints(
 ) -> None:
     """Delete checkpoints except those `in_use`, the first, the best validated, the latest and the one before it.
 
-    The one before the latest is kept in case the latest is damaged.
+    The one before the latest is kept in case the latest is damaged. The state of a warm start goes, since its row is written.
     """
+    shutil.rmtree(model_dir / UNFINISHED_SFT, ignore_errors=True)
     keep = {*in_use, rows[0].checkpoint_step, *sorted({row.checkpoint_step for row in rows})[-2:]}
     if (best := best_row(rows, settings)) is not None:
         keep.add(best.checkpoint_step)

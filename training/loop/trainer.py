@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import art
+from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
 from art.utils.output_dirs import get_model_dir
 from pydantic import BaseModel
 
@@ -183,8 +184,8 @@ class Trainer:
             self._warnings = []
             append_row(history_path, row)
             rows.append(row)
-            self.progress.step(row)
             prune_checkpoints(self._model_dir, rows, self.settings, in_use)
+            self.progress.step(row)  # may publish the folder
 
         if not rows and self.start is not None:
             await finish(StepRecord(step=0, phase=CONTINUED, checkpoint_step=0, seconds=0.0))
@@ -261,6 +262,8 @@ class Trainer:
                 )
             update = {key: float(value) for key, value in result.metrics.items() if key.startswith(("loss/", "train/"))}
             require_finite(update, f"step {step}", "learning_rate")
+            if not result.metrics.get(TRAIN_GRADIENT_STEPS_KEY, 1.0):
+                trainable = []  # the backend left out everything, such as rollouts that are too long
         checkpoint_step = await self.model.get_step()
         self.progress.advance()
         gatherer.sample_from(checkpoint_step, self._policy())

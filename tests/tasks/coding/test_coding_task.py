@@ -77,6 +77,22 @@ def test_a_cell_that_ends_its_workspace_each_time_repairs_nothing(
     assert require_sandbox(url)
 
 
+def test_cells_that_are_replayed_find_the_functions_of_the_prelude_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, ended = SandboxClient.execute, list[str]()
+
+    async def ending(self: SandboxClient, workspace: str, code: str) -> dict[str, Any]:
+        if code == "finish()" and not ended:
+            ended.append(workspace)
+            await self.destroy(workspace)
+        return await execute(self, workspace, code)
+
+    monkeypatch.setattr(SandboxClient, "execute", ending)
+    run = episode(url, ["import os\nos._exit(3)", *SCENARIOS[0].oracle_cells()])
+    assert run.outcome == "finished" and run.correct and ended
+
+
 def test_the_built_in_bugs_are_the_same_every_time_and_hold_names_and_families_out() -> None:
     assert built_in_scenarios(train=30, test=20, seed=1) == SCENARIOS
     assert built_in_scenarios(train=30, test=20, seed=2) != SCENARIOS

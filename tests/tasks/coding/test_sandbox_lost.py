@@ -116,6 +116,19 @@ def test_files_are_sent_again_to_a_service_that_was_restarted_meanwhile() -> Non
         asyncio.run(answering(*[KEPT, gone] * 3)[0].open(SCENARIO))
 
 
+def test_changes_are_asked_for_again_where_the_machine_is_too_busy_for_them() -> None:
+    changes = {"changed": {"target.py": "repaired"}, "deleted": []}
+    busy = httpx.Response(503, headers={"Retry-After": "0.1"}, json={"detail": "this machine is too busy"})
+    sandbox, asked = answering(busy, httpx.Response(200, json=changes))
+    assert asyncio.run(sandbox.changes("a")) == changes and asked == ["/workspaces/a/changes"] * 2
+    too_large = httpx.Response(422, json={"detail": "more than 500 files"})
+    assert asyncio.run(answering(too_large)[0].changes("a")) == {"changed": {}, "deleted": []}
+    sandbox, _ = answering(busy)
+    sandbox._patience = -1
+    with pytest.raises(SandboxUnavailable, match="HTTP 503: this machine is too busy"):
+        asyncio.run(sandbox.changes("a"))
+
+
 def test_a_proxy_may_answer_instead_of_the_service() -> None:
     date = {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
     sandbox, asked = answering(httpx.Response(503, headers=date), KEPT, httpx.Response(502, json=["bad gateway"]))

@@ -93,6 +93,7 @@ def test_a_policy_that_does_nothing_right_any_more_ends_the_run(
         StepRecord(step=step, phase="grpo", checkpoint_step=2, seconds=60, accuracy=accuracy, groups_trained=trained)
         for step, (accuracy, trained) in enumerate(steps, start=1)
     ]
+    assert validation_due([begun, *learnt], TrainerSettings(max_steps=10, validate_every=9)) == ends
     reason = stop_reason([begun, *learnt], TrainerSettings(max_steps=10, validate_every=0))
     assert (reason is not None and "steps 3 to 5 was right" in reason and "lower learning_rate" in reason) == ends
 
@@ -125,6 +126,18 @@ def test_a_plateau_is_counted_in_steps_and_seen_at_validations() -> None:
     assert reasons[:6] == [None] * 6
     assert reasons[6] == "validation accuracy was never above the 60% of step 2 in 4 steps"
     assert stop_reason(rows({**validated, 6: 0.65}, 6), settings) is None
+
+
+def test_more_reward_does_not_end_a_plateau() -> None:
+    settings = TrainerSettings(validate_every=2, stop_plateau_steps=3, max_steps=20)
+    flat = [
+        row.model_copy(update={"validation_reward": 0.4 + row.step / 100})
+        for row in rows({0: 0.5, 2: 0.6, 4: 0.6, 6: 0.6}, 6)
+    ]
+    best = best_row(flat, settings)
+    assert best is not None and best.step == 6
+    assert [stop_reason(flat[: last + 1], settings) for last in range(6)] == [None] * 6
+    assert stop_reason(flat, settings) == "validation accuracy was never above the 60% of step 2 in 4 steps"
 
 
 def test_a_target_is_reached_at_a_validation() -> None:

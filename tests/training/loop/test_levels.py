@@ -9,6 +9,7 @@ from typing import Any
 
 import art
 import pytest
+from art.metrics_taxonomy import TRAIN_GRADIENT_STEPS_KEY
 
 from steps.training.outputs import alerts_about, nothing_learnt
 from tests.training.toy_run import CountingBackend, RecordedProgress, ToyTask, run_with, settings, train
@@ -81,3 +82,16 @@ def test_a_run_without_spread_in_any_group_has_no_checkpoint(tmp_path: Path) -> 
         and [row.groups_trained for row in run.history] == [0, 0, 0]
     )
     assert nothing_learnt(run).startswith("nothing was learnt in 3 steps")
+
+
+def test_a_step_that_the_backend_skips_is_not_counted_as_trained(tmp_path: Path) -> None:
+    class Skipping(CountingBackend):
+        async def train(self, *arguments: Any, **named: Any) -> SimpleNamespace:
+            await super().train(*arguments, **named)
+            return SimpleNamespace(metrics={TRAIN_GRADIENT_STEPS_KEY: float(self.model.step() > 2)})
+
+    run, _ = run_with(Skipping, tmp_path, settings(max_steps=2), ToyTask())
+    assert [(row.groups_trained > 0, row.rollouts_trained > 0) for row in run.history[1:]] == [
+        (False, False),
+        (True, True),
+    ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -130,18 +130,14 @@ class AdapterTrainer:
                 for group, configured in zip(self._optimizer.param_groups, groups, strict=True):
                     group["rate"] = configured["rate"]
 
-    def save(self, folder: Path, notes: Mapping[str, str] | None = None) -> None:
-        """Write adapter and optimizer to `folder` atomically, with a file for each of `notes` (name and text)."""
+    def save(self, folder: Path) -> None:
+        """Write adapter and optimizer to `folder`, all or nothing."""
         partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             self._network.save_adapter(self.adapter, partial)
             torch.save({"mode": self._mode, "optimizer": self._optimizer.state_dict()}, partial / OPTIMIZER_FILE)
-            for name, text in (notes or {}).items():
-                (partial / name).write_text(text, encoding="utf-8")
-            if folder.exists():
-                shutil.rmtree(folder)
             os.replace(partial, folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

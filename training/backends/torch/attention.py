@@ -142,6 +142,9 @@ class KVPool:
         self.store = self._empty()
         self._free: list[tuple[int, int]] = [(0, self.tokens)]  # (start, size), ordered, never adjacent
 
+    def free_tokens(self) -> int:
+        return sum(size for _, size in self._free)
+
     def allocate(self, size: int) -> int | None:
         """Return the start of a free region of `size` tokens (first fit), or `None` when no hole is large enough."""
         for i, (start, free) in enumerate(self._free):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -297,11 +297,14 @@ class Scheduler:
             self._pool.clear()
 
     def _allocate(self, size: int, keep: Sequence | None) -> int | None:
-        while (start := self._pool.allocate(size)) is None:
-            victims = [s for s in self._finished if s is not keep]
-            if not victims:
-                return None
-            self._evict(min(victims, key=lambda s: s.used))
+        """Return the start of a region. Evict the least recently used sequences, but none if that could not make enough room."""
+        victims = sorted((s for s in self._finished if s is not keep), key=lambda s: s.used, reverse=True)
+        reads = Counter(region for s in victims for region in (s.region, s.prefix) if region)
+        evictable = sum(region.size for region, readers in reads.items() if readers == region.readers)
+        if self._pool.free_tokens() + evictable < size:
+            return None
+        while (start := self._pool.allocate(size)) is None and victims:
+            self._evict(victims.pop())
         return start
 
     def _evict(self, sequence: Sequence) -> None:

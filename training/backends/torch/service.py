@@ -27,12 +27,11 @@ from training.backends.torch.hardware import release_memory
 from training.backends.torch.lora import LoraAdapter
 from training.backends.torch.network import PolicyNetwork, load_network
 from training.backends.torch.server import BASE, HttpThread, UnknownModel, create_app
-from training.backends.torch.settings import TorchSettings
+from training.backends.torch.settings import UNFINISHED_SFT, TorchSettings
 from training.backends.torch.unfinished_sft import UnfinishedSft
 from training.checkpoint import ADAPTER_WEIGHTS
 
 _LOADED_ADAPTERS = 4
-_UNFINISHED_SFT = "unfinished_sft"
 _KEPT_EVERY = 120.0
 """Seconds between two times that the state of a fine-tuning is kept."""
 _BATCHES_PER_TRIM = 8  # batches reuse freed memory, but less and less as the heap fragments
@@ -91,30 +90,35 @@ class TorchService:
     ) -> AsyncIterator[dict[str, float]]:
         """Take one optimizer step per batch, then write one checkpoint.
 
-        What is done is kept every `_KEPT_EVERY` seconds, unless it is useless. After a kill, the same batches continue there:
-        the metrics of those that are done come again at once, the last of them with their seconds in all as `time/earlier_s`.
+        What is done is kept every `_KEPT_EVERY` seconds and at the end, unless it is useless. After a kill, the same batches
+        continue there: the metrics of those that are done come again at once, the last of them with their seconds in all as
+        `time/earlier_s`. The trainer removes it once the row of the warm start is written.
         """
         engine = await self._ready()
         started = time.monotonic()
 
         def resume() -> UnfinishedSft:
             step = get_step_from_dir(self._output_dir)
-            unfinished = UnfinishedSft(Path(self._output_dir) / _UNFINISHED_SFT, step, batches)
+            unfinished = UnfinishedSft(Path(self._output_dir) / UNFINISHED_SFT, step, batches)
             if unfinished.checkpoint is not None:
                 assert self._network is not None
-                self._trainer = step, AdapterTrainer(self._network, self._settings, unfinished.checkpoint)
+                trainer = AdapterTrainer(self._network, self._settings, unfinished.checkpoint)
+                self._trainer = step, trainer
+                if len(unfinished.metrics) == len(batches):
+                    self._save(step + 1, trainer)
             return unfinished
 
         def update(batch: SFTBatch) -> dict[str, float]:
             return self._current_trainer()[1].sft_step(batch)
 
+        def keep() -> None:
+            if _finite(done[-1]):
+                unfinished.keep(self._current_trainer()[1], done, unfinished.seconds + time.monotonic() - started)
+
         def save() -> None:
+            keep()
             step, trainer = self._current_trainer()
             self._save(step + 1, trainer)
-            unfinished.remove()
-
-        def keep() -> None:
-            unfinished.keep(self._current_trainer()[1], done, unfinished.seconds + time.monotonic() - started)
 
         unfinished = await asyncio.to_thread(engine.run_exclusive, resume)
         for metrics in unfinished.metrics[:-1]:
@@ -128,7 +132,7 @@ class TorchService:
             done.append(metrics)
             if index == len(batches) - 1:
                 await asyncio.to_thread(engine.run_exclusive, save)
-            elif time.monotonic() - kept > _KEPT_EVERY and _finite(metrics):
+            elif time.monotonic() - kept > _KEPT_EVERY:
                 await asyncio.to_thread(engine.run_exclusive, keep)
                 kept = time.monotonic()
             if index % _BATCHES_PER_TRIM == 0 or index == len(batches) - 1:

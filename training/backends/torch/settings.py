@@ -6,6 +6,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+UNFINISHED_SFT = "unfinished_sft"
+"""Folder, next to a run's checkpoints, of a fine-tuning whose row is not in the history yet."""
+
 
 class TorchEngineSettings(BaseModel):
     """Speed and memory of the torch backend. The defaults suit a model of 135M parameters on two CPU cores."""
@@ -19,8 +22,9 @@ class TorchEngineSettings(BaseModel):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads; `None` takes one per physical core that this process may use."""
     matmul_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Number format of the layers' matrix products on a CPU. bfloat16 is about twice as fast; `auto` takes it where the
-    processor has instructions for it. Everything else is float32, including the adapter and its gradients."""
+    """Number format of the layers' matrix products on a CPU, including those of the adapter and of its gradients. bfloat16 is
+    about twice as fast; `auto` takes it where the processor has instructions for it. The adapter itself, the sums of its
+    gradients over micro-batches and everything else are float32."""
     base_weights: Literal["auto", "bfloat16", "int8"] = "auto"
     """How base weights are kept. `auto` keeps them as their products need them, in up to two copies, which is fastest.
     `bfloat16` and `int8` (one scale per row) keep each once, in 2 bytes or 1, and convert blocks of them in every product;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -311,7 +312,11 @@ def test_a_killed_fine_tuning_continues(
     torch.testing.assert_close(adapter("killed"), adapter("straight"), atol=1e-5, rtol=1e-4)
     assert [number for number, row in enumerate(continued) if "time/earlier_s" in row] == [2]
     assert continued[2]["time/earlier_s"] > 0
-    assert not list(tmp_path.rglob("unfinished_sft")), "what is complete leaves nothing"
+    [checkpoint] = (tmp_path / "killed").rglob("checkpoints/0001")
+    shutil.rmtree(checkpoint)
+    again = asyncio.run(rows("killed", words, 5))
+    assert not taught and again[4]["time/earlier_s"] > 0, "a checkpoint without a row is lost, the batches are not"
+    torch.testing.assert_close(adapter("killed"), adapter("straight"), atol=1e-5, rtol=1e-4)
     asyncio.run(rows("other", words, 3))
     asyncio.run(rows("other", "mails three has assistant the", 5))
     assert len(taught) == 5, "other demonstrations begin anew"
@@ -322,6 +327,12 @@ def test_a_killed_fine_tuning_continues(
     assert taught == [5e-3, 1e-3, 1e-4] and all(math.isfinite(row["loss/grad_norm"]) for row in again), (
         "weights that are not finite are not kept"
     )
+    useless.append(1e-4)
+    asyncio.run(rows("useless at the end", words, 5))
+    [checkpoint] = (tmp_path / "useless at the end").rglob("checkpoints/0001")
+    shutil.rmtree(checkpoint)
+    asyncio.run(rows("useless at the end", words, 5))
+    assert taught == [1e-4]
 
 
 def test_art_sft_entry_point(llama_dir: Path, tmp_path: Path, settings: TorchSettings) -> None:
