@@ -98,7 +98,7 @@ stack-k8s: install
 	@$(BIN)/python run.py --pipeline stack --config configs/stack_k8s.yaml $(ARGS)
 
 $(BIN)/python:
-	@$(PYTHON) -c $(SUPPORTED) || { echo "Python 3.11, 3.12 or 3.13 is needed: make $(or $(MAKECMDGOALS),run) PYTHON=/path/to/python3.11"; exit 2; }
+	@test -n "$(PYTHON)" && $(PYTHON) -c $(SUPPORTED) || { echo "Python 3.11, 3.12 or 3.13 is needed: make $(or $(MAKECMDGOALS),run) PYTHON=/path/to/python3.11"; exit 2; }
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 .venv/installed: requirements.txt | $(BIN)/python

@@ -250,7 +250,13 @@ class DecisionPlay:
         new = {reply.key: reply for reply in replies if reply.key not in known}
         results = await asyncio.gather(*(self._result(state, reply, greedy, callbacks) for reply in new.values()))
         known.update(zip(new, results, strict=True))
-        return [Branch(self._trajectory(state, reply, *known[reply.key]), reply.leads_to) for reply in replies]
+        branches = []
+        for reply in replies:
+            reward, metrics = known[reply.key]
+            branches.append(Branch(self._trajectory(state, reply, reward, metrics), reply.leads_to))
+            # One verdict was paid for all replies that do the same.
+            known[reply.key] = reward, {name: value for name, value in metrics.items() if name != VERDICT_COST}
+        return branches
 
     async def _result(self, state: State, reply: _Reply, greedy: Runnable | None, callbacks: list[Any]) -> _Result:
         """Return what a reply earns, and its metrics. `correct` means that it made the right move."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from environment.normal_form import BREAK_POINT, indexed_form, with_break_points
@@ -14,6 +14,8 @@ ELLIPSIS = "…"
 _SENTENCE_ENDS = frozenset(".?!")
 _CLOSING = "\"'’”)]>*_"
 _PIECE = re.compile(r"\S+")
+_DIGIT = re.compile(r"[0-9]")
+_WORD_BEGINS = re.compile(r"\s(?=\S)")
 _PASSAGE_WORDS = 8
 _MAX_PASSAGE_CHARS = 160
 _STEM_PREFIX_CHARS = 4
@@ -67,35 +69,56 @@ def _sentence_asks(pieces: Iterable[str]) -> bool:
 def densest_start(text: str, stems: Collection[str], length: int) -> int:
     """Return where in `text` to start a window of `length` characters that matches the most `stems`; ties go to the first.
 
-    The window starts at the beginning of a line and never so late that it would be less than half full. Without a match
-    it starts at 0.
+    The window starts at the beginning of a line, or within a line that is longer than it at a word before a match. It never
+    starts so late that it would be less than half full. Without a match it starts at 0.
     """
     hits = _occurrences(text, stems)
-    best, most, begin = 0, 0, 0
-    for line in text.splitlines(keepends=True):
+    best, most = 0, 0
+    for begin in _beginnings(text, hits, length):
         if begin > len(text) - length // 2:
             break
-        window = slice(bisect_left(hits, (begin, "")), bisect_left(hits, (begin + length, "")))
-        distinct = len({known for _, known in hits[window]})
+        distinct = len({known for _, known in _between(hits, begin, begin + length)})
         if distinct > most:
             best, most = begin, distinct
-        begin += len(line)
     return best
+
+
+def _beginnings(text: str, hits: list[tuple[int, str]], length: int) -> Iterator[int]:
+    """Yield where a window may start, in order. In long lines these are a quarter of the window before a match, and apart."""
+    begin = 0
+    for line in text.splitlines(keepends=True):
+        yield begin
+        last, end = begin, begin + len(line)
+        for hit, _ in _between(hits, begin, end) if len(line) > length else ():
+            word = _WORD_BEGINS.search(text, max(last, hit - length // 4), hit)
+            start = word.end() if word else hit
+            if start >= last + length // 4 and text[start - 1].isspace():
+                yield start
+                last = start
+        begin = end
+
+
+def _between(hits: list[tuple[int, str]], begin: int, end: int) -> list[tuple[int, str]]:
+    return hits[bisect_left(hits, (begin, "")) : bisect_left(hits, (end, ""))]
 
 
 def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
     """Return (index, stem) of every word of `text` that has one of `stems`, in order.
 
     The index is that of the word's first character, or of the text between white space that holds it, if not all of it is
-    ASCII.
+    ASCII or a number is sought.
     """
     found: set[tuple[int, str]] = set()
     beginnings = tuple({known[: min(_STEM_PREFIX_CHARS, max(len(known) - 1, 1))] for known in stems})
-    if not text.isascii():
+    ascii = text.isascii()
+    if not ascii or any(_DIGIT.search(known) for known in stems):  # the index holds "31000" for "$31,000", too
         for piece in _PIECE.finditer(text):
+            if ascii and not _DIGIT.search(piece.group()):
+                continue
             for said in words(indexed_form(piece.group())):
                 if said.startswith(beginnings) and (known := stem(said)) in stems:
                     found.add((piece.start(), str(known)))
+    if not ascii:
         return sorted(found)
     folded = text.lower()
     for beginning in beginnings:

@@ -95,11 +95,14 @@ def _end(column: str, form: str, run: ComparedRun) -> str:
 
 def _validation(run: ComparedRun) -> str:
     column = "validation_" + run.experiment.get("config", {}).get("validation_metric", "accuracy")
-    points = points_of(column, run.rows)
-    if not points:
+    # As the run chooses its result: the untouched base is no checkpoint, and ties go to the higher reward.
+    continued = bool(run.rows) and run.rows[0].get("phase") == "continued"
+    rows = [row for row in run.rows if row.get("checkpoint_step", 1) or continued]
+    validated = [row for row in rows if row.get(column) is not None]
+    if not validated:
         return "-"
-    step, value = max(points, key=lambda point: (point[1], -point[0]))
-    return f"{value:.3f} at step {step:g}"
+    best = max(validated, key=lambda row: (row[column], row.get("validation_reward") or 0.0))
+    return f"{best[column]:.3f} at step {best['step']:g}"
 
 
 def _total(column: str, run: ComparedRun) -> float:

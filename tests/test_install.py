@@ -28,6 +28,21 @@ def test_the_environment_finds_the_project_in_any_folder(tmp_path: Path) -> None
     assert found.stdout == "found\n"
 
 
+def test_a_machine_without_a_supported_python_is_told_so_in_one_line(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "bin").mkdir()
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        (tmp_path / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}
+    ended = subprocess.run(["make", "run"], cwd=tmp_path, env=path, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stdout.splitlines() == ["Python 3.11, 3.12 or 3.13 is needed: make run PYTHON=/path/to/python3.11"]
+    assert "not found" not in ended.stderr
+
+
 def test_an_installed_command_calls_itself_by_its_name(tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
     for room in ("commands", "environment", "training"):

@@ -177,13 +177,24 @@ def price_of_tokens(model: str, prompt_tokens: int, completion_tokens: int) -> f
 
 def json_object(text: str) -> Any:
     """Return the first JSON object in a reply, which may be wrapped in prose or a code fence. Raise ValueError."""
-    start = text.find("{")
-    if start < 0:
+    return json_objects(text)[0]
+
+
+def json_objects(text: str) -> list[Any]:
+    """Return all JSON objects in a reply, in order, without those inside another. Raise ValueError if there is none."""
+    found, start = [], text.find("{")
+    while start >= 0:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, start)
+            found.append(value)
+        except RecursionError:
+            raise ValueError("JSON nested too deeply") from None
+        except ValueError:
+            end = start + 1
+        start = text.find("{", end)
+    if not found:
         raise ValueError("no JSON object")
-    try:
-        return json.JSONDecoder().raw_decode(text, start)[0]
-    except RecursionError:
-        raise ValueError("JSON nested too deeply") from None
+    return found
 
 
 def call_arguments(text: str) -> dict[str, Any] | None:

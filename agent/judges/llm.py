@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from agent import prompts
 from agent.judges import JudgeError, Verdict
 from environment.mail_text import storable
-from training.llm_client import REQUEST_TIMEOUT, error_text, json_object, price_of, repeated
+from training.llm_client import REQUEST_TIMEOUT, error_text, json_objects, price_of, repeated
 
 
 class _Reply(BaseModel):
@@ -95,8 +96,16 @@ def _sum(known: float | None, more: float | None) -> float | None:
 
 
 def _parse(text: str) -> _Reply:
-    """Return the first JSON object in a reply, which some models wrap in prose or a code fence. Raises ValueError."""
-    try:
-        return _Reply.model_validate(json_object(text))
-    except ValidationError as error:
-        raise ValueError("no verdict in the JSON object") from error
+    """Return the verdict of a reply, which some models wrap in prose or a code fence. Raises ValueError.
+
+    One that the prose quotes from the candidate must not win, so several verdicts have to agree.
+    """
+    verdicts = []
+    for found in json_objects(text):
+        with suppress(ValidationError):
+            verdicts.append(_Reply.model_validate(found))
+    if not verdicts:
+        raise ValueError("no verdict in the JSON object")
+    if len({verdict.accept for verdict in verdicts}) > 1:
+        raise ValueError("verdicts that contradict each other")
+    return verdicts[-1]

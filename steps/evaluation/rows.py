@@ -45,7 +45,7 @@ class Rows:
         """Return the predictions of the policy `name`, numbered `sample`, in the order of `scenarios`.
 
         Scenarios that ended in an error are asked again after all others, up to `MOST_ATTEMPTS` times in total. `shown` is the
-        label of the progress bar. Predictions that take no time are not `kept` in the journal.
+        label of the progress bar. Predictions that take no time and cost nothing are not `kept` in the journal.
         """
         predictions: dict[str, Prediction | None] = {}
 

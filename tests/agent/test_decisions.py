@@ -9,6 +9,7 @@ import art
 import pytest
 from openai.types.chat.chat_completion import Choice
 
+from agent.judges import Judge, Verdict
 from agent.judges.exact import ExactJudge
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings
@@ -45,9 +46,10 @@ def decide(
     continued: bool = False,
     passage_chars: int = 0,
     weights: RewardWeights | None = None,
+    judge: Judge | None = None,
 ) -> list[art.TrajectoryGroup]:
     settings = AgentSettings(passage_chars=passage_chars)
-    task = EmailSearchTask(database, [scenario], ExactJudge(), settings, weights=weights)
+    task = EmailSearchTask(database, [scenario], judge or ExactJudge(), settings, weights=weights)
     deciding = task.decide(scripted.policy, scenario, decisions, replies, probes or replies, continued=continued)
     return asyncio.run(deciding)
 
@@ -134,6 +136,18 @@ def test_nothing_is_earned_by_finding_or_opening_what_is_known(
     [group] = decide(scripted, database, two_mail_question, ("answer",))
     padded, wrong, searched = [trajectory.reward for trajectory in group.trajectories]
     assert padded == searched == RewardWeights().no_answer < wrong
+
+
+def test_a_verdict_on_equal_replies_is_paid_once(
+    scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
+) -> None:
+    class Paid(ExactJudge):
+        async def judge(self, question: str, reference: str, answer: str) -> Verdict:
+            return Verdict(correct=True, reason="", cost=0.5)
+
+    scripted.replies = [BOTH, read(1), read(2), ANSWER, ANSWER, WRONG]
+    [group] = decide(scripted, database, two_mail_question, ("answer",), judge=Paid())
+    assert [t.metrics.get("verdict_cost") for t in group.trajectories] == [0.5, None, 0.5]
 
 
 def test_opening_every_hit_in_one_reply_earns_less_than_opening_the_right_one(

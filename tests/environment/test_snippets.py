@@ -71,16 +71,34 @@ def test_a_passage_begins_with_the_line_from_where_most_is_said() -> None:
     assert densest_start(text, {"eight"}, 12) == densest_start(text, frozenset(), 12) == 0
 
 
+def test_a_passage_reaches_what_lies_deep_in_a_long_line() -> None:
+    text = "hello\n\n" + "word " * 100 + "the audit is Tuesday. " + "word " * 40
+    begin = densest_start(text, {"audit"}, 350)
+    assert "the audit is Tuesday" in text[begin : begin + 350] and text[begin - 1] == " "
+
+
+@pytest.mark.parametrize("letter", ["e", "é"])
+def test_a_number_is_found_in_its_other_spelling(letter: str) -> None:
+    text = "filler " * 40 + f"the budg{letter}t is $31,000 a year"
+    assert "$31,000" in passage(text, {"31000"}).shown
+    lines = "filler\n" * 40 + f"the budg{letter}t is $31,000\n" + "filler\n" * 20
+    assert "t is $" in lines[densest_start(lines, {"31000"}, 100) :][:100]
+
+
 @given(st.text(alphabet="ab \nÄé"), st.sets(st.sampled_from("ab")), st.integers(1, 40))
-def test_a_passage_begins_with_a_line_and_is_not_the_very_end(text: str, stems: set[str], length: int) -> None:
+def test_a_passage_begins_with_a_line_or_word_and_is_not_the_very_end(text: str, stems: set[str], length: int) -> None:
     begin = densest_start(text, stems, length)
     assert begin == 0 or (text[begin - 1].isspace() and begin <= len(text) - length // 2)
 
 
 @pytest.mark.parametrize(
     ("excerpt", "lines"),
-    [(lambda text: densest_start(text, {"5"}, 1_000), 2_000), (lambda text: passage(text, {"5"}), 10_000)],
-    ids=["densest_start", "passage"],
+    [
+        (lambda text: densest_start(text, {"5"}, 1_000), 2_000),
+        (lambda text: densest_start(text.replace("\n", " "), {"5"}, 1_000), 2_000),
+        (lambda text: passage(text, {"5"}), 10_000),
+    ],
+    ids=["densest_start", "one line", "passage"],
 )
 def test_the_time_grows_with_the_hits_and_not_with_their_square(excerpt: Callable[[str], object], lines: int) -> None:
     def seconds(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 
+import pytest
 from rich.console import Console
 
 from reports.comparison import ComparedRun, comparison_html, comparison_table, facts
@@ -48,6 +49,23 @@ def test_the_table_has_the_figures_of_each_run_and_the_settings_that_differ() ->
     assert "judge's cost" not in shown and "code" not in shown
     unfinished = dict(facts([ComparedRun("c", {"run": "r"}, [])]))
     assert unfinished["stopped"] == ["unfinished"] and unfinished["steps"] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "best"),
+    [
+        ({"checkpoint_step": 1, "validation_accuracy": 0.5}, 0.5, "0.500 at step 5"),
+        ({"checkpoint_step": 0, "validation_accuracy": 0.4}, 0.35, "0.350 at step 5"),
+        ({"checkpoint_step": 0, "validation_accuracy": 0.4, "phase": "continued"}, 0.35, "0.400 at step 0"),
+    ],
+)
+def test_the_best_validation_is_that_of_the_runs_result(first: dict[str, object], last: float, best: str) -> None:
+    rows = [
+        {"step": 0, "phase": "warm_start", "seconds": 1.0, "validation_reward": 0.2, **first},
+        {"step": 5, "phase": "grpo", "seconds": 1.0, "validation_reward": 0.4, "checkpoint_step": 6},
+    ]
+    rows[1]["validation_accuracy"] = last
+    assert dict(facts([ComparedRun("a", {"run": "r"}, rows)]))["best validation"] == [best]
 
 
 def test_the_table_and_the_page_show_both() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from agent.settings import AgentSettings
 from configs.schema import EvaluationConfig, LearnLoopConfig
-from steps.evaluation import ask_task
+from steps.evaluation import ask_task, run_inference
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
 from steps.learn_loop import ask_outreach
 from tasks.outreach.node_scores import NodeScores
@@ -42,6 +44,30 @@ def test_policies_that_are_only_compared_with_are_asked_fewer_questions() -> Non
     limits = [question_limit(config, name, adapters) for name in ("base", "warm_start", "start", "trained")]
     assert limits == [20, 150, 150, None]
     assert question_limit(config, "warm_start", {"warm_start": Path()}) is None, "it is the trained policy too"
+
+
+@pytest.mark.parametrize(("judge", "kept"), [("exact", False), ("llm", True), ("both", True)])
+def test_a_verdict_on_a_baseline_is_paid_once(judge: Any, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, bool] = {}
+
+    class Asked:
+        async def of(self, name: str, *_: object, kept: bool = True, **__: object) -> list[Any]:
+            seen[name] = kept
+            return []
+
+    monkeypatch.setattr(EvaluationConfig, "require_judge", lambda config: None)
+    monkeypatch.setattr(run_inference, "select_questions", lambda scenarios, limit: [SimpleNamespace(id="q")])
+    monkeypatch.setattr(run_inference, "episode_settings", lambda config: AgentSettings())
+    monkeypatch.setattr(run_inference, "open_journal", lambda config, base: None)
+    monkeypatch.setattr(run_inference, "ask_rows", lambda ask, *_, **__: asyncio.run(ask(Asked(), "http://here")))
+    run_inference.run_inference.entrypoint(
+        config=EvaluationConfig(judge=judge),
+        base={"content": "c"},
+        checkpoint=checkpoint(6, "a"),
+        database=None,
+        scenarios=[],
+    )
+    assert {seen[name] for name in run_inference.BASELINES} == {kept} and seen["trained"]
 
 
 class Opened(Exception):
