@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 from datetime import UTC, datetime
+from operator import attrgetter
 
 from commands.data import version_of_source
 from commands.pipeline_run import output, run_pipeline, say_if_cached
 from configs.config import Config
+from configs.loading import load_config
 from environment.home import as_called
 from environment.question_table import write_question_table
 from reports.console import say
 from steps.artifact_names import QUESTIONS
-from steps.project import OUTPUTS
+from steps.project import OUTPUTS, ROOT
+
+_TRAINING = "configs/enron_local.yaml"
+_QUESTIONS_DEPEND_ON = (
+    *("data.owner", "data.max_messages", "data.max_body_chars", "data.attachment_text"),
+    "agent.read_chars",
+)
+"""With other values, training would leave out questions, or ask about text that the agent cannot read."""
 
 
 def run_scenarios(config: Config, *, cache: bool) -> None:
@@ -56,5 +66,13 @@ def run_scenarios(config: Config, *, cache: bool) -> None:
         say(f"  fewer than were wanted: {why}")
     shown = os.path.relpath(folder)
     say(f"written to {shown}")
-    sources = shlex.join(["--set", f"emails={data.emails}", "--set", f"train_questions={shown}"])
-    say(as_called(f"train with them: python run.py --pipeline all --config configs/enron_local.yaml {sources}"))
+    values = [f"emails={data.emails}", f"train_questions={shown}", *_other_values(config)]
+    words = shlex.join(word for value in values for word in ("--set", value))
+    say(as_called(f"train with them: python run.py --pipeline all --config {_TRAINING} {words}"))
+
+
+def _other_values(config: Config) -> list[str]:
+    """Return `key=value` for each setting that the questions depend on and that differs in the training's file."""
+    values = attrgetter(*_QUESTIONS_DEPEND_ON)
+    pairs = zip(_QUESTIONS_DEPEND_ON, values(config), values(load_config(ROOT / _TRAINING, [])), strict=True)
+    return [f"{key}={json.dumps(ours)}" for key, ours, theirs in pairs if ours != theirs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from environment.sources.parquet import parquet_questions
 from tests.checkout import Checkout, settings
-from tests.fakes.question_model import OWNER, QuestionModel, good_reply, room_mails
+from tests.fakes.question_model import OWNER, QuestionModel, room_mails, written
 from tests.front_door import FrontDoor
 from tests.standstill import guarded
 
@@ -79,8 +80,18 @@ def words_for(model: QuestionModel) -> list[str]:
     return [
         *("--pipeline", "scenarios", "--config", "configs/scenarios.yaml"),
         *settings(emails="mail", question_model="openai/own", question_api_base=model.url, max_cost="null"),
-        *settings(questions_per_inbox=60),
+        *settings(questions_per_inbox=30, owner=OWNER, max_messages=2, read_chars=900),
     ]
+
+
+def of_two_mails(case: dict[str, Any]) -> str:
+    """A question about every other mail, which cites the next one too."""
+    questions = [written(mail, mail_ids=[mail["id"], mail["id"] + 1]) for mail in case["mails"][::2]]
+    return json.dumps({"questions": questions})
+
+
+def asked(model: QuestionModel) -> list[str]:
+    return [request["messages"][1]["content"] for request in model.requests]
 
 
 def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionModel) -> None:
@@ -89,7 +100,7 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
     def reply(case: dict[str, Any]) -> str:
         if len(model.requests) > BATCHES_BEFORE_THE_KILL:
             go_on.wait()
-        return good_reply(case)
+        return of_two_mails(case)
 
     model.reply = reply
     killed = checkout.start(*words_for(model))
@@ -102,19 +113,19 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
         killed.send_signal(signal.SIGKILL)
         killed.wait()
     assert not (checkout.folder / "outputs" / "questions").exists()
-    paid = model.asked_about()[:BATCHES_BEFORE_THE_KILL]
+    paid = asked(model)[:BATCHES_BEFORE_THE_KILL]
     model.requests.clear()
-    model.reply = good_reply
+    model.reply = of_two_mails
     go_on.set()
 
     done = checkout.run(*words_for(model))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    assert len(model.requests) == 6 - BATCHES_BEFORE_THE_KILL and not set(paid) & set(model.asked_about())
-    assert "questions: 60 (inboxes: 1, batches of mails: 6, 6,600 tokens, price unknown)" in done.stdout
+    assert len(model.requests) == 6 - BATCHES_BEFORE_THE_KILL and not set(paid) & set(asked(model))
+    assert "questions: 30 (inboxes: 1, batches of mails: 6, 6,600 tokens, price unknown)" in done.stdout
     folder = checkout.folder / re.search(r"written to (\S+)", done.stdout)[1]
     rows = list(parquet_questions(folder))
-    assert len(rows) == 60 and {row.inbox_address for row in rows} == {OWNER}
+    assert len(rows) == 30 and {row.inbox_address for row in rows} == {OWNER}
     assert [path.name for path in folder.iterdir()] == ["train.parquet"]
 
     again = checkout.run(*words_for(model))
@@ -124,11 +135,14 @@ def test_questions_for_mail_that_has_none(checkout: Checkout, model: QuestionMod
     )
 
     command = shlex.split(re.search(r"train with them: python run.py (.*)", again.stdout)[1])
+    assert command[-6:] == [
+        *("--set", f'data.owner="{OWNER}"', "--set", "data.max_messages=2", "--set", "agent.read_chars=900")
+    ]
     command[command.index("all")] = "data"
     data = checkout.run(*command)
     assert data.returncode == 0, data.stdout + data.stderr
     counts = re.search(r"(\d+) questions to train on, (\d+) held out", data.stdout)
-    assert int(counts[1]) + int(counts[2]) == 60 and int(counts[2]) > 0 and "left out" not in data.stdout
+    assert int(counts[1]) + int(counts[2]) == 30 and int(counts[2]) > 0 and "left out" not in data.stdout
 
 
 def replies(checkout: Checkout) -> list[str]:

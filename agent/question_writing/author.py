@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -26,6 +26,7 @@ class WrittenQuestion(BaseModel):
     question: str
     answer: str
     mail_ids: list[int]
+    """Numbers of the mails in the request."""
     how_realistic: float
 
 
@@ -74,9 +75,13 @@ class Request(BaseModel):
         return hashlib.sha256(json.dumps([self.system, self.user]).encode()).hexdigest()
 
 
-def request_for(owner: str, mails: Mapping[int, str], questions: int) -> Request:
-    """Return a request for `questions` questions about `mails` (id to text) of the inbox `owner`, as JSON data."""
-    case = {"owner": owner, "questions": questions, "mails": [{"id": id, "text": text} for id, text in mails.items()]}
+def request_for(owner: str, mails: Sequence[str], questions: int) -> Request:
+    """Return a request for `questions` questions about `mails` (their texts) of the inbox `owner`, as JSON data.
+
+    The mails are numbered from 1, because ids of the database change with new mail and a changed request is paid for again.
+    """
+    numbered = [{"id": number, "text": text} for number, text in enumerate(mails, start=1)]
+    case = {"owner": owner, "questions": questions, "mails": numbered}
     return Request(system=prompts.load("write_questions"), user=json.dumps(case, ensure_ascii=False))
 
 
@@ -105,8 +110,10 @@ class QuestionAuthor:
         self.settings = settings
         self._api_key = key_for(settings.question_model, settings.question_api_base)
 
-    async def write(self, request: Request) -> Reply:
+    async def write(self, request: Request, budget: float | None = None) -> Reply:
         """Return the first usable reply, or a reply without questions if all were unusable.
+
+        After an unusable reply, ask again only if another one of the same cost stays within `budget` (US dollars).
 
         Raise BadInput when the model cannot be reached, does not exist, or refuses the key or the request.
         """
@@ -114,7 +121,7 @@ class QuestionAuthor:
 
         spent, unusable, attempts = Spent(), "", 0
 
-        async def ask() -> list[Any]:
+        async def ask() -> list[Any] | None:
             nonlocal spent, unusable, attempts
             attempts += 1
             text, cost = await self._ask(request)
@@ -123,7 +130,9 @@ class QuestionAuthor:
                 return parse_reply(text)
             except ValueError as error:
                 unusable = str(error)[:_MAX_PROBLEM_CHARS]
-                raise
+                if _affords(budget, spent + cost):
+                    raise
+                return None
 
         try:
             questions = await repeated(ask)
@@ -138,7 +147,7 @@ class QuestionAuthor:
                     "the same command resumes after the last finished batch"
                 ) from error
             return Reply(questions=None, problem=unusable, spent=spent)
-        return Reply(questions=questions, spent=spent)
+        return Reply(questions=questions, problem=unusable if questions is None else "", spent=spent)
 
     @property
     def _who(self) -> str:
@@ -168,3 +177,8 @@ class QuestionAuthor:
         cost = response._hidden_params.get("response_cost")
         spent = Spent(prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens, cost=cost)
         return response.choices[0].message.content or "", spent
+
+
+def _affords(budget: float | None, total: Spent) -> bool:
+    """Return whether `total` is within the budget. An unknown price is within none."""
+    return budget is None or (total.cost is not None and total.cost <= budget)

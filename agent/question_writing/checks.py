@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 
@@ -49,14 +49,17 @@ class QuestionChecks:
         self._of_mail: dict[str, list[tuple[frozenset[str], str]]] = {}
         self._of_inbox: dict[str, set[frozenset[str]]] = {}
 
-    def check(self, written: object, batch: Batch, texts: Mapping[int, str]) -> Question | str:
-        """Return the question, or the reason for rejecting it. `texts` are the batch's mails as the model saw them."""
+    def check(self, written: object, batch: Batch, texts: Sequence[str]) -> Question | str:
+        """Return the question, or the reason for rejecting it.
+
+        `texts` are the batch's mails as the model saw them, numbered from 1.
+        """
         try:
             read_in = WrittenQuestion.model_validate(written)
         except ValidationError:
             return "malformed"
         question, answer = one_line(storable(read_in.question)), one_line(storable(read_in.answer))
-        mail_ids = list(dict.fromkeys(read_in.mail_ids))
+        numbers = list(dict.fromkeys(read_in.mail_ids))
         if not question or not answer or not 0 <= read_in.how_realistic <= 1:
             return "malformed"
         if read_in.how_realistic < self._min_realism:
@@ -64,17 +67,18 @@ class QuestionChecks:
         too_long = len(question) > _MAX_QUESTION_CHARS or len(answer) > _MAX_ANSWER_CHARS
         if too_long or count_words(answer) > _MAX_ANSWER_WORDS:
             return "too_long"
-        if not mail_ids:
+        if not numbers:
             return "no_mail_cited"
-        if not set(mail_ids) <= texts.keys():
+        if not all(1 <= number <= len(texts) for number in numbers):
             return "mail_not_in_batch"
-        if len(mail_ids) > self._max_messages:
+        if len(numbers) > self._max_messages:
             return "too_many_mails"
-        source = "\n".join(texts[id] for id in mail_ids)
+        source = "\n".join(texts[number - 1] for number in numbers)
         if not is_said(answer, source):
             return "answer_not_in_mail"
         if is_said(answer, question, share=1.0):
             return "answer_in_question"
+        mail_ids = [batch.mail_ids[number - 1] for number in numbers]
         mailbox = self._database.mailbox(batch.inbox, LAST_DATE)
         cited = [mail for id in mail_ids if (mail := mailbox.read(id))]
         message_ids = tuple(mail.message_id for mail in cited)

@@ -46,10 +46,9 @@ class Journal:
     ) -> None:
         self._lock.release()
 
-    def finished(self, request: str) -> Reply | None:
-        """Return the usable reply to this request with the cost of all attempts, or None."""
-        reply = self._replies.get(request)
-        return reply if reply and reply.questions is not None else None
+    def reply_to(self, request: str) -> Reply | None:
+        """Return the last reply to this request, usable or not, with the cost of all attempts; None if there is none."""
+        return self._replies.get(request)
 
     def add(self, request: str, reply: Reply) -> Reply:
         """Store a reply, usable or not. Return it with the cost of earlier attempts at the same request added."""

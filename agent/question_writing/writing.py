@@ -134,7 +134,10 @@ class _Writing:
                 request_for(batch.inbox, mails, QUESTIONS_PER_BATCH) for batch, mails in zip(wave, texts, strict=True)
             ]
             # Wait for all of them, so that every reply is stored before a failure ends the run.
-            outcomes = await asyncio.gather(*map(self._reply, requests), return_exceptions=True)
+            budget = self._budget(len(wave))
+            outcomes = await asyncio.gather(
+                *(self._reply(request, budget) for request in requests), return_exceptions=True
+            )
             replies = []
             for outcome in outcomes:
                 if isinstance(outcome, BaseException):
@@ -175,12 +178,20 @@ class _Writing:
             )
         return min(size, int((settings.max_cost - cost) * done / cost)) if cost else size
 
-    async def _reply(self, request: Request) -> Reply:
-        if finished := self._journal.finished(request.digest):
-            return finished
-        return self._journal.add(request.digest, await self._author.write(request))
+    def _budget(self, batches: int) -> float | None:
+        """Return how many US dollars each of the next `batches` may cost, or None without a limit."""
+        limit, cost = self._settings.max_cost, self.report.spent.cost
+        return None if limit is None or cost is None else (limit - cost) / batches
 
-    def _take(self, batch: Batch, texts: dict[int, str], reply: Reply, enough: int) -> None:
+    async def _reply(self, request: Request, budget: float | None) -> Reply:
+        earlier = self._journal.reply_to(request.digest)
+        if earlier and budget is not None:
+            budget -= earlier.spent.cost or 0.0
+        if earlier and (earlier.questions is not None or (budget is not None and budget <= 0)):
+            return earlier
+        return self._journal.add(request.digest, await self._author.write(request, budget))
+
+    def _take(self, batch: Batch, texts: list[str], reply: Reply, enough: int) -> None:
         report = self.report
         report.spent += reply.spent
         if reply.questions is None:
@@ -197,16 +208,15 @@ class _Writing:
                 self._rejected[outcome] += 1
         report.rejected = dict(sorted(self._rejected.items()))
 
-    def _texts(self, batch: Batch) -> dict[int, str]:
+    def _texts(self, batch: Batch) -> list[str]:
         tools = MailTools(self._database.mailbox(batch.inbox, LAST_DATE), self._reader)
-        return {
-            id: _without_thread(tools.call(READ, {"email_id": tools.number_of(id)}).observation)
-            for id in batch.mail_ids
-        }
+        return [
+            _without_thread(tools.call(READ, {"email_id": tools.number_of(id)}).observation) for id in batch.mail_ids
+        ]
 
 
 def _without_thread(shown: str) -> str:
-    """Leave out the numbers of other mails: they are those of an episode, and the writer cites ids of the database."""
+    """Leave out the numbers of other mails: they are those of an episode, not of the request."""
     head, blank, body = shown.partition("\n\n")
     lines = [line for line in head.split("\n") if not line.startswith("Thread: ")]
     return "\n".join(lines) + blank + body

@@ -24,10 +24,6 @@ class QuestionModel(LanguageModel):
     def answer(self, request: dict[str, Any]) -> Reply:
         return self.reply(case_of(request))
 
-    def asked_about(self) -> list[tuple[int, ...]]:
-        """The ids of the mails of every request, in the order of requests."""
-        return [tuple(mail["id"] for mail in case_of(request)["mails"]) for request in self.requests]
-
 
 def case_of(request: dict[str, Any]) -> dict[str, Any]:
     return json.loads(request["messages"][1]["content"])

@@ -39,6 +39,11 @@ def settings_for(model: QuestionModel, **values: object) -> QuestionSettings:
     return QuestionSettings(**(defaults | values))
 
 
+def prompts(model: QuestionModel) -> list[str]:
+    """The mails of every request, in the order of requests."""
+    return [request["messages"][1]["content"] for request in model.requests]
+
+
 @pytest.fixture
 def write(
     model: QuestionModel, mails: MailDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

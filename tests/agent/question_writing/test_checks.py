@@ -15,10 +15,10 @@ from environment.models import Email
 from environment.sources.parquet import Question
 
 OWNER = "ann.lee@example.com"
-TEXTS = {
-    1: "From: bob.ray\nDate: 3 Jan 2001 09:30\nSubject: Heron budget\n\nThe Heron budget of $1.5 million is approved.",
-    2: "From: bob.ray\nDate: 4 Jan 2001 09:30\nSubject: Contact list\n\nYou reach Dana Voss on 555-0173 before noon.",
-}
+TEXTS = [
+    "From: bob.ray\nDate: 3 Jan 2001 09:30\nSubject: Heron budget\n\nThe Heron budget of $1.5 million is approved.",
+    "From: bob.ray\nDate: 4 Jan 2001 09:30\nSubject: Contact list\n\nYou reach Dana Voss on 555-0173 before noon.",
+]
 GOOD = {
     "question": "How large is the approved budget of Heron?",
     "answer": "$1.5 million",
@@ -39,7 +39,7 @@ def check(tmp_path: Path) -> Callable[[object], Question | str]:
             date=datetime(2001, 1, 2 + number, 9, 30),
             body=text.rpartition("\n\n")[2],
         )
-        for number, text in TEXTS.items()
+        for number, text in enumerate(TEXTS, start=1)
     ]
     # Newer mails that match "number", so that search has something to prefer.
     emails += [
@@ -50,7 +50,7 @@ def check(tmp_path: Path) -> Callable[[object], Question | str]:
     ]
     build_database(emails, tmp_path / "mails.sqlite")
     checks = QuestionChecks(MailDatabase(tmp_path / "mails.sqlite"), min_realism=0.5, max_messages=1)
-    return lambda written: checks.check(written, Batch(OWNER, tuple(TEXTS)), TEXTS)
+    return lambda written: checks.check(written, Batch(OWNER, (1, 2)), TEXTS)
 
 
 def test_a_good_question_becomes_a_row(check: Callable[[object], Question | str]) -> None:
@@ -77,6 +77,7 @@ def test_a_good_question_becomes_a_row(check: Callable[[object], Question | str]
         ({"answer": "Heron-" * 200}, "too_long"),
         ({"mail_ids": []}, "no_mail_cited"),
         ({"mail_ids": [3]}, "mail_not_in_batch"),
+        ({"mail_ids": [0]}, "mail_not_in_batch"),
         ({"mail_ids": [10**30]}, "mail_not_in_batch"),
         ({"mail_ids": [1, 2]}, "too_many_mails"),
         ({"answer": "$2.5 million"}, "answer_not_in_mail"),

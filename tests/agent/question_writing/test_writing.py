@@ -15,6 +15,7 @@ from agent.question_writing.batches import batches_of, chosen_inboxes
 from agent.question_writing.writing import WritingReport, _without_thread
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail
+from tests.agent.question_writing.conftest import prompts
 from tests.fakes.question_model import OWNER, QuestionModel, good_reply, room_mails, written
 from training.errors import BadInput
 
@@ -76,14 +77,14 @@ def test_rejected_questions_are_counted(write: Write, model: QuestionModel) -> N
 
 def test_a_killed_run_resumes_without_paying_twice(write: Write, model: QuestionModel, tmp_path: Path) -> None:
     whole = write()
-    asked = model.asked_about()
+    asked = prompts(model)
     content = journal(tmp_path).read_bytes()
     journal(tmp_path).write_bytes(b"".join(content.splitlines(keepends=True)[:4]) + b'{"request": "ab')
     model.requests.clear()
 
     resumed = write()
     assert resumed == whole
-    assert len(model.requests) == 2 and set(model.asked_about()) < set(asked)
+    assert len(model.requests) == 2 and set(prompts(model)) < set(asked)
     model.requests.clear()
     assert write() == whole and model.requests == []
 
@@ -92,11 +93,11 @@ def test_an_unreachable_model_ends_the_run_and_keeps_the_questions(write: Write,
     model.reply = lambda case: good_reply(case) if len(model.requests) <= 3 else 500
     with pytest.raises(BadInput, match="resumes after the last finished batch"):
         write()
-    before = model.asked_about()[:3]
+    before = prompts(model)[:3]
     model.requests.clear()
     model.reply = good_reply
     assert len(write().questions) == 12
-    assert len(model.requests) == 3 and not set(before) & set(model.asked_about())
+    assert len(model.requests) == 3 and not set(before) & set(prompts(model))
 
 
 def test_other_checks_over_the_same_replies_cost_nothing(
@@ -117,7 +118,7 @@ def test_a_batch_without_a_usable_reply_is_counted_and_asked_about_again(write: 
     bad = {"left": 4}
 
     def reply(case: dict[str, Any]) -> str:
-        if 1 in [mail["id"] for mail in case["mails"]] and bad["left"]:
+        if "review number 1 " in case["mails"][0]["text"] and bad["left"]:
             bad["left"] -= 1
             return "I would rather not."
         return good_reply(case)
@@ -165,7 +166,33 @@ def test_the_budget_is_not_passed(write: Write, model: QuestionModel) -> None:
     assert (more.batches, more.stopped, len(model.requests)) == (6, "enough", 6)
 
 
-def test_a_budget_without_a_price_is_refused_after_one_request(write: Write, model: QuestionModel) -> None:
+def test_retries_of_unusable_replies_do_not_pass_the_budget(
+    write: Write, model: QuestionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.llm_client.ATTEMPTS", 6)
+    priced = {"question_model": "openai/priced", "max_cost": 0.45, "extra_litellm_params": PRICES}
+    model.reply = lambda case: good_reply(case) if len(model.requests) == 1 else "no JSON"
+    report = write(**priced)
+    assert (report.batches, report.unusable, report.stopped, len(model.requests)) == (1, 3, "max_cost", 4)
+    assert report.spent.cost == pytest.approx(0.4)
+
+
+def test_later_runs_do_not_pass_the_budget_with_the_same_batch(
+    write: Write, model: QuestionModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.llm_client.ATTEMPTS", 6)
+    model.reply = lambda case: "no JSON"
+    for requests in (2, 3, 3):
+        with pytest.raises(BadInput, match="no usable question"):
+            write(question_model="openai/priced", max_cost=0.25, extra_litellm_params=PRICES)
+        assert len(model.requests) == requests
+
+
+@pytest.mark.parametrize("reply", [good_reply, lambda case: "no JSON"])
+def test_a_budget_without_a_price_is_refused_after_one_request(
+    write: Write, model: QuestionModel, reply: Callable[[dict[str, Any]], str]
+) -> None:
+    model.reply = reply
     with pytest.raises(BadInput, match="knows no price of openai/own"):
         write(max_cost=1.0)
     assert len(model.requests) == 1
@@ -191,7 +218,23 @@ def test_new_mail_asks_about_new_mail_only(write: Write, model: QuestionModel, t
     build_database(room_mails(22), tmp_path / "later.sqlite")
     report = write(MailDatabase(tmp_path / "later.sqlite"), questions_per_inbox=100)
     assert len(report.questions) == 22
-    assert model.asked_about() == [(21, 22)]
+    (asked,) = prompts(model)
+    assert "number 21 " in asked and "number 22 " in asked
+
+
+def test_new_mail_in_the_first_folder_leaves_the_other_requests_as_they_are(
+    write: Write, model: QuestionModel, tmp_path: Path
+) -> None:
+    *mails, newest = room_mails(21)
+    first, second = mails[::2], mails[1::2]
+    build_database([*first, *second], tmp_path / "before.sqlite")
+    before = write(MailDatabase(tmp_path / "before.sqlite"), questions_per_inbox=100)
+    model.requests.clear()
+    build_database([*first, newest, *second], tmp_path / "after.sqlite")
+    after = write(MailDatabase(tmp_path / "after.sqlite"), questions_per_inbox=100)
+    assert len(model.requests) == 1 and "number 21 " in prompts(model)[0]
+    kept = {question.id: question for question in after.questions}
+    assert len(kept) == 21 and all(kept[question.id] == question for question in before.questions)
 
 
 def test_the_writer_sees_no_numbers_of_another_kind() -> None:
