@@ -23,6 +23,12 @@ __all__ = ["BuildReport", "MailDatabase", "Mailbox", "build_database", "parse_qu
 
 _QUERY_SECONDS = 10.0
 _STEPS_PER_TIME_CHECK = 10_000
+_NAMED = "SELECT copy.email_id FROM alias JOIN copy ON copy.id = alias.copy_id"
+# Of two mails of an inbox with one Message-ID, it names the one that is cited so: the other is cited with a digest.
+_IN_INBOX = """
+    JOIN delivery AS own ON own.email_id = copy.email_id AND own.address_id = ? WHERE alias.message_id = ?
+    ORDER BY own.copy_id != copy.id, copy.message_id != alias.message_id, alias.rowid LIMIT 1
+"""
 
 
 class MailDatabase:
@@ -73,13 +79,16 @@ class MailDatabase:
             raise BadMail(f"unknown inbox '{shown}': no mail in {self.path.name} is from or to this address")
         return Mailbox(self, address_id, normalise_address(address), utc_without_zone(query_date))
 
-    def resolve(self, message_id: str) -> int | None:
-        """Return the id of the first mail that has a copy with this Message-ID, or None."""
-        rows = self.rows(
-            "SELECT email_id FROM alias JOIN copy ON copy.id = copy_id WHERE alias.message_id = ?"
-            " ORDER BY alias.rowid LIMIT 1",
-            storable(message_id).strip(),
-        )
+    def resolve(self, message_id: str, address: str | None = None) -> int | None:
+        """Return the id of the first mail that has a copy with this Message-ID, or None.
+
+        With `address`, only mails of its inbox count, and its own copies come before copies of other people.
+        """
+        name = storable(message_id).strip()
+        if address is None:
+            rows = self.rows(f"{_NAMED} WHERE alias.message_id = ? ORDER BY alias.rowid LIMIT 1", name)
+        else:
+            rows = self.rows(f"{_NAMED} {_IN_INBOX}", self._address_id(address), name)
         return rows[0][0] if rows else None
 
     def delivered_to(self, email_id: int, address: str) -> bool:

@@ -40,7 +40,7 @@ MAX_RECIPIENTS = 30
 _MAILS_PER_BATCH = 12_500
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
-_MAX_NAME_CHARS = 200
+_MAX_NAME_CHARS, _MAX_SUBJECT_CHARS, _MAX_MESSAGE_ID_CHARS = 200, 1_000, 1_000
 _NO_MESSAGE_ID = "no-message-id.invalid"
 """Domain of the Message-IDs of mails that have none (RFC 2606)."""
 _MAILS_PER_PROGRESS = 1_000
@@ -90,10 +90,10 @@ def build_database(
 
     The text of copies (same subject, body and sender) is stored once. Each copy keeps its own date, recipients and Message-ID. One
     that repeats date and recipients of another leaves only its Message-ID, as an alias. A different mail with an earlier mail's
-    Message-ID is kept, since the two may be in different inboxes, and cited as `MESSAGE-ID#DIGEST`. A mail without Message-ID gets
-    one that follows from its content. All are in the inbox of `owner`, as blind copies where they do not name them.
+    Message-ID is kept and cited as `MESSAGE-ID#DIGEST`. A mail whose Message-ID is missing or has over 1,000 characters gets one
+    that follows from its content. Subjects are cut at 1,000 characters. All are in the inbox of `owner`, as blind copies if need be.
 
-    Dropped, counted and listed are mails without text and attachments or without any address, without a plausible date (1980-01-02
+    Dropped, counted and listed are mails without text and attachments or any address, without a plausible date (1980-01-02
     to 2039), with over `max_body_chars` or over `MAX_RECIPIENTS` distinct recipients, and the source's `DroppedMail`s.
     `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an estimate if the source's
     iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail that names its thread.
@@ -235,7 +235,7 @@ class _Builder:
             return
 
         people["bcc"] += [owner for owner in self._owner if owner not in named and owner not in people["from"]]
-        subject = one_line(storable(email.subject))
+        subject = one_line(storable(email.subject))[:_MAX_SUBJECT_CHARS]
         sender = people["from"][0] if people["from"] else ""
         name = one_line(storable(email.from_name))[:_MAX_NAME_CHARS]
         # Copies with different names of the sender are different mails: each inbox shows the name that it received.
@@ -251,13 +251,13 @@ class _Builder:
             )
         else:
             self._duplicates += 1
-        if not message_id:
+        if not 0 < len(message_id) <= _MAX_MESSAGE_ID_CHARS:
             message_id = f"<{_digest(content.hex(), str(seconds), json.dumps(people)).hex()}@{_NO_MESSAGE_ID}>"
         cited_as = message_id
         if self._message_ids.setdefault(_digest(message_id), email_id) != email_id:
             cited_as = f"{message_id}#{content.hex()}"  # if it were dropped, mail of others would change this inbox
             self._renamed += 1
-        replies_to = [storable(earlier) for earlier in email.replies_to]
+        replies_to = [storable(name) for name in email.replies_to if len(name) <= _MAX_MESSAGE_ID_CHARS]
         for earlier in replies_to:
             self._joined[root(self._joined, message_id)] = root(self._joined, earlier)
         envelope = json.dumps([seconds, people])

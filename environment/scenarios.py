@@ -201,11 +201,10 @@ def _grounded(scenario: Scenario, database: MailDatabase) -> tuple[Scenario | No
     named: dict[int, str] = {}
     mailbox: Mailbox | None = None
     for message_id in scenario.message_ids:
-        email_id = database.resolve(message_id)
+        email_id = database.resolve(message_id, scenario.inbox_address)
         if email_id is None:
-            return None, "gold_mail_not_in_database"
-        if not database.delivered_to(email_id, scenario.inbox_address):
-            return None, "gold_mail_not_in_inbox"
+            known = database.resolve(message_id) is not None
+            return None, "gold_mail_not_in_inbox" if known else "gold_mail_not_in_database"
         mailbox = mailbox or database.mailbox(scenario.inbox_address, scenario.query_date)
         mail = mailbox.read(email_id)
         if mail is None:

@@ -234,7 +234,7 @@ class MailToolServer:
         database = self._answering.service.database
 
         def read() -> EmailView | None:
-            found = database.resolve(message_id)
+            found = database.resolve(message_id, mailbox.address)
             return mailbox.read(found) if found is not None else None
 
         return await self._queried(context, read)

@@ -19,6 +19,8 @@ Fields = list[tuple[str, bytes]]
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")
 _SEPARATORS = (b"From ", b">From ")
 _LINES_AHEAD = 5
+_MAX_FIELDS = 10_000
+_MAX_HEADER_BYTES = 1 << 20
 _USUAL = frozenset(
     b"bcc cc content-disposition content-transfer-encoding content-type date from in-reply-to message-id mime-version"
     b" received references reply-to return-path sender subject to".split()
@@ -32,6 +34,8 @@ def split_header(data: bytes) -> tuple[Fields, bytes]:
 
     A line that is no field ends the header, like an empty line, unless a usual field follows within five lines. Such a
     line, and separators of an mbox within the header, are skipped.
+
+    Raises ValueError for a header of over 10,000 fields or 1 MiB, whose fields would take many times its size in memory.
     """
     fields: list[tuple[str, list[bytes]]] = []
     begin = 0
@@ -49,6 +53,8 @@ def split_header(data: bytes) -> tuple[Fields, bytes]:
                 fields[-1][1].append(line)
         elif not line.startswith(_SEPARATORS) and not _goes_on(data, end + 1, {name for name, _ in fields[-50:]}):
             break
+        if len(fields) > _MAX_FIELDS or end > _MAX_HEADER_BYTES:
+            raise ValueError(f"the header has over {_MAX_FIELDS:,} fields or {_MAX_HEADER_BYTES >> 20} MiB")
         begin = end + 1
     return _joined(fields), data[begin:]
 

@@ -34,6 +34,8 @@ _CLOSED_BY = {
 """Tag -> open elements that its begin ends, as browsers do."""
 _INLINE = frozenset({"a", "b", "big", "code", "em", "font", "i", "small", "span", "strong", "sub", "sup", "tt", "u"})
 _INLINE_DEPTH = 8
+_MAX_DEPTH = 512
+"""An element that would be deeper ends the deepest one, as browsers do."""
 _LINES = frozenset({"address", "br", "dd", "div", "dt", "footer", "header", "li", "section", "tr"})
 _MAX_QUOTES = 10
 _MAX_LINK_CHARS = 100
@@ -89,6 +91,8 @@ class _Reader(HTMLParser):
         self._close_before(tag)
         if tag not in _VOID:
             hides = tag in _DELETED or "hidden" in given or bool(_HIDING_STYLE.search(given.get("style") or ""))
+            if len(self._open) == _MAX_DEPTH:
+                self._close()
             self._open.append((tag, hides))
             self._open_tags[tag] += 1
             self._hiding += hides
@@ -138,6 +142,8 @@ class _Reader(HTMLParser):
     def _close(self) -> None:
         tag, hides = self._open.pop()
         self._open_tags[tag] -= 1
+        if not self._open_tags[tag]:
+            del self._open_tags[tag]
         self._hiding -= hides
 
     def _say(self, text: str) -> None:

@@ -45,7 +45,6 @@ _MAILS_PER_FETCH = 100
 _BYTES_PER_FETCH = 4 << 20
 _FILE = re.compile(r"(\d{10}),S=(\d+):2,")
 _LEFT_OUT = frozenset(flag.lower() for flag in (TRASH, JUNK, DRAFTS))
-_STATUS = ["UIDVALIDITY", "UIDNEXT", "MESSAGES"]
 _SHOWN_CHARS = 160
 
 Progress = Callable[[int, int], None]
@@ -76,14 +75,17 @@ class ImapMails(Iterable[Email | DroppedMail]):
         return sum(len(os.listdir(folder / "cur")) for folder in self._folders) + len(self._dropped)
 
     def version(self) -> str:
-        """Return a text that changes when mails come or go."""
+        """Return a text that changes when mails come, go or are marked as deleted: an EXAMINE and a SEARCH per folder."""
         found = []
         try:
             with self._connected() as client:
                 for name in self._chosen(client):
-                    found.append((name, sorted(_answered(client.folder_status, name, _STATUS).items())))
-        except _Refused:
-            pass  # it went meanwhile; fetching says more
+                    try:
+                        opened = _answered(client.select_folder, name, readonly=True)
+                        uids = repr(sorted(_answered(_uids, client, opened[b"EXISTS"])))
+                    except _Refused:
+                        continue  # it went meanwhile; fetching says more
+                    found.append((name, opened.get(b"UIDVALIDITY", 0), hashlib.sha256(uids.encode()).hexdigest()))
         except (imaplib.IMAP4.error, OSError) as error:
             raise self._lost(error) from error
         return repr(found)
@@ -177,8 +179,12 @@ class ImapMails(Iterable[Email | DroppedMail]):
             return
         self._refusals = 0
         for uid, parts in found.items():
-            if uid in batch and isinstance(raw := parts.get(b"BODY[]"), bytes):
+            if uid not in batch:
+                continue
+            if isinstance(raw := parts.get(b"BODY[]"), bytes):
                 yield uid, raw
+            else:
+                self._drop(name, uid, "unreadable", "the server lists it but sends no text")
 
     def _drop(self, name: str, uid: int, reason: str, detail: str) -> None:
         self._dropped.append(DroppedMail(reason=reason, where=f"{_shown(name)}, UID {uid}", detail=detail))

@@ -11,7 +11,7 @@ import pytest
 from environment.email_db import MailDatabase, build_database
 from environment.errors import BadMail, QueryTimeout
 from environment.models import Email
-from tests.environment.sample_mails import OWNER, mail
+from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 LATE = datetime(2030, 1, 1)
 Build = Callable[[Iterable[Email]], MailDatabase]
@@ -71,6 +71,27 @@ def test_any_thread_may_read_and_nothing_is_written(tmp_path: Path) -> None:
 def test_an_unknown_inbox_is_one_clear_line(database_of: Build) -> None:
     with pytest.raises(BadMail, match="unknown inbox 'nobody@example.com'"):
         database_of([mail(1)]).mailbox("nobody@example.com", LATE)
+
+
+def test_a_message_id_names_a_mail_of_the_inbox_that_asks(database_of: Build) -> None:
+    """A list sends one Message-ID with a personal footer to each."""
+    footers = [mail(n, message_id="<m@x>", to_addresses=(who,)) for n, who in ((1, STRANGER), (2, OWNER))]
+    database = database_of(footers)
+    assert database.resolve("<m@x>") == database.resolve("<m@x>", STRANGER) == 1
+    assert database.resolve("<m@x>", f"Ann <{OWNER.upper()}>") == 2
+    assert database.resolve("<m@x>", "nobody@example.com") is database.resolve("<n@x>", OWNER) is None
+
+
+def test_a_cited_message_id_names_the_mail_that_is_cited_so(database_of: Build) -> None:
+    to_stranger = mail(1, message_id="<m@x>", to_addresses=(STRANGER,))
+    to_owner = mail(2, message_id="<m@x>")
+    again = mail(1, message_id="<m@x>", date=datetime(2001, 3, 1))
+    database = database_of([to_stranger, to_owner, again])
+    views = [database.mailbox(OWNER, LATE).read(number) for number in (1, 2)]
+    assert [view and database.resolve(view.message_id, OWNER) for view in views] == [1, 2]
+    renamed = database_of([to_stranger, to_owner, again.model_copy(update={"message_id": "<n@x>"})])
+    assert renamed.resolve("<m@x>", OWNER) == 2 and renamed.resolve("<n@x>", OWNER) == 1
+    assert renamed.resolve("<n@x>", STRANGER) == 1, "the name of another person's copy, but a mail of this inbox"
 
 
 def test_a_query_that_takes_too_long_is_stopped(tmp_path: Path) -> None:

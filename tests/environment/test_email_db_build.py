@@ -86,6 +86,15 @@ def test_limits_are_inclusive_and_repeated_recipients_count_once(database_of: Bu
     assert database.email_count() == 1
 
 
+def test_subjects_are_cut_and_long_message_ids_replaced(database_of: Build) -> None:
+    long = f"<{'x' * 1_000}@example.com>"
+    database = database_of([mail(1, subject="x" * 3_000, message_id=long), mail(2, replies_to=(long,))])
+    view = database.mailbox(OWNER, LATE).read(1)
+    assert view is not None and view.subject == "x" * 1_000
+    assert view.message_id.endswith("@no-message-id.invalid>") and database.resolve(view.message_id) == 1
+    assert database.resolve(long) is None and not database.rows("SELECT * FROM reply")
+
+
 def test_copies_become_one_mail_that_each_recipient_sees_as_it_was_sent_to_them(database_of: Build) -> None:
     same = {"subject": "Plan", "body": "The plan."}
     database = database_of(

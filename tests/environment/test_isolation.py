@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import string
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ import pytest
 from environment.email_db import MailDatabase, build_database
 from environment.models import Email
 from environment.tools import FINAL_ANSWER, READ, SEARCH, MailTools, ToolResult
+from serving.access import Caller
+from serving.mail_tools import MailToolServer
 from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 CALLS = 10_000
@@ -276,3 +279,21 @@ def test_mail_of_others_and_of_later_changes_nothing(tmp_path: Any, seed: int) -
             database.close()
         assert results[0] == results[1]
         assert results[0][0]
+
+
+def test_a_program_reads_its_own_mail_of_a_message_id_that_several_inboxes_have(tmp_path: Any) -> None:
+    """A list sends one Message-ID with a personal footer to each."""
+    path = tmp_path / "mails.sqlite"
+    build_database([mail(n, message_id="<m@x>", to_addresses=(who,)) for n, who in ((1, ZOE), (2, OWNER))], path)
+    database = MailDatabase(path)
+    answering = SimpleNamespace(
+        service=SimpleNamespace(database=database), mailbox=lambda caller, inbox, day: database.mailbox(inbox, NOW)
+    )
+    request = SimpleNamespace(state=SimpleNamespace(mail_of=Caller("any", None)))
+    context: Any = SimpleNamespace(request_context=SimpleNamespace(request=request))
+
+    def text(inbox: str) -> str:
+        return asyncio.run(MailToolServer(answering).read_mail(context, "<m@x>", inbox)).text  # type: ignore[arg-type]
+
+    assert (text(ZOE), text(OWNER)) == ("This is note number 1.", "This is note number 2.")
+    database.close()

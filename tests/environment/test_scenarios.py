@@ -13,7 +13,7 @@ import pytest
 from environment.email_db import MailDatabase
 from environment.errors import BadMail
 from environment.models import Email, Scenario
-from environment.scenarios import check_scenarios, load_scenarios
+from environment.scenarios import check_scenarios, load_scenarios, open_scenario
 from tests.environment.sample_mails import OWNER, STRANGER, mail
 
 load = partial(load_scenarios, max_messages=1, held_out_fraction=0.2, seed=42)
@@ -144,6 +144,19 @@ def test_questions_about_other_mails_are_one_clear_line(tmp_path: Path, database
     path = write(tmp_path / "train.parquet", [question(n, message_ids=["<x@y>"]) for n in range(1, 4)])
     with pytest.raises(BadMail, match=r"none of 3 questions .*gold_mail_not_in_database 3"):
         load(path, None, database)
+
+
+def test_a_mail_with_the_message_id_of_another_inboxes_mail_is_found(
+    database_of: Callable[[Iterable[Email]], MailDatabase],
+) -> None:
+    """A list sends one Message-ID with a personal footer to each."""
+    database = database_of([mail(n, message_id="<m@x>", to_addresses=(who,)) for n, who in ((1, STRANGER), (2, OWNER))])
+    asked = Scenario(
+        id="a", question="?", answer="!", message_ids=("<m@x>",), inbox_address=OWNER,
+        query_date=datetime(2002, 6, 1), split="test",
+    )  # fmt: skip
+    kept = check_scenarios([asked, asked.model_copy(update={"inbox_address": STRANGER})], database).scenarios
+    assert [open_scenario(scenario, database).gold_ids for scenario in kept] == [[2], [1]]
 
 
 def test_scenarios_are_checked_and_kept_in_order(database: MailDatabase) -> None:

@@ -16,6 +16,7 @@ from environment.sources import imap
 from environment.sources.imap import ImapMails
 from environment.sources.imap_url import ImapUrl
 from tests.environment.raw_mails import raw_mail
+from tests.fakes import imap_server
 from tests.fakes.imap_server import PASSWORD, TOKEN, Folder, ImapServer
 
 
@@ -181,6 +182,24 @@ def test_mails_that_are_too_large_are_not_fetched_and_others_that_fail_are_repor
     ]
 
 
+def test_a_mail_whose_text_the_server_does_not_send_is_reported(
+    server: ImapServer, fetched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = imap_server._Session._fetch
+
+    def send_no_text(session: imap_server._Session, place: int, uid: int, *, text: bool) -> None:
+        if text and uid == 2:
+            session._say(f"* {place} FETCH (UID 2 BODY[] NIL)")
+        else:
+            send(session, place, uid, text=text)
+
+    monkeypatch.setattr(imap_server._Session, "_fetch", send_no_text)
+    server.folders["INBOX"].add(raw_mail(1), raw_mail(2), raw_mail(3))
+    *kept, dropped = fetched(server)
+    assert ids(kept) == [note(1), note(3)]
+    assert (dropped.reason, dropped.where) == ("unreadable", "INBOX, UID 2") and "no text" in dropped.detail
+
+
 @pytest.mark.parametrize("refused", ["BODY.PEEK", "RFC822.SIZE", "SEARCH"])
 def test_an_account_over_its_limits_is_one_line_and_is_left_alone(server: ImapServer, fetched, refused: str) -> None:
     server.folders["INBOX"].add(*(raw_mail(number) for number in range(1, 500)))
@@ -283,7 +302,18 @@ def test_the_version_changes_with_the_mails(server: ImapServer, tmp_path: Path) 
     seen.append(mails.version())
     server.folders["INBOX"].validity = 2
     seen.append(mails.version())
-    assert len(set(seen)) == 4
+    server.folders["INBOX"].deleted.add(2)
+    seen.append(mails.version())
+    assert len(set(seen)) == 5
+
+
+def test_a_folder_that_is_refused_does_not_hide_changes_of_the_others(server: ImapServer, tmp_path: Path) -> None:
+    server.folders |= {"Gone": Folder(), "Last": Folder()}
+    server.before = lambda command: "NO [NONEXISTENT] gone" if "Gone" in command else None
+    mails = ImapMails(server.url(), tmp_path / "imap")
+    before = mails.version()
+    server.folders["Last"].add(raw_mail(1))
+    assert mails.version() != before
 
 
 def test_urls() -> None:
