@@ -47,7 +47,8 @@ def parse_mail(raw: bytes, where: str) -> Email | DroppedMail:
     try:
         return _mail(raw, where)
     except Exception as error:
-        # Only parts nested without end and headers over the limits are known to get here. Anything else must not stop the reading of other mails.
+        # Only parts nested without end and headers over the limits are known to get here. Nothing may stop the reading of
+        # other mails.
         return DroppedMail(reason="unparsable", where=where, detail=_clipped(f"{type(error).__name__}: {error}"))
 
 
