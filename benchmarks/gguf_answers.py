@@ -59,6 +59,16 @@ class TextOnly(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
+    def require_answer(self) -> None:
+        """Raise BadInput unless the other program answers as the named model."""
+        greeting = {"role": "user", "content": "Hello"}
+        request = {"model": self.model, "max_tokens": 1, "messages": [self.system, greeting]}
+        try:
+            self.client.post("/chat/completions", json=request).raise_for_status()
+        except httpx.HTTPError as error:
+            url = self.client.base_url
+            raise BadInput(f"--url {url} does not answer as model {self.model}: {error}; start its server") from error
+
     def reply(self, asked: dict[str, Any]) -> dict[str, Any]:
         turns = [{"role": turn["role"], "content": turn["content"]} for turn in asked["messages"][1:]]
         request = {"model": self.model, "temperature": 0, "max_tokens": asked["max_completion_tokens"]}
@@ -75,7 +85,12 @@ class _Forward(BaseHTTPRequestHandler):
     server: TextOnly
 
     def do_POST(self) -> None:
-        body = json.dumps(self.server.reply(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))).encode()
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        try:
+            body = json.dumps(self.server.reply(asked)).encode()
+        except httpx.HTTPError as error:
+            self.send_error(502, "the other program does not answer", str(error))
+            return
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -116,6 +131,7 @@ async def asked(arguments: argparse.Namespace, scratch: Path) -> tuple[list[Pred
     base = resolve_base_model(checkpoint.manifest.base_model_source, MODELS)
     checkpoint.require_base(base)
     theirs = TextOnly(arguments, str(load_tokenizer(base.path).chat_template))
+    theirs.require_answer()
     questions = select_questions(company.scenarios(), arguments.questions)
     with contextlib.closing(MailDatabase(scratch / "mails.sqlite")) as database:
         evaluation, slots = Evaluation(database, ExactJudge(), settings), asyncio.Semaphore(4)

@@ -5,7 +5,7 @@ The policy has a weight per fact, per role and fact, and per place in the list; 
 updates them. It knows the format, so its rates are an upper bound for a model that still has to learn the format.
 
 Off-policy estimates of the trained policy's reply rate are compared with the truth, which the simulation knows. They use
-48 e-mails to train prospects by an untrained policy.
+48 e-mails to train prospects by an untrained policy. The last line is JSON: the means of all figures.
 
     python -m benchmarks.outreach_signal [--seeds 8] [--iterations 8] [--prospects 4] [--emails 6] [--sends 200] [--rate 2]
 """
@@ -13,6 +13,7 @@ Off-policy estimates of the trained policy's reply rate are compared with the tr
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import statistics
@@ -134,16 +135,14 @@ def run(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (
-        ("seeds", 8),
-        ("iterations", 8),
-        ("prospects", 4),
-        ("emails", 6),
-        ("sends", SENDS_PER_EMAIL),
-    ):
+    counts = {"seeds": 8, "iterations": 8, "prospects": 4, "emails": 6, "sends": SENDS_PER_EMAIL}
+    for name, default in counts.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rate", type=float, default=2.0, help="step size of the policy")
     arguments = parser.parse_args()
+    if too_small := next((name for name in counts if getattr(arguments, name) < 1), None):
+        parser.error(f"--{too_small} must be at least 1")
+    means: dict[str, dict[str, float]] = {}
     rows = {
         "policy and scores": {"policy": True, "scores": True, "random_replies": False},
         "policy only": {"policy": True, "scores": False, "random_replies": False},
@@ -152,11 +151,14 @@ def main() -> None:
     }
     for name, row in rows.items():
         found = [run(seed, arguments, **row) for seed in range(arguments.seeds)]
-        shown = []
-        for column in found[0]:
-            values = [figures[column] for figures in found]
-            shown.append(f"{column} {statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+        columns = {column: [figures[column] for figures in found] for column in found[0]}
+        means[name] = {column: statistics.fmean(values) for column, values in columns.items()}
+        shown = [
+            f"{column} {means[name][column]:.3f} ({min(values):.3f} to {max(values):.3f})"
+            for column, values in columns.items()
+        ]
         print(f"{name}: {', '.join(shown)}", flush=True)
+    print(json.dumps(means))
 
 
 if __name__ == "__main__":

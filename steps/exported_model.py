@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import shutil
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from zenml.client import Client
 from zenml.models import ArtifactVersionResponse, ModelVersionResponse
 
@@ -53,16 +54,24 @@ def export_checkpoint(
     """Write the adapter, or the merged model, also as GGUF, and its card to `folder`, all or nothing.
 
     Raises:
-        BadInput: `folder` is not empty, or the disk is full.
+        BadInput: `folder` is not empty, another export writes it, or the disk is full.
     """
-    require_empty(folder)
     folder = folder.resolve()
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+    partial = folder.with_name(f".{folder.name}.partial")
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
-        partial.mkdir(parents=True)
+        partial.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise BadInput(
+            f"--to {folder} is being written by another export: wait for it, or name another folder"
+        ) from None
     except OSError as error:
         raise BadInput(f"--to {folder} cannot be made: {error.strerror}") from error
     try:
+        require_empty(folder)
+        shutil.rmtree(partial)  # a killed export leaves gigabytes
+        partial.mkdir()
         if form == "gguf":
             written = write_gguf_files(checkpoint, base, partial, progress=say)
             if agent == MAIL_AGENT:
@@ -71,12 +80,14 @@ def export_checkpoint(
             written = (write_merged if form == "merged" else write_adapter)(checkpoint, base, partial)
         (partial / CARD).write_text(card_of(checkpoint, written, form, agent), encoding="utf-8")
         os.replace(partial, folder)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, SafetensorError) as error:
         if is_disk_full(error):
             raise BadInput(f"--to {folder}: no space left on the disk: free some and run again") from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: whoever waits for it makes it again
+        lock.release()
 
 
 def require_empty(folder: Path) -> None:

@@ -60,6 +60,17 @@ def test_neither_keys_nor_mail_nor_the_adapter_come_into_the_image(tmp_path: Pat
     assert exclude_paths(str(tmp_path), ignored) == {"run.py"}
 
 
+def test_a_missing_folder_is_an_error_and_the_page_names_folders_by_absolute_paths() -> None:
+    mounts = [mount for mount in SERVICE["volumes"] if mount != "data:/data"]
+    assert [mount["target"] for mount in mounts] == ["/model", "/mail"]
+    assert all(mount["read_only"] and mount["bind"] == {"create_host_path": False} for mount in mounts)
+    names = re.findall(r"\$\{([A-Z]+):-", (ROOT / "images" / "compose.yaml").read_text())
+    assert "MAIL" not in names, "login shells set it to the user's spool"
+    page = (ROOT / "docs" / "container.md").read_text()
+    values = re.findall(rf"\b(?:{'|'.join(names)})=(\S+)", page)
+    assert len(values) == 4 and all(value.startswith("$PWD/") for value in values)
+
+
 def test_the_compose_file_is_valid_and_confines_the_service() -> None:
     command = [
         sys.executable,

@@ -33,7 +33,9 @@ def model_config(settings: TrainerSettings, chat_template: Path | None = None) -
         config["chat_template_path"] = str(chat_template)  # of vLLM and of ART's tokenizer
     if settings.max_steps_off_policy:
         # On a shared GPU vLLM sleeps during updates, so nothing could be gathered ahead.
-        config.update(trainer_gpu_ids=[0], inference_gpu_ids=[1])
+        from training.backends.local import sampling_gpu
+
+        config.update(trainer_gpu_ids=[0], inference_gpu_ids=[sampling_gpu()])
     return config
 
 

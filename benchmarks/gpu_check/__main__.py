@@ -46,8 +46,10 @@ def main() -> int:
     parser.add_argument("--device", default="auto", help="a torch device; auto takes CUDA when there is one")
     arguments = parser.parse_args()
     device = arguments.device if arguments.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        print(f"error: --device {device}: torch finds no CUDA GPU here; --device cpu runs without", file=sys.stderr)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):  # the latter where torch is built without support for it
+        print(f"error: --device {device}: torch finds no such device here; --device cpu runs without", file=sys.stderr)
         return 2
     if device == "cpu" and arguments.shape != ["tiny"]:
         print("error: on a CPU the full shapes take hours: use --shape tiny, or a machine with a GPU", file=sys.stderr)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
+import pytest
 
+from benchmarks import gguf_answers
 from benchmarks.gguf_answers import TextOnly, same_replies
 from environment.tools import tool_schemas
+from tests.tiny_checkpoint import tiny_checkpoint
 
 TEMPLATE = (Path(__file__).parents[2] / "training/backends/chat_templates/chatml_compact.jinja").read_text()
 
@@ -44,6 +49,29 @@ def test_calls_are_text_for_the_server_and_parsed_for_the_agent(tmp_path: Path) 
     assert all(turn.keys() == {"role", "content"} for turn in request["messages"])
     assert reply["content"] == '>>search "kickoff"'
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"]) == {"keywords": ["kickoff"]}
+
+
+def test_a_server_that_cannot_be_reached_is_one_line_before_anything_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tiny_checkpoint(tmp_path, seed=1)
+    (tmp_path / "Modelfile").write_text('SYSTEM """Answer."""')
+    words = ["gguf_answers", str(tmp_path), str(checkpoint.path), "--url", "http://127.0.0.1:1/v1"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(gguf_answers, "open_policy_server", Mock(side_effect=AssertionError("answered here")))
+    assert gguf_answers.main() == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: --url http://127.0.0.1:1/v1/ does not answer as model email-agent: ")
+
+
+def test_a_server_that_ends_is_an_error_of_the_request(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "Modelfile").write_text('SYSTEM """Answer."""')
+    between = TextOnly(argparse.Namespace(export=tmp_path, url="http://127.0.0.1:1/v1", model="agent"), TEMPLATE)
+    asked = {"messages": [], "tools": tool_schemas(), "max_completion_tokens": 9}
+    with httpx.Client(trust_env=False) as client:
+        assert client.post(f"{between.url}/chat/completions", json=asked).status_code == 502
+    between.shutdown()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_same_episode_has_the_same_replies() -> None:

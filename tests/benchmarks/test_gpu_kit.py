@@ -52,6 +52,32 @@ def test_an_unknown_check_is_refused_before_anything_is_installed(kit: Path) -> 
     assert not (kit.parent / "installed").exists()
 
 
+def test_missing_arguments_are_told(kit: Path) -> None:
+    refused = run(kit, "real_mail", "mails")
+    assert refused.returncode == 2 and "bash run.sh real_mail MAILS QUESTIONS" in refused.stderr
+
+
+def test_paths_are_relative_to_the_folder_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "here" / "mails").mkdir(parents=True)
+    (tmp_path / "here" / "mails" / "mail").write_text("Dear all")
+    (tmp_path / "here" / "installed" / "project").mkdir(parents=True)
+    (tmp_path / "here" / "installed" / "ready").touch()
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python3"
+    python.write_text('#!/bin/sh\ncat "$(printf "%s\\n" "$@" | sed -n s/^emails=//p)/mail"; echo "$PYTHONPATH"\n')
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "GPU_KIT": "installed"}
+    script = Path(gpu_kit.__file__).with_name("run.sh")
+    for words in (
+        ["real_mail", "mails", "questions", *["--set", "max_steps=1"] * 4],
+        ["default", "--set", "emails=mails"],
+    ):
+        done = subprocess.run(
+            ["bash", str(script), *words], cwd=tmp_path / "here", env=environment, capture_output=True, text=True
+        )
+        assert done.stdout == f"Dear all{tmp_path / 'here' / 'installed' / 'site'}\n", done.stderr
+
+
 def test_a_damaged_piece_is_not_installed(kit: Path) -> None:
     (kit / "piece-001").write_bytes(b"damaged")
     refused = run(kit, "gpu_check")

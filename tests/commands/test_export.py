@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from filelock import FileLock
 from peft import PeftModel
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from zenml import Model, pipeline, step
@@ -151,15 +154,32 @@ def test_nothing_is_overwritten_or_half_written(
         with pytest.raises(SystemExit) as stopped:
             run.main(wrong)
         assert stopped.value.code == 2 and message in capsys.readouterr().err
-    full = OSError(28, "No space left on device")
+    for full in (
+        OSError(28, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+    ):
+        monkeypatch.setattr(exported_model, "write_merged", Mock(side_effect=full))
+        assert run.main([*words, "--merged", "--to", str(tmp_path / "new")]) == 2
+        assert "no space left" in capsys.readouterr().err
+        assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".new*"))
 
-    def write(*_: object) -> None:
-        raise full
 
-    monkeypatch.setattr(exported_model, "write_merged", write)
-    assert run.main([*words, "--merged", "--to", str(tmp_path / "new")]) == 2
-    assert "no space left" in capsys.readouterr().err
-    assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".*.partial"))
+def test_what_a_killed_export_left_goes_and_another_export_is_not_disturbed(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    out, left = tmp_path / "exported", tmp_path / ".exported.partial"
+    (left / "merged").mkdir(parents=True)
+    (left / "merged" / "half.safetensors").write_text("half")
+
+    def export() -> None:
+        run_export(out, Config(), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
+
+    with FileLock(tmp_path / ".exported.lock"), pytest.raises(BadInput, match="is being written by another export"):
+        export()
+    assert (left / "merged" / "half.safetensors").exists()
+    export()
+    assert (out / "README.md").exists() and not (out / "merged").exists()
+    assert not list(tmp_path.glob(".exported*"))
 
 
 def test_a_folder_that_cannot_be_made_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -18,10 +19,33 @@ _OF_THE_MACHINE = re.compile(
 )
 """Beginnings of ART's messages about its processes, the installation of vLLM, or the driver."""
 _RESUMES = "the same command resumes after the last finished step"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def sampling_gpu() -> int:
+    """Return the second GPU that this process may use, by its number on the machine, as ART passes it to vLLM.
+
+    Raises:
+        BadInput: the second entry of `CUDA_VISIBLE_DEVICES` is no number, or 0, which ART takes for the GPU that trains.
+    """
+    visible = os.environ.get(_VISIBLE, "").split(",")
+    if len(visible) < 2:
+        return 1
+    second = visible[1].strip()
+    if not second.isdecimal() or int(second) == 0:
+        raise BadInput(
+            f"{_VISIBLE}={','.join(visible)}: with max_steps_off_policy, backend=local samples on the second GPU, "
+            "which must be a number above 0; set it to two numbers, such as 0,1"
+        )
+    return int(second)
 
 
 class ExplainingLocalBackend(LocalBackend):
     """Raises `BadInput` where vLLM or the trainer does not start, ends, or lacks memory; other errors stay as they are."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._visible = os.environ.get(_VISIBLE)
 
     async def _prepare_backend_for_training(self, model: Any, config: Any = None) -> tuple[str, str]:
         with explained("start"):
@@ -41,6 +65,12 @@ class ExplainingLocalBackend(LocalBackend):
             await super().close()
         except RuntimeError:  # the trainer's process has ended, as its last call said
             self._close()
+        finally:
+            # ART hides the GPU that samples from this process, and so from the vLLM that an evaluation starts later.
+            if self._visible is None:
+                os.environ.pop(_VISIBLE, None)
+            else:
+                os.environ[_VISIBLE] = self._visible
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def check_run(settings: TrainerSettings, base_model: str, *, models: Path, runs:
     yield _passed("stop rules", "consistent", lambda: require_stop_rules(settings))
     rewards = _passed("rewards", _rewards(settings), lambda: require_scoring(settings))
     yield rewards
-    yield _checked("backend", lambda: f"{settings.backend} on {require_backend(settings)}")
+    yield _checked("backend", lambda: _backend(settings))
     access: list[ModelAccess] = []
 
     def model() -> str:
@@ -120,6 +120,15 @@ def _rewards(settings: TrainerSettings) -> str:
     weights = settings.reward_weights
     terms = list(weights) if len(weights) == 1 else [f"{weight:g} x {source}" for source, weight in weights.items()]
     return " + ".join(terms)
+
+
+def _backend(settings: TrainerSettings) -> str:
+    found = require_backend(settings)
+    if settings.backend == "local" and settings.max_steps_off_policy:
+        from training.backends.local import sampling_gpu
+
+        sampling_gpu()
+    return f"{settings.backend} on {found}"
 
 
 def _memory(settings: TrainerSettings, base_model: str, access: ModelAccess) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from tests.training.backends.torch.tiny_models import save_tiny_model
 from tests.training.guessing_game import GuessingGame
 from training.backends.local import explained
 from training.errors import BadInput
+from training.guard.preflight import check_run
 from training.loop.trainer import TrainingRun
 from training.record.history import checkpoint_folder
 from training.record.progress import Progress
@@ -155,13 +158,30 @@ def test_with_a_second_gpu_it_samples_during_the_update(
     machine: None, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     run = train(
         tmp_path, base, task=injection.Varied(), demonstrations=0, max_steps=3, max_steps_off_policy=1, validate_every=0
     )
     assert [row.checkpoint_step for row in run.history] == [1, 2, 3]
     assert [row.off_policy_steps for row in run.history] == [0, 1, 1]
     loaded = [f"loads guessing-game@{step}" for step in range(4)]
-    assert said_by_vllm(run) == ["serves on GPU 1", *loaded]
+    assert said_by_vllm(run) == ["serves on GPU 3", *loaded]
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3", "as the evaluation's vLLM needs it"
+
+
+@pytest.mark.parametrize("visible", ["GPU-1f0a,GPU-9c2b", "3,0", "2,"])
+def test_a_second_gpu_that_art_cannot_name_is_refused(
+    machine: None, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    message = f"^CUDA_VISIBLE_DEVICES={visible}: with max_steps_off_policy, .* such as 0,1$"
+    with pytest.raises(BadInput, match=message):
+        train(tmp_path, base, demonstrations=0, max_steps_off_policy=1)
+    settings = TrainerSettings(backend="local", demonstrations=0, max_steps_off_policy=1)
+    checks = check_run(settings, str(base), models=tmp_path, runs=tmp_path)
+    [backend] = [check for check in checks if check.name == "backend"]
+    assert not backend.ok and re.match(message, backend.found)
 
 
 class Deadly(injection.Varied):

@@ -52,3 +52,18 @@ def test_docs_scale_counts_as_the_code_does() -> None:
     for beginning, settings in (("`backend: local` on one GPU", one), ("the same on two GPUs, that of vLLM", two)):
         counted = [sum(gpu_parts(billions * 1e9, settings)[-1].values()) / 1e9 for billions in parameters]
         assert [f"{size:.1f}" for size in counted] == row(beginning)
+
+
+def test_the_margin_of_a_node_is_not_said_to_be_demanded() -> None:
+    settings = load_config(ROOT / "configs" / "training_k8s.yaml", []).for_training()
+    [parts] = gpu_parts(7.62e9, settings)
+    for name in ("docs/kubernetes.md", "configs/training_k8s.yaml"):
+        assert f"preflight check demands {sum(parts.values()) / 1e9:.0f} GB for a 7B base" in (ROOT / name).read_text()
+
+
+def test_docs_scale_advises_only_settings_that_arts_backend_takes() -> None:
+    section = (
+        (ROOT / "docs" / "scale.md").read_text().partition("with ART's own backends")[2].partition("\nOn a CPU")[0]
+    )
+    advised = set(re.findall(r"`(\w+)[=`]", section)) & TrainerSettings.model_fields.keys()
+    assert advised == {"max_steps_off_policy", "max_context"}

@@ -15,6 +15,7 @@ from training.backends.model_sources.folder import (
 )
 from training.backends.model_sources.wheels import known_packages
 from training.errors import BadInput
+from training.files import is_disk_full
 
 
 def from_hub(repo_id: str, progress: Callable[[str], None]) -> BaseModelFiles:
@@ -50,23 +51,33 @@ def _files(repo_id: str, path: Path) -> BaseModelFiles:
 def _snapshot(repo_id: str, **how: bool) -> Any:
     """Return the folder with the model's files, by `snapshot_download`; in a dry run the list of files to fetch."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import HFValidationError, HTTPError  # of the HTTP library that this version uses
 
     try:
         return snapshot_download(repo_id, allow_patterns=MODEL_FILES, **how)
-    except GatedRepoError as error:
-        raise BadInput(f"base_model: {repo_id} is gated: accept its licence on the Hub and set HF_TOKEN") from error
-    except RepositoryNotFoundError as error:
-        raise BadInput(f"base_model: the Hub has no public model {repo_id}: check the name, or set HF_TOKEN") from error
     except HFValidationError as error:
         raise BadInput(f"base_model: {repo_id} is no valid name of a model on the Hub") from error
-    except (LocalEntryNotFoundError, OSError) as error:
-        raise BadInput(
-            f"base_model: {repo_id} is not in the local cache and the Hub cannot be reached: check the connection, "
-            f"or name a local folder or a known package ({known_packages()})"
-        ) from error
+    except (OSError, HTTPError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not is_disk_full(error):  # hf_xet reports a full disk as one
+            raise
+        raise BadInput(f"base_model: {_explained(repo_id, error)}") from error
+
+
+def _explained(repo_id: str, error: Exception) -> str:
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    if is_disk_full(error):
+        return (
+            f"no space left in the Hub's cache {HF_HUB_CACHE} for {repo_id}: free some, or set HF_HOME to a larger disk"
+        )
+    # A dry run, or an incomplete copy in the cache, has the Hub's answer as its cause.
+    answer = error if isinstance(error, RepositoryNotFoundError) else error.__cause__
+    if isinstance(answer, GatedRepoError):
+        return f"{repo_id} is gated: accept its licence on the Hub and set HF_TOKEN"
+    if isinstance(answer, RepositoryNotFoundError):
+        return f"the Hub has no public model {repo_id}: check the name, or set HF_TOKEN"
+    return (
+        f"{repo_id} is not in the local cache and the Hub cannot be reached: check the connection, "
+        f"or name a local folder or a known package ({known_packages()})"
+    )
