@@ -80,10 +80,10 @@ def run_inference(
         prompted.require_ready("baseline_model")
     adapters = adapters_to_ask(checkpoint, warm_start)
     evaluation = Evaluation(database, open_judge(config), settings)
-    paid = config.judge != "exact"  # the verdicts on baselines, which take no time themselves
 
     async def ask(rows: Rows, base_url: str) -> list[Prediction]:
         predictions: list[Prediction] = []
+        paid = config.judge != "exact"  # the verdicts on baselines, which take no time themselves
         for name in BASELINES:
             predictions += await rows.of(name, questions, partial(evaluation.baseline, name), kept=paid)
         for name in ("base", *adapters):
