@@ -45,7 +45,8 @@ def test_sequences_that_attend_together_get_what_each_gets_alone(lengths, repeat
 def test_shared_keys_count_as_copies_do(lengths, together):
     """Each sequence has (new, earlier own, shared) tokens."""
     torch.manual_seed(0)
-    pool = KVPool(1, _KV_HEADS, _WIDTH, _TOKENS, torch.float32, torch.device("cpu"))
+    needed = 30 + sum(map(sum, lengths))
+    pool = KVPool(1, _KV_HEADS, _WIDTH, max(_TOKENS, needed), torch.float32, torch.device("cpu"))
     pool.store.normal_()
     prefix = pool.allocate(30)
     apart, sharing, begin = [], [], 0
