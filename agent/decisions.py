@@ -86,9 +86,8 @@ class State:
         if call.invalid or any((call.name, call.arguments) == (c.name, c.arguments) for c in self.calls):
             return 0.0
         if call.name == READ:
-            if any(
-                call.observation == c.observation for c in self.calls
-            ):  # other arguments may mean the same: 1 and "1"
+            # Other arguments may mean the same: 1 and "1".
+            if any(call.observation == c.observation for c in self.calls):
                 return 0.0
             if missing & found:
                 return 1.0

@@ -84,7 +84,10 @@ def densest_start(text: str, stems: Collection[str], length: int) -> int:
 
 
 def _beginnings(text: str, hits: list[tuple[int, str]], length: int) -> Iterator[int]:
-    """Yield where a window may start, in order. In long lines these are a quarter of the window before a match, and apart."""
+    """Yield where a window may start, in order: at each line, and in long lines a quarter of the window before a match.
+
+    The latter are at least as far from each other, so that there are few of them however many matches there are.
+    """
     begin = 0
     for line in text.splitlines(keepends=True):
         yield begin
@@ -105,20 +108,20 @@ def _between(hits: list[tuple[int, str]], begin: int, end: int) -> list[tuple[in
 def _occurrences(text: str, stems: Collection[str]) -> list[tuple[int, str]]:
     """Return (index, stem) of every word of `text` that has one of `stems`, in order.
 
-    The index is that of the word's first character, or of the text between white space that holds it, if not all of it is
-    ASCII or a number is sought.
+    The index is that of the word's first character. In a text that is not all ASCII, and for a number, it is that of the
+    characters between white space that hold the word.
     """
     found: set[tuple[int, str]] = set()
     beginnings = tuple({known[: min(_STEM_PREFIX_CHARS, max(len(known) - 1, 1))] for known in stems})
-    ascii = text.isascii()
-    if not ascii or any(_DIGIT.search(known) for known in stems):  # the index holds "31000" for "$31,000", too
+    plain = text.isascii()
+    if not plain or any(_DIGIT.search(known) for known in stems):  # the index holds "31000" for "$31,000", too
         for piece in _PIECE.finditer(text):
-            if ascii and not _DIGIT.search(piece.group()):
+            if plain and not _DIGIT.search(piece.group()):
                 continue
             for said in words(indexed_form(piece.group())):
                 if said.startswith(beginnings) and (known := stem(said)) in stems:
                     found.add((piece.start(), str(known)))
-    if not ascii:
+    if not plain:
         return sorted(found)
     folded = text.lower()
     for beginning in beginnings:

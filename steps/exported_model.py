@@ -86,7 +86,7 @@ def export_checkpoint(
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: whoever waits for it makes it again
+        Path(lock.lock_file).unlink(missing_ok=True)  # filelock leaves it in the user's folder
         lock.release()
 
 

@@ -300,9 +300,9 @@ def contradictions(asked: ParsedText, ours: ParsedText, theirs: ParsedText) -> I
 
 
 def _rivals(word: Word, near: Sequence[Fact | Word], ours: ParsedText) -> bool:
-    """Return whether a word is a value in place of one of the reference: a month, or an ordinal beside another ordinal.
+    """Return whether a word stands for another value than the reference's: a month, or an ordinal next to another one.
 
-    Only the capitalised month is no verb ("it may begin"), and an ordinal alone may be an adverb ("first").
+    A month counts only with a capital, because "may" and "march" are verbs too. An ordinal alone may be an adverb ("first").
     """
     if word.text in _MONTH_WORDS:
         return any(fact.kind == "date" for fact in ours.facts)

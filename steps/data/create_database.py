@@ -24,8 +24,8 @@ from materializers.mail_database import MailDatabaseMaterializer
 from reports.console import counter
 from reports.mail import mail_html
 from steps.artifact_names import MAIL_DATABASE, MAIL_REPORT
-from steps.data import sources
 from steps.data.sources import open_mails, owner_of
+from steps.data.sources import source_version as local_source_version
 from steps.project import DATA, source_files
 
 
@@ -46,7 +46,7 @@ def create_database(
 
     `source_version` is a cache key: the version of the source.
     """
-    local_version = sources.source_version(config)
+    local_version = local_source_version(config)
     path = DATA / f".mail_database-{uuid.uuid4().hex}.sqlite"  # two runs may build at the same time
     mails = open_mails(config)
     if isinstance(mails, ImapMails):

@@ -9,13 +9,14 @@ import art
 import pytest
 from openai.types.chat.chat_completion import Choice
 
-from agent.judges import Judge, Verdict
+from agent.judges import Judge
 from agent.judges.exact import ExactJudge
 from agent.reward_weights import RewardWeights
 from agent.settings import AgentSettings
 from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
+from tests.fakes.judge import PaidJudge
 from tests.fakes.language_model import call_text
 from tests.fakes.policy import ScriptedPolicy
 from training.task import DECISION
@@ -141,12 +142,8 @@ def test_nothing_is_earned_by_finding_or_opening_what_is_known(
 def test_a_verdict_on_equal_replies_is_paid_once(
     scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:
-    class Paid(ExactJudge):
-        async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-            return Verdict(correct=True, reason="", cost=0.5)
-
     scripted.replies = [BOTH, read(1), read(2), ANSWER, ANSWER, WRONG]
-    [group] = decide(scripted, database, two_mail_question, ("answer",), judge=Paid())
+    [group] = decide(scripted, database, two_mail_question, ("answer",), judge=PaidJudge())
     assert [t.metrics.get("verdict_cost") for t in group.trajectories] == [0.5, None, 0.5]
 
 

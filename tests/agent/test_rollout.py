@@ -10,7 +10,6 @@ from openai.types.chat.chat_completion import Choice
 
 from agent import rollout
 from agent.demonstrations import demonstration
-from agent.judges import Verdict
 from agent.judges.exact import ExactJudge
 from agent.rollout import AgentRun, answer_question
 from agent.settings import AgentSettings
@@ -18,6 +17,7 @@ from agent.task import EmailSearchTask
 from environment.email_db import MailDatabase
 from environment.models import Scenario
 from environment.scenarios import open_scenario
+from tests.fakes.judge import PaidJudge
 from tests.fakes.language_model import call_text
 from tests.fakes.policy import OWNER, ScriptedPolicy
 from training.guard.standstill import PolicyServerProgress
@@ -202,13 +202,9 @@ def test_citing_a_mail_pays_only_if_it_was_read(
 def test_a_rollout_says_what_its_verdict_cost(
     scripted: ScriptedPolicy, database: MailDatabase, two_mail_question: Scenario
 ) -> None:
-    class Paid(ExactJudge):
-        async def judge(self, question: str, reference: str, answer: str) -> Verdict:
-            return Verdict(correct=True, reason="", cost=0.5)
-
     scripted.replies = [SEARCH, READ, ANSWER] * 2
     costs = []
-    for judge in (Paid(), ExactJudge()):
+    for judge in (PaidJudge(), ExactJudge()):
         task = EmailSearchTask(database, [two_mail_question], judge, AgentSettings())
         costs.append(asyncio.run(task.rollout(scripted.policy, two_mail_question)).metrics.get("verdict_cost"))
     assert costs == [0.5, None]
