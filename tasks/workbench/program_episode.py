@@ -12,8 +12,7 @@ from openai.types.chat.chat_completion import Choice
 
 from tasks.workbench.episode import Episode, Limits
 from tasks.workbench.judge import Call
-from tasks.workbench.program_values import ProgramError
-from tasks.workbench.programs import run
+from tasks.workbench.programs import ProgramError, run
 from tasks.workbench.prompts import load
 from tasks.workbench.scenarios import WorkbenchScenario
 from tasks.workbench.tables import TODAY, Tables
@@ -99,12 +98,12 @@ def _days(n: int) -> str:
     return str(TODAY + timedelta(days=n))
 
 
-def _coming(weekday: str) -> str:
-    return _nearest(weekday, 1)
+def _coming(weekday: Any) -> str:
+    return _nearest(str(weekday), 1)
 
 
-def _past(weekday: str) -> str:
-    return _nearest(weekday, -1)
+def _past(weekday: Any) -> str:
+    return _nearest(str(weekday), -1)
 
 
 def _nearest(day: str, direction: int) -> str:
