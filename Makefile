@@ -40,7 +40,7 @@ run: install
 
 demo-enron: install
 	@$(BIN)/python run.py --pipeline data --config configs/enron_laptop.yaml \
-		--set emails=$(or $(EMAILS),data/enron/emails) --set train_questions=$(or $(QUESTIONS),data/enron/questions) $(ARGS)
+		--set "emails=$${EMAILS:-data/enron/emails}" --set "train_questions=$${QUESTIONS:-data/enron/questions}" $(ARGS)
 	@$(BIN)/python run.py --pipeline deploy --config configs/enron_laptop.yaml --checkpoint models/enron_laptop \
 		--name enron-agent $(ARGS)
 

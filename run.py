@@ -88,16 +88,28 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def execute(arguments: argparse.Namespace) -> None:
-    """Run the chosen pipelines in order."""
+def read_environment(file: Path) -> None:
+    """Set the variables of a .env file that are not set yet. Raises ConfigError, which never quotes the file: it has keys."""
     from dotenv import load_dotenv
 
+    from configs.schema import ConfigError
+
+    try:
+        load_dotenv(file, encoding="utf-8-sig")  # editors of Windows begin a file with a mark
+    except ValueError:  # bytes of another encoding; a NUL, which no variable can hold
+        raise ConfigError(
+            f"{file} is not a text file in UTF-8: save it as UTF-8, with a line NAME=VALUE per variable"
+        ) from None
+
+
+def execute(arguments: argparse.Namespace) -> None:
+    """Run the chosen pipelines in order."""
     from configs.loading import explicit_values, load_config, require_source
     from configs.prompt import with_prompt
     from configs.schema import ConfigError
     from environment.home import HOME
 
-    load_dotenv(HOME / ".env")
+    read_environment(HOME / ".env")
     if arguments.pipeline is None:
         from commands.schedules import manage_schedules
 
@@ -158,22 +170,22 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "ask":
         from commands.ask import Asked, run_ask
 
-        chosen = {name: getattr(arguments, name) for name in ("inbox", "date", "checkpoint", "unpromoted")}
+        chosen = {name: getattr(arguments, name) for name in ("inbox", "date", "checkpoint", "unpromoted", "mail")}
         named = explicit_values(arguments.config, arguments.set).get("trainer", {}).get("base_model")
         asked = Asked(" ".join(arguments.words), service=arguments.name, base_model=named, **chosen)
         run_ask(asked, steps=arguments.steps, as_json=arguments.json)
         return
     asks = {"scenarios": False, "data": None, "deploy": None}
     require_source(config, questions=asks.get(arguments.pipeline, True))
+    if arguments.schedule is not None or config.step_settings or config.settings:
+        from commands.stack import require_cluster
+
+        require_cluster(config, arguments.schedule)
     if arguments.dry_run:
         from commands.dry_run import run_plan
 
         run_plan(config)
         return
-    if arguments.schedule is not None or config.step_settings or config.settings:
-        from commands.stack import require_cluster
-
-        require_cluster(config, arguments.schedule)
     explicit = explicit_values(arguments.config, arguments.set)
     named = explicit.get("trainer", {}).get("base_model")
     cache = not arguments.no_cache
@@ -185,7 +197,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.pipeline == "deploy":
         from commands.deploy import run_deploy
 
-        chosen = {"checkpoint": arguments.checkpoint, "unpromoted": arguments.unpromoted}
+        chosen = {name: getattr(arguments, name) for name in ("checkpoint", "unpromoted", "mail")}
         run_deploy(config, arguments.name, **chosen, base_model=named)
         return
 
@@ -224,15 +236,20 @@ def execute(arguments: argparse.Namespace) -> None:
         run_eval(config, trained, cache=cache, summary=arguments.summary)
 
 
-if __name__ == "__main__":
+def from_terminal() -> int:
+    """Run the command line of this process, and return its exit code. The installed command calls this, too."""
     # Both signals end a run like Ctrl-C, after ZenML's handler. SIGINT does so in a script's background too, where the
     # shell ignores it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        sys.exit(main())
+        return main()
     finally:
         try:
             sys.stdout.flush()
         except BrokenPipeError:  # `run.py --help | head -1`: nobody reads on
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    sys.exit(from_terminal())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -48,8 +49,8 @@ class AnswerJournal:
         if prediction.error is not None:
             return
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(prediction.model_dump_json() + "\n")
+            with self.path.open("ab") as file:
+                file.write(_line(prediction))
         except OSError as error:
             raise self._unusable(error) from error
         self._remember(prediction)
@@ -59,3 +60,9 @@ class AnswerJournal:
 
     def _unusable(self, error: OSError) -> BadInput:
         return BadInput(f"cannot keep answers in {self.path}: {error.strerror or error}")
+
+
+def _line(prediction: Prediction) -> bytes:
+    """Return a prediction as one line. Half of a surrogate pair becomes a question mark: pydantic cannot write it."""
+    text = json.dumps(prediction.model_dump(mode="json"), ensure_ascii=False)
+    return text.encode("utf-8", "replace") + b"\n"

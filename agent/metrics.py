@@ -184,14 +184,13 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
     """Compute the metrics of one policy.
 
     Answer rate, source recall, turns and seconds are over all runs without error, whether they answered or not; source
-    precision is over those that answered. Accuracy and token-F1 are over questions with a reference answer, and None if
-    there is none. Source recall and precision are over questions with known gold mails, and None if there is none. The
+    precision is over those that answered. Accuracy, its interval and token-F1 are over judged runs, and None if there is
+    none. Source recall and precision are over questions with known gold mails, and None if there is none. The
     mean of no values is otherwise 0.
     """
     runs = [prediction for prediction in predictions if prediction.error is None]
     answered = [run for run in runs if run.answer is not None]
     judged = [run for run in runs if run.correct is not None]
-    unlabelled = bool(runs) and not judged
     sourced = [run for run in runs if run.gold_ids]
     cited = [run for run in sourced if run.answer is not None]
     right = sum(run.correct is True for run in judged)
@@ -202,15 +201,15 @@ def compute_metrics(predictions: Sequence[Prediction]) -> PolicyMetrics:
         errors=len(predictions) - len(runs),
         comparable=too_many_errors(predictions) is None,
         error_classes=dict(sorted(Counter(p.error for p in predictions if p.error is not None).items())),
-        accuracy=None if unlabelled else right / len(judged) if judged else 0.0,
-        ci95=None if unlabelled else wilson_interval(right, len(judged)),
+        accuracy=right / len(judged) if judged else None,
+        ci95=wilson_interval(right, len(judged)) if judged else None,
         by_meaning=_mean([run.same_meaning is True for run in judged])
         if any(run.same_meaning is not None for run in judged)
         else None,
         answer_rate=len(answered) / len(runs) if runs else 0.0,
         source_recall=_mean([source_recall_of(run) for run in sourced]) if sourced else None,
         source_precision=_mean([source_precision_of(run) for run in cited]) if sourced else None,
-        token_f1=None if unlabelled else _mean([token_f1(run.reference, run.answer) for run in judged]),
+        token_f1=_mean([token_f1(run.reference, run.answer) for run in judged]) if judged else None,
         turns=_mean([run.turns for run in runs]),
         seconds=Seconds(median=statistics.median(seconds) if seconds else 0.0, p95=_quantile(seconds, 0.95)),
         outcomes=dict(sorted(Counter(run.outcome for run in runs).items())),

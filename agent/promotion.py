@@ -22,6 +22,7 @@ def decide_promotion(
     production: Sequence[Prediction] | None,
     *,
     alerts: Sequence[str] = (),
+    accepted: Sequence[str] = (),
     floor: float,
     min_gain: float,
     significance: float,
@@ -29,27 +30,33 @@ def decide_promotion(
     """Decide whether to promote the trained version.
 
     Promote if few questions ended in errors, no `alerts` are unresolved, and accuracy (0 to 1) is above `floor`, on the
-    base's questions above the base's by `min_gain`, and not significantly worse than production's. Significantly worse: production alone
-    answered more questions correctly than this version alone, with p <= `significance` (exact two-sided McNemar test on
-    shared questions). `production` is None when nothing is in production yet, or when the evaluated version is.
+    questions that both answered above the base's by `min_gain`, and not significantly worse than production's. Significantly worse:
+    production alone answered more questions correctly than this version alone, with p <= `significance` (exact two-sided McNemar test
+    on shared questions). `production` is None when nothing is in production yet, or when the evaluated version is. `accepted` are
+    the alerts that no longer count.
     """
-    accuracy, of_base = compute_metrics(trained).accuracy, compute_metrics(base).accuracy
-    asked_of_base = {prediction.scenario_id for prediction in base}
-    shared = compute_metrics([prediction for prediction in trained if prediction.scenario_id in asked_of_base]).accuracy
+    accuracy = compute_metrics(trained).accuracy
     for whose, predictions in (("", trained), ("base: ", base), ("production: ", production or [])):
         if problem := too_many_errors(predictions):
             reason = f"{whose}{problem}, more than {MOST_ERRORS:.0%}: no result to compare; find the cause and evaluate again"
             return Promotion(promoted=False, reason=reason)
-    if accuracy is None or of_base is None or shared is None:
+    if accuracy is None:
         return Promotion(promoted=False, reason="no held-out question has a reference answer, so accuracy is unknown")
+    beside_base = mcnemar(trained, base)
+    if beside_base.n == 0:
+        return Promotion(promoted=False, reason="no question was answered by both this version and the base")
     if alerts:
         reason = (
             f"unresolved alerts of the training: {', '.join(alerts)}; if the answers are honest, evaluate again with "
         )
-        return Promotion(promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(alerts)}]")
+        return Promotion(
+            promoted=False, reason=f"{reason}--set accepted_alerts=[{','.join(sorted({*accepted, *alerts}))}]"
+        )
     if accuracy <= floor:
         return Promotion(promoted=False, reason=f"{accuracy:.1%} correct is not above promotion_floor={floor}")
-    if shared <= of_base + min_gain:
+    shared, of_base = ((beside_base.both + only) / beside_base.n for only in (beside_base.a_only, beside_base.b_only))
+    # Rounded, because 0.3 - 0.2 is less than 0.1 in binary fractions, and 0.8 - 0.7 is more.
+    if round(shared - of_base - min_gain, 9) <= 0:
         return Promotion(
             promoted=False,
             reason=f"{shared:.1%} correct is not above the base's {of_base:.1%} by min_gain={min_gain}",

@@ -13,21 +13,27 @@ from training.user_paths import path_problem, unwritable
 PIPELINES = ["data", "train", "eval", "all", "deploy", "ask", "mcp", "export"]
 PIPELINES += ["scenarios", "learn-loop", "stack", "compare"]
 SERVICE = "email-search-agent"
+_WITH_SETTINGS = tuple(name for name in PIPELINES if name not in ("mcp", "compare"))
 _ONLY_FOR = {
     "checkpoint": ("eval", "deploy", "ask", "export"),
+    "config": _WITH_SETTINGS,
     "date": ("ask",),
     "format": ("export",),
     "from": ("train", "all", "learn-loop"),
     "dry-run": ("train", "stack", "learn-loop"),
     "inbox": ("ask",),
     "json": ("ask",),
+    "mail": ("deploy", "ask"),
     "name": ("deploy", "ask", "mcp"),
     "new-code": ("train",),
+    "no-cache": ("data", "train", "eval", "all", "scenarios", "learn-loop"),
     "resume": ("train",),
     "schedule": ("train", "all"),
     "serve": ("learn-loop",),
+    "set": _WITH_SETTINGS,
     "steps": ("ask",),
     "summary": ("eval", "all"),
+    "task": _WITH_SETTINGS,
     "to": ("export",),
     "unpromoted": ("deploy", "ask"),
     "wait": ("learn-loop",),
@@ -94,6 +100,11 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     add("--format", choices=("adapter", "merged", "gguf"), help="export: gguf, for llama.cpp and Ollama, is merged too")
     add("--merged", action="store_const", const="merged", dest="format", help="export: short for --format merged")
     add("--unpromoted", action="store_true", help="deploy, ask: the latest version when none is in production")
+    add(
+        "--mail",
+        choices=("trained", "latest"),
+        help="deploy, ask: search the mail of the checkpoint's training (default), or what was prepared last",
+    )
     add("--inbox", metavar="ADDRESS", help="ask: whose mail is searched; not needed if there is only one inbox")
     add("--date", metavar="YYYY-MM-DD", help="ask: later mail is not seen (today)")
     add("--steps", action="store_true", help="ask: also print what the agent searches and reads")
@@ -111,9 +122,13 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
         arguments.pipeline = "learn-loop"  # trains and evaluates in one pipeline
     for option, pipelines in _ONLY_FOR.items():
         given = arguments.start if option == "from" else getattr(arguments, option.replace("-", "_"))
-        if given not in (None, False) and arguments.pipeline not in pipelines:
+        if given not in (None, False, []) and arguments.pipeline not in pipelines:
             *others, last = pipelines
             parser.error(f"--{option} is for --pipeline {' or '.join(filter(None, [', '.join(others), last]))}")
+    for option in ("schedule-pause", "schedule-resume", "schedule-delete"):
+        given = getattr(arguments, option.replace("-", "_"))
+        if given is not None and not given.strip():
+            parser.error(f"--{option} {given!r}: is empty; --schedule-list shows the names")
     if arguments.new_code and arguments.resume is None:
         parser.error("--new-code needs --resume NAME")
     if arguments.resume and (arguments.no_cache or arguments.schedule is not None or arguments.start is not None):
@@ -122,14 +137,19 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
         arguments.set.append(f"continue_from={json.dumps(arguments.start, ensure_ascii=False)}")
     if arguments.task is not None:
         arguments.set.append(f"task={json.dumps(arguments.task)}")
+    if arguments.no_cache and arguments.schedule is not None:
+        parser.error("--no-cache is for a run that starts now: those of a schedule always train anew")
     if arguments.dry_run and arguments.schedule is not None:
         parser.error("--dry-run checks a run that starts now: leave out --schedule")
     if arguments.serve and (arguments.dry_run or arguments.no_cache or arguments.wait):
         parser.error("--serve starts a service, which has no use for --dry-run, --no-cache and --wait")
     if arguments.pipeline == "ask" and not arguments.words:
         parser.error('--pipeline ask needs a question: --pipeline ask "When is the review?" --inbox ADDRESS')
-    if arguments.pipeline == "ask" and arguments.name is not None and (arguments.checkpoint or arguments.unpromoted):
-        parser.error("--name asks a running service, whose model is chosen: leave out --checkpoint and --unpromoted")
+    of_service = arguments.checkpoint or arguments.unpromoted or arguments.mail
+    if arguments.pipeline == "ask" and arguments.name is not None and of_service:
+        parser.error(
+            "--name asks a running service, which has its model and its mail: leave out --checkpoint, --unpromoted and --mail"
+        )
     if arguments.pipeline == "export" and arguments.to is None:
         parser.error("--pipeline export needs --to FOLDER")
     if arguments.name is None and arguments.pipeline in ("deploy", "mcp"):
@@ -137,6 +157,8 @@ def parse_arguments(words: list[str], description: str) -> argparse.Namespace:
     for option in ("config", "checkpoint", "to", "summary", "name"):
         if (given := getattr(arguments, option)) is not None and (problem := path_problem(str(given))):
             parser.error(f"--{option} {str(given)[:80]!r}: {problem}")
+        if isinstance(given, Path):
+            setattr(arguments, option, given.expanduser())
     if arguments.summary is not None and (problem := unwritable(arguments.summary)):
         parser.error(f"--summary {arguments.summary}: {problem}")
     return arguments

@@ -22,10 +22,11 @@ from serving.bodies import Mark, Question, Source, first_problem, today
 from serving.events import EventQueue
 from serving.service import AnswerService, AskedQuestion, ModelUnavailable, PromptTooLong
 from steps.inference.service_lifecycle import load_service
-from steps.model_registry import find_checkpoint, find_mail_database
+from steps.model_registry import describe_other_mail, find_checkpoint, find_mail_database
 from steps.project import MODELS
 from training.backends.base_model import resolve_base_model
 from training.errors import BadInput
+from training.record.experiment import MAIL_TASK
 
 _FIELDS = {"question", "answer", "source_ids", "success", "proven", "sources"}
 _CONTEXT_CHARS = 60
@@ -46,6 +47,8 @@ class Asked:
     unpromoted: bool
     service: str | None
     base_model: str | None
+    mail: str | None
+    """`latest`: the mail that was prepared last, instead of that of the training."""
 
 
 def run_ask(asked: Asked, *, steps: bool, as_json: bool) -> None:
@@ -73,7 +76,12 @@ def run_ask(asked: Asked, *, steps: bool, as_json: bool) -> None:
 
 def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
     stored = find_checkpoint(asked.checkpoint, unpromoted=asked.unpromoted)
-    database: MailDatabase = find_mail_database(stored).load()
+    if (task := stored.checkpoint.task) != MAIL_TASK:
+        raise BadInput(f"--checkpoint: it was trained with task={task}, and --pipeline ask asks about mail")
+    found = find_mail_database(stored, latest=asked.mail == "latest")
+    if not quiet and (other := describe_other_mail(stored, found)):
+        say(other)
+    database: MailDatabase = found.load()
     with closing(database):
         question = _question(asked, lambda: database.inboxes_by_size())
         date = parse_query_date(question.query_date)
@@ -85,7 +93,7 @@ def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
     source = asked.base_model or stored.checkpoint.manifest.base_model_source
     resolve_base_model(source, MODELS, progress=None if quiet else say)
     with console.status("loading the model") as status:
-        service = load_service(checkpoint=stored.reference, base_model=asked.base_model)
+        service = load_service(checkpoint=stored.reference, mail_database=str(found.id), base_model=asked.base_model)
         assert isinstance(service, AnswerService)
         with closing(service):
             status.update("searching")

@@ -25,7 +25,7 @@ from serving.runner import open_door
 from serving.settings import ServingSettings
 from steps.artifact_names import MODEL_NAME
 from steps.inference.service_lifecycle import episode_settings, example_questions, load_service
-from steps.model_registry import describe_version, find_checkpoint, find_mail_database
+from steps.model_registry import describe_other_mail, describe_version, find_checkpoint, find_mail_database
 from steps.project import MODELS
 from steps.published_model import publish_base_model, published_base_model
 from tasks import answering_plugin, trained_settings
@@ -38,14 +38,22 @@ from training.record.experiment import MAIL_TASK
 
 
 def run_deploy(
-    config: Config, name: str, *, checkpoint: str | None, unpromoted: bool = False, base_model: str | None
+    config: Config,
+    name: str,
+    *,
+    checkpoint: str | None,
+    unpromoted: bool = False,
+    base_model: str | None,
+    mail: str | None = None,
 ) -> None:
-    """Deploy the trained agent and print its URL.
+    """Deploy the trained agent and print its URL. With `mail` "latest" it searches the mail that was prepared last.
 
     Raises:
         BadInput: nothing is there to serve, the service would be open to everybody, or users cannot ask the task.
     """
     plugin = None if config.task == MAIL_TASK else answering_plugin(config.task)
+    if plugin is not None and mail is not None:
+        raise BadInput(f"--mail: no effect on task={config.task}; leave it out")
     # A pod has its own checkout, where only a relative path means something.
     service = config.deployment
     here = HOME if BaseDeployer.get_active_deployer().flavor == "local" else Path()
@@ -70,6 +78,7 @@ def run_deploy(
         checkpoint=checkpoint,
         unpromoted=unpromoted,
         base_model=base_model,
+        latest_mail=mail == "latest",
         port=service.port,
         address=service.address,
         serving=serving,
@@ -88,6 +97,7 @@ def deploy_inference(
     checkpoint: str | None = None,
     unpromoted: bool = False,
     base_model: str | None = None,
+    latest_mail: bool = False,
     models_dir: Path = MODELS,
     episode: dict[str, Any] | None = None,
     port: int = PORT,
@@ -104,7 +114,7 @@ def deploy_inference(
     Another `task` than mail has a `title`, and its versions are registered as `model`.
 
     The default `checkpoint` is that of the version in production. With `unpromoted`, the latest version stands in if
-    nothing is in production.
+    nothing is in production. With `latest_mail` it searches the mail that was prepared last.
 
     Raises:
         BadInput: nothing is trained or promoted yet, the checkpoint is damaged or belongs to another base model, or the
@@ -116,7 +126,7 @@ def deploy_inference(
     stored.checkpoint.require_task(task)
     manifest = stored.checkpoint.manifest
     named = f"step {manifest.step} of run {manifest.name}"
-    database = find_mail_database(stored) if task == MAIL_TASK else None
+    database = find_mail_database(stored, latest=latest_mail) if task == MAIL_TASK else None
     source = base_model or stored.checkpoint.manifest.base_model_source
     if BaseDeployer.get_active_deployer().flavor == "local":
         base = resolve_base_model(source, models_dir, progress=say)
@@ -133,6 +143,8 @@ def deploy_inference(
     else:
         episode_settings(manifest.config, episode)
     say(f"{name} serves {describe_version(stored.model_version) if stored.model_version else named}")
+    if database is not None and (other := describe_other_mail(stored, database)):
+        say(other)
     pinned = {
         "checkpoint": stored.reference,
         **({"mail_database": str(database.id)} if database is not None else {}),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from training.files import is_disk_full
+
 _OF_THE_MACHINE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG}
 
 
@@ -13,6 +15,8 @@ def explained(error: BaseException) -> str | None:
         return f"the artifact store has lost {lost}: run the command that made it again with --no-cache (data, train or eval)"
     if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if is_disk_full(error):  # a write names no file
+        return "no space left on the disk: free some and run again"
     return _server_problem(error)
 
 

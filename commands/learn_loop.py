@@ -21,8 +21,8 @@ from commands.pipeline_run import run_pipeline
 from commands.train import base_model_content
 from configs.config import Config
 from configs.gone import fixed_otherwise
-from configs.loading import load_config
-from configs.schema import LearnLoopConfig
+from configs.loading import explicit_values, load_config
+from configs.schema import ConfigError, LearnLoopConfig
 from reports.console import console, say
 from reports.learn_loop import held_out_table, notes_on
 from steps.artifact_names import LEARN_LOOP_EVALUATION, LEARN_LOOP_PAGE
@@ -67,6 +67,8 @@ def run_learn_loop(file: Path | None, overrides: list[str], *, cache: bool, dry_
     folder = LEARN_LOOPS / run_id
     _require_same_run(folder, config, cache=cache)
     with only_loop_on(config, wait=wait):
+        _require_same_run(folder, config, cache=cache)  # one of this name may have begun in the meantime
+        _say_what_is_fixed(folder)
         say(f"learn loop {run_id} ({config.base_model}, backend {config.backend}, {config.feedback} feedback)")
         from pipelines.learn_loop import learn_loop_pipeline
 
@@ -105,7 +107,14 @@ def learn_loop_config(file: Path | None, overrides: list[str]) -> LearnLoopConfi
 
 
 def placed_config(file: Path | None, overrides: list[str]) -> Config:
-    """Load the settings of a loop, and where its steps run. ART_BASE_MODEL replaces the default of base_model."""
+    """Load the settings of a loop, and where its steps run. ART_BASE_MODEL replaces the default of base_model.
+
+    Raises ConfigError also for the settings of another task.
+    """
+    if (task := explicit_values(file, overrides).get("task", TASK)) != TASK:
+        raise ConfigError(
+            f"task={task}: --pipeline learn-loop trains task={TASK}; for other tasks use --pipeline train"
+        )
     chosen = os.environ.get("ART_BASE_MODEL")
     if chosen and not any(word.startswith(("base_model=", "trainer.base_model=")) for word in overrides):
         overrides = [*overrides, f"base_model={json.dumps(chosen, ensure_ascii=False)}"]
@@ -159,13 +168,18 @@ def _require_same_run(folder: Path, config: LearnLoopConfig, *, cache: bool) -> 
     changed = sorted(key for key in now if begun.get(key) != now[key] and not key.startswith("webhook_"))
     sources = sources_of(config)
     changed += sorted(key for key, content in experiment.sources.items() if sources.get(key) != content)
-    if differing := fixed_otherwise(begun):
-        say(f"learn loop {folder.name} goes on with values that are fixed now: {', '.join(differing)}")
     if changed:
         raise BadInput(
             f"learn loop {folder.name} began with another {', '.join(changed)}: continue with the same settings, or choose another "
             "name with --set experiment=NAME"
         )
+
+
+def _say_what_is_fixed(folder: Path) -> None:
+    if not (folder / EXPERIMENT_FILE).exists():
+        return
+    if differing := fixed_otherwise(Experiment.load(folder).config):
+        say(f"learn loop {folder.name} goes on with values that are fixed now: {', '.join(differing)}")
 
 
 @contextmanager

@@ -61,9 +61,11 @@ def schedule_pipeline(pipeline: Pipeline, parts: dict[str, Any], config: Config,
 
 def manage_schedules(pause: str | None, resume: str | None, delete: str | None) -> None:
     """Pause, resume or delete the schedule of this name; without a name, list all."""
-    if pause or resume:
-        set_schedule(pause or resume or "", active=not pause)
-    elif delete:
+    if pause is not None:
+        set_schedule(pause, active=False)
+    elif resume is not None:
+        set_schedule(resume, active=True)
+    elif delete is not None:
         delete_schedule(delete)
     else:
         list_schedules()

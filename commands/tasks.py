@@ -33,6 +33,7 @@ from training.errors import BadInput
 from training.guard.plan import earlier_pace, plan_run
 from training.guard.preflight import RunCheck, check_run, check_run_elsewhere
 from training.guard.stopping import hold_out, require_stop_rules
+from training.llm_client import require_model, require_reply
 from training.loop.decisions import compared_decisions
 from training.plugin import Check, TaskPlugin
 from training.scoring.scorer import require_scoring, scoring_sources
@@ -77,6 +78,8 @@ def run_task(
         config = config if resumed else with_start(config, model=model, scheduled=schedule is not None, dry_run=dry_run)
     run = _Run(config, plugin, evaluates=pipeline_name != "train" or schedule is not None)
     run.require(train=checkpoint is None, dry_run=dry_run)
+    if run.evaluates and "run_inference" not in run.elsewhere:
+        _require_baseline(config.evaluation)
     if dry_run:
         run.say_plan()
         return
@@ -100,6 +103,16 @@ def _require_for_mail_only(config: Config, pipeline_name: str) -> None:
     defaults = EvaluationConfig()
     if unused := [name for name in _OF_MAIL if getattr(config.evaluation, name) != getattr(defaults, name)]:
         raise BadInput(f"{' and '.join(unused)}: no effect on task={config.task}; leave it out")
+
+
+def _require_baseline(evaluation: EvaluationConfig) -> None:
+    """Raise BadInput if `baseline_model` cannot be asked, before a training is spent."""
+    if (named := evaluation.baseline_model) is None:
+        return
+    # Tasks ask it through OpenAI's API, whoever its provider is.
+    model, setting = f"openai/{named.removeprefix('openai/')}", "baseline_model"
+    require_model(model, evaluation.baseline_api_base, setting=setting)
+    require_reply(model, evaluation.baseline_api_base, setting=setting)
 
 
 def _stored(checkpoint: str, task: str) -> Trained:

@@ -96,6 +96,8 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             value = load_yaml(text)
         except (yaml.YAMLError, ValueError):
             raise ConfigError(f"--set {key}: {text!r} is not a YAML value") from None
+        if ".".join((*above, name)) in _PATHS:
+            value = _path_in(text.strip(), value)
         if name in SECTIONS and not above:
             whole = {name: value}
             require_placed(whole, "--set")
@@ -109,6 +111,12 @@ def explicit_values(path: Path | None, overrides: list[str]) -> dict[str, Any]:
             inner = inner[outer]
         inner[name] = value
     return values
+
+
+def _path_in(text: str, value: Any) -> Any:
+    """Return the path in a text whose YAML value is `value`: in YAML, a number sign after a space begins a comment."""
+    is_path = isinstance(value, str) or text.startswith("#")
+    return text if is_path and not text.startswith(('"', "'")) else value
 
 
 def place_of(key: str, where: str) -> tuple[str, ...]:

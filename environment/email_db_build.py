@@ -8,7 +8,6 @@ import json
 import operator
 import os
 import sqlite3
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,21 +22,23 @@ from environment.errors import BadMail
 from environment.mail_text import FIRST_DATE, LAST_DATE, normalise_addresses, one_line, storable, utc_without_zone
 from environment.models import DroppedMail, Email
 from environment.normal_form import indexed_form
+from environment.scratch_file import ScratchFile
 from environment.threads import root, threads
 from environment.words import stem, words
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _SCHEMA = Path(__file__).with_name("schema.sql")
 # Created once all rows are written: row by row, Message-IDs in random order would touch a page of the index each.
 _INDEXES = (
     *(("alias", "message_id"), ("alias", "copy_id"), ("reply", "copy_id")),
-    *(("delivery", "address_id"), ("thread", "thread_id")),
+    *(("delivery", "address_id"), ("delivery", "copy_id"), ("thread", "thread_id")),
 )
 APPLICATION_ID = 0x4D41494C  # "MAIL" in the SQLite header identifies our files
 
 MAX_RECIPIENTS = 30
 """Mails with more distinct recipients are dropped: circulars, which would be in every inbox."""
 _MAILS_PER_BATCH = 12_500
+_CHARS_PER_BATCH = 50_000_000
 _LISTED_PER_REASON = 1_000
 _MAX_WHERE_CHARS = 300
 _MAX_NAME_CHARS, _MAX_SUBJECT_CHARS, _MAX_MESSAGE_ID_CHARS = 200, 1_000, 1_000
@@ -98,24 +99,21 @@ def build_database(
     `progress(mails read, total or None)` is called every 1,000 mails and at the end; the total is an estimate if the source's
     iterator has only a length hint. Memory: about 400 bytes per mail, and 200 more per mail that names its thread.
 
-    The file appears when it is complete; a failed build leaves nothing behind. Raise BadMail when the disk is full or `path` cannot
-    be written.
+    The file appears when it is complete. A failed build leaves nothing behind, and what a killed one left goes with the next. The
+    user's umask says who may read the file. Raise BadMail when the disk is full or `path` cannot be written.
     """
     path = Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+        scratch = ScratchFile(path.parent, f".{path.name.removeprefix('.')}.partial")
     except OSError as error:
         raise _unwritable(path, error) from error
-    os.close(descriptor)
-    partial = Path(name)
     try:
-        report = _Builder(partial, owner, max_body_chars).build(emails, progress)
-        _publish(partial, path)
+        report = _Builder(scratch.path, owner, max_body_chars).build(emails, progress)
+        _publish(scratch.path, path)
     except sqlite3.OperationalError as error:
         raise _unwritable(path, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        scratch.remove()
     return report
 
 
@@ -124,7 +122,6 @@ def _publish(partial: Path, path: Path) -> None:
     try:
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())
-        os.chmod(partial, 0o644)  # mkstemp gives access to the owner only
         os.replace(partial, path)
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -164,7 +161,7 @@ class _Builder:
         self._listed: list[DroppedMail] = []
         self._checksum = hashlib.sha256(f"schema {SCHEMA_VERSION}\n".encode())
         self._joined: dict[str, str] = {}  # Message-ID -> another one of its thread, or itself
-        self._duplicates = self._renamed = 0
+        self._duplicates = self._renamed = self._chars = 0
         self._rows: dict[str, list[tuple[object, ...]]] = {
             table: [] for table in ("email", "indexed", "copy", "alias", "delivery", "reply")
         }
@@ -183,7 +180,7 @@ class _Builder:
                     self._drop(email)
                 else:
                     self._add(email)
-                if len(self._rows["copy"]) >= _MAILS_PER_BATCH:
+                if len(self._rows["copy"]) >= _MAILS_PER_BATCH or self._chars >= _CHARS_PER_BATCH:
                     self._flush()
                 if progress and read % _MAILS_PER_PROGRESS == 0:
                     to_come = operator.length_hint(source)
@@ -245,6 +242,7 @@ class _Builder:
         email_id = len(self._kept) + 1 if known is None else known
         if known is None:
             self._kept[content] = email_id
+            self._chars += len(subject) + len(body)
             self._rows["email"].append((email_id, sender, name, subject, body))
             self._rows["indexed"].append(
                 (email_id, *self._indexed(subject, body, f"{name} {sender.partition('@')[0]}"))
@@ -299,6 +297,7 @@ class _Builder:
         run("INSERT INTO reply VALUES (?, ?)", self._rows["reply"])
         for rows in self._rows.values():
             rows.clear()
+        self._chars = 0
         # SQLite releases the GIL during this statement, so the next batch is read meanwhile.
         self._indexing = self._indexer.submit(self._connection.execute, _INDEX, indexed)
 

@@ -45,12 +45,12 @@ _OWN_COPIES = """
 _IS_PERSON = "(address = ? OR (address >= ? AND address < ?))"
 _SENT_BY = (
     "AND EXISTS (SELECT 1 FROM delivery AS other JOIN address ON address.id = other.address_id"
-    f" WHERE other.email_id = own.email_id AND other.copy_id = own.copy_id AND other.role = 'from' AND {_IS_PERSON})"
+    f" WHERE other.copy_id = own.copy_id AND other.role = 'from' AND {_IS_PERSON})"
 )
 # Only the sender sees blind copies to other people.
 _SENT_TO = (
     "AND EXISTS (SELECT 1 FROM delivery AS other JOIN address ON address.id = other.address_id"
-    f" WHERE other.email_id = own.email_id AND other.copy_id = own.copy_id AND {_IS_PERSON}"
+    f" WHERE other.copy_id = own.copy_id AND {_IS_PERSON}"
     " AND (other.role IN ('to', 'cc')"
     " OR (other.role = 'bcc' AND (other.address_id = own.address_id OR own.role = 'from'))))"
 )
@@ -183,9 +183,12 @@ class Mailbox:
         found, to_visit = {email_id}, [email_id]
         while to_visit:
             for name in names_of_mail.get(to_visit.pop(), ()):
-                to_visit += mails_of_name[name] - found
-                found |= mails_of_name[name]
-        return tuple(dict.fromkeys(own_id for own_id, _, _ in rows if own_id in found - {email_id}))
+                # Each name is followed once. Otherwise all mails that answer one would be looked at for each of them.
+                new = mails_of_name.pop(name, set()) - found
+                found |= new
+                to_visit += new
+        others = found - {email_id}
+        return tuple(dict.fromkeys(own_id for own_id, _, _ in rows if own_id in others))
 
     def _best(
         self, sought: Sequence[str], limit: int, conditions: str, values: list[object]

@@ -23,7 +23,7 @@ def model_card(
     registered: str,
     data: list[str],
     summary: Row | None,
-    judge: str,
+    judge: str | None,
     title: str,
     prompts: dict[str, str] | None,
     tools: list[Row],
@@ -32,8 +32,8 @@ def model_card(
     """Return Markdown with the front matter of a Hugging Face model card.
 
     `form` is adapter, merged or gguf, `manifest` the checkpoint's, `summary` the closing table of its evaluation (None: it
-    was not evaluated), `data` one sentence per data artifact, `prompts` has the texts `system` and `question` (None: the
-    task's own code asks the policy).
+    was not evaluated), `data` one sentence per data artifact, `judge` what decided which answers are correct, and `prompts`
+    has the texts `system` and `question` (both are None if the task's own code does that).
     `compact_calls`: the chat template writes calls that vLLM does not parse.
     """
     config = manifest["config"]
@@ -72,11 +72,11 @@ def model_card(
     )
 
 
-def _evaluation(summary: Row | None, judge: str) -> str:
+def _evaluation(summary: Row | None, judge: str | None) -> str:
     if summary is None:
         return "This checkpoint was not evaluated."
     lines = [
-        f"{summary['n']} held-out questions, answers judged by {judge}:",
+        f"{summary['n']} held-out {f'questions, answers judged by {judge}' if judge else 'scenarios'}:",
         "",
         "| policy | n | errors | correct (95% interval) | answered | source recall | turns |",
         "|---|---|---|---|---|---|---|",

@@ -73,11 +73,14 @@ def gain(summary: Row) -> str | None:
 
 
 def accuracy_over_minutes(summary: Row) -> str | None:
-    """Return the accuracy of each policy after its minutes of training, as one line; None if there is one policy at most."""
+    """Return the accuracy of each policy after its minutes of training, as one line; None if there is one policy at most.
+
+    A policy with too many errors has no result.
+    """
     points = sorted(
         (row["training_seconds"] / 60, name, row["accuracy"])
         for name, row in summary.get("policies", {}).items()
-        if row.get("training_seconds") is not None and row.get("accuracy") is not None
+        if row.get("training_seconds") is not None and row.get("accuracy") is not None and row.get("comparable", True)
     )
     if len(points) < 2:
         return None

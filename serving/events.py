@@ -11,9 +11,12 @@ from fastapi.sse import ServerSentEvent
 
 from agent.graph import ToolCallRecord
 from environment.email_db import Mailbox
-from environment.tools import FINAL_ANSWER, READ, SEARCH
+from environment.tools import FINAL_ANSWER, READ, SEARCH, tool_schemas
+from training.backends.torch.tool_calls import short_name
 
-_WRITTEN = re.compile(rf'"{FINAL_ANSWER}".*?"answer"\s*:\s*"((?:[^"\\]|\\.)*)', re.DOTALL)
+_COMPACT = rf'^>>{short_name(FINAL_ANSWER, tool_schemas())}(?:\s*=\s*\{{\s*"answer"\s*:)?\s*'
+_WRITTEN = re.compile(rf'(?:"{FINAL_ANSWER}".*?"answer"\s*:\s*|{_COMPACT})"((?:[^"\\]|\\.)*)', re.DOTALL | re.MULTILINE)
+"""The answer in a call of either form of `tool_calls.py`, as far as it has been written."""
 _SHOWN_KEYWORDS = 20
 _SHOWN_CHARS = 80
 _ACTIONS = {SEARCH: "search", READ: "read", FINAL_ANSWER: "answer"}

@@ -23,6 +23,7 @@ from reports.modelfile import modelfile
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, METRICS, MODEL_NAME, SCENARIOS
 from steps.data.sources import settings_of_step
 from steps.inference.service_lifecycle import episode_settings
+from steps.model_registry import describe_mail
 from training.backends.base_model import writes_compact_calls
 from training.backends.export import GGUF_FLOAT16, write_adapter, write_gguf_files, write_merged
 from training.backends.model_sources.folder import BaseModelFiles
@@ -53,12 +54,14 @@ def export_checkpoint(
 ) -> None:
     """Write the adapter, or the merged model, also as GGUF, and its card to `folder`, all or nothing.
 
+    A folder that exists is filled, not replaced: it may be a mount point.
+
     Raises:
         BadInput: `folder` is not empty, another export writes it, or the disk is full.
     """
     folder = folder.resolve()
-    partial = folder.with_name(f".{folder.name}.partial")
-    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    partial, lock_file = _work_files(folder)
+    lock = FileLock(lock_file)
     try:
         partial.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -79,23 +82,32 @@ def export_checkpoint(
         else:
             written = (write_merged if form == "merged" else write_adapter)(checkpoint, base, partial)
         (partial / CARD).write_text(card_of(checkpoint, written, form, agent), encoding="utf-8")
-        os.replace(partial, folder)
+        if partial.parent == folder:
+            for written_file in partial.iterdir():
+                os.replace(written_file, folder / written_file.name)
+        else:
+            os.replace(partial, folder)
     except (OSError, RuntimeError, SafetensorError) as error:
         if is_disk_full(error):
             raise BadInput(f"--to {folder}: no space left on the disk: free some and run again") from error
         raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-        Path(lock.lock_file).unlink(missing_ok=True)  # filelock leaves it in the user's folder
+        lock_file.unlink(missing_ok=True)  # filelock leaves it in the user's folder
         lock.release()
 
 
 def require_empty(folder: Path) -> None:
     """Raise BadInput if an export to `folder` would overwrite something."""
-    if folder.resolve() == Path.cwd():
-        raise BadInput(f"--to {folder} is the current directory, which cannot be replaced: name a new folder")
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    place = folder.resolve()
+    if place.exists() and not (place.is_dir() and {*place.iterdir()} <= {*_work_files(place)}):
         raise BadInput(f"--to {folder} exists and is not empty: name a new folder")
+
+
+def _work_files(folder: Path) -> tuple[Path, Path]:
+    """Return where the files of an export are written first, and its lock: in the folder if it exists, else next to it."""
+    place = folder if folder.is_dir() else folder.parent
+    return place / f".{folder.name}.partial", place / f".{folder.name}.lock"
 
 
 def modelfile_of(checkpoint: Checkpoint, base: BaseModelFiles) -> str:
@@ -130,7 +142,6 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form, age
     metrics = version.get_artifact(METRICS) if version else None
     if metrics is not None and not _is_about(metrics, version):
         metrics = None
-    judged_by = settings_of_step(metrics) if metrics else {}
     adapter = json.loads((checkpoint.path / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return model_card(
         written.model_dump(mode="json"),
@@ -139,11 +150,17 @@ def card_of(checkpoint: Checkpoint, written: CheckpointManifest, form: Form, age
         registered=_registered(version),
         data=[_described(name, id) for name, id in manifest.data.items()],
         summary=metrics.load() if metrics else None,
-        judge=judged_by.get("judge_model", "an LLM") if judged_by.get("judge") == "llm" else "exact comparison",
+        judge=_judge(metrics) if metrics and agent == MAIL_AGENT else None,
         title=agent.title,
         **_usage(manifest, agent),
         compact_calls=writes_compact_calls(manifest.base_model_source),
     )
+
+
+def _judge(metrics: ArtifactVersionResponse) -> str:
+    """Return what decided which answers about mail are correct. Other tasks have verdicts of their own."""
+    judged_by = settings_of_step(metrics)
+    return judged_by.get("judge_model", "an LLM") if judged_by.get("judge") == "llm" else "exact comparison"
 
 
 def _usage(manifest: CheckpointManifest, agent: Agent) -> dict[str, Any]:
@@ -191,8 +208,7 @@ def _described(name: str, id: str) -> str:
     known: dict[str, Any] = version.run_metadata
     counts = ""
     if name == MAIL_DATABASE and {"kept", "inboxes"} <= known.keys():
-        source = settings_of_step(version).get("emails", "unknown, because its run was deleted")
-        counts = f": {known['kept']:,} mails in {known['inboxes']:,} inboxes, source {source}"
+        counts = f": {describe_mail(version)}"
     if name == SCENARIOS and {"train", "test"} <= known.keys():
         counts = f": {known['train']:,} questions to train on, {known['test']:,} held out"
     return f"{name} version {version.version} (artifact {id}){counts}"

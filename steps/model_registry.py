@@ -11,8 +11,11 @@ from zenml.enums import ModelStages
 from zenml.models import ArtifactVersionResponse, ModelVersionResponse
 
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
+from steps.data.sources import settings_of_step
 from training.checkpoint import Checkpoint
 from training.errors import BadInput
+
+_DATA_PIPELINE = "data_preparation_pipeline"
 
 
 @dataclass(frozen=True)
@@ -103,27 +106,63 @@ def current_model_version(model: str = MODEL_NAME) -> ModelVersionResponse:
     raise BadInput(f"there is no trained checkpoint yet: run `python run.py --pipeline train`{of_task} first")
 
 
-def find_mail_database(stored: StoredCheckpoint | None = None, reference: str | None = None) -> ArtifactVersionResponse:
+def find_mail_database(
+    stored: StoredCheckpoint | None = None, reference: str | None = None, *, latest: bool = False
+) -> ArtifactVersionResponse:
     """Find the mail database that `reference` names, the id or name of an artifact version.
 
-    The default is the database of the checkpoint's model version, else the one it was trained on, else the latest.
+    The default is the database of the checkpoint's training. If this store has none, or with `latest`, it is the one that
+    `--pipeline data` prepared last.
 
     Raises:
         BadInput: there is no such database.
     """
-    client = Client()
     try:
         if reference is not None:
-            return client.get_artifact_version(reference)
-        if stored is not None:
-            if stored.model_version and (linked := stored.model_version.get_artifact(MAIL_DATABASE)):
-                return linked
-            if trained_on := stored.checkpoint.manifest.data.get(MAIL_DATABASE):
-                with contextlib.suppress(KeyError):  # a checkpoint may come from the store of another machine
-                    return client.get_artifact_version(trained_on)
-        return client.get_artifact_version(MAIL_DATABASE)
+            return Client().get_artifact_version(reference)
+        if stored is not None and not latest and (trained_on := _trained_on(stored)):
+            return trained_on
+        return _prepared_last()
     except KeyError as error:
         raise BadInput("there is no mail database yet: run `python run.py --pipeline data` first") from error
+
+
+def describe_other_mail(stored: StoredCheckpoint, database: ArtifactVersionResponse) -> str | None:
+    """Describe a mail database that is not that of the checkpoint's training; None if it is."""
+    trained_on = _trained_on(stored)
+    if trained_on is not None and trained_on.id == database.id:
+        return None
+    return f"mail: what `--pipeline data` prepared last, not that of the training: {describe_mail(database)}"
+
+
+def describe_mail(database: ArtifactVersionResponse) -> str:
+    """Describe a mail database: its size and source, as far as they are known."""
+    known = database.run_metadata
+    source = settings_of_step(database).get("emails", "unknown, because its run was deleted")
+    counts = f"{known['kept']:,} mails in {known['inboxes']:,} inboxes, " if {"kept", "inboxes"} <= known.keys() else ""
+    return f"{counts}source {source}"
+
+
+def _trained_on(stored: StoredCheckpoint) -> ArtifactVersionResponse | None:
+    """Return the database of the checkpoint's model version, else the one it was trained on, if this store has one."""
+    if stored.model_version and (linked := stored.model_version.get_artifact(MAIL_DATABASE)):
+        return linked
+    if trained_on := stored.checkpoint.manifest.data.get(MAIL_DATABASE):
+        with contextlib.suppress(KeyError):  # a checkpoint may come from the store of another machine
+            return Client().get_artifact_version(trained_on)
+    return None
+
+
+def _prepared_last() -> ArtifactVersionResponse:
+    """Return the database of the last run of `--pipeline data`, else the newest. Raises KeyError if there is none.
+
+    A run that found everything in the cache reports a database that may be older than those of other mail.
+    """
+    runs = Client().list_pipeline_runs(pipeline=_DATA_PIPELINE, status="completed", sort_by="desc:created", size=1)
+    for run in runs:
+        if (step := run.steps.get("create_database")) and (found := step.outputs.get(MAIL_DATABASE)):
+            return found[0]
+    return Client().get_artifact_version(MAIL_DATABASE)
 
 
 def _load_checkpoint(artifact: ArtifactVersionResponse) -> Checkpoint:

@@ -31,6 +31,7 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FrontDoor:
         (["--checkpoint", "x"], "--checkpoint is for --pipeline eval, deploy, ask or export"),
         (["--pipeline", "eval", "--schedule", "0 2 * * *"], "--schedule is for --pipeline train or all"),
         (["--dry-run", "--schedule", "0 2 * * *"], "leave out --schedule"),
+        (["--no-cache", "--schedule", "0 2 * * *"], "those of a schedule always train anew"),
         (["--pipeline", "all", "--summary", "configs"], "is a folder; name a file"),
         (["--pipeline", "all", "--summary", "run.py/x/y.json"], "run.py is not a folder that can be written to"),
         (["--set", "learning_rat=1"], "did you mean 'trainer.learning_rate'"),

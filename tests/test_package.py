@@ -32,7 +32,7 @@ def test_it_has_every_file_of_the_rooms_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
         [entry_points] = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
-        assert archive.read(entry_points).decode().split("\n")[1] == "email-search-agent = run:main"
+        assert archive.read(entry_points).decode().split("\n")[1] == "email-search-agent = run:from_terminal"
     assert names == {name for name in tracked if name and (ROOT / name).is_file()}
     assert wheel.stat().st_size < 1_500_000
 
@@ -46,7 +46,7 @@ def test_the_command_works_anywhere_and_keeps_its_data_with_the_user(wheel: Path
     before = {file for file in code.rglob("*") if "__pycache__" not in file.parts}
     environment = {"PYTHONPATH": str(code), "HOME": str(home), "ZENML_CONFIG_PATH": str(tmp_path / "zenml")}
     small = [f"--set=synthetic_{split}_inboxes=1" for split in ("train", "test")]
-    called = [sys.executable, "-c", "import run; raise SystemExit(run.main())", "--pipeline", "data", *small]
+    called = [sys.executable, "-c", "import run; raise SystemExit(run.from_terminal())", "--pipeline", "data", *small]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ZENML", "XDG"))}
     done = subprocess.run(called, cwd=here, env=kept | environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "360 mails" in done.stdout, done.stderr

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,14 @@ def test_a_run_that_failed_elsewhere_leaves_with_1(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(run, "execute", fail)
     done = FrontDoor(tmp_path, monkeypatch).run("--pipeline", "train")
     assert (done.returncode, done.stderr) == (1, "error: the pod is gone\n")
+
+
+def test_the_installed_command_ends_on_both_signals_like_run_py() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    named = scripts["email-search-agent"].removeprefix("run:")
+    tells = "run.main = lambda: [signal.getsignal(n) is signal.default_int_handler for n in (2, 15)] != [True] * 2"
+    code = f"import signal, sys, run; {tells}; sys.exit(run.{named}())"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--help", "trainer"]], ids=" ".join)

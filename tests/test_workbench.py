@@ -212,29 +212,26 @@ def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, off
     assert all(row["errors"] == 0 and row["n"] == 2 for row in summary["policies"].values())
     assert set(summary["baselines"]) == {"do_nothing"}
     assert "some-model: " in done.stdout and "; finished 2" in done.stdout
-    # Any checkpoint can be evaluated on tasks of other templates, without a training.
-    _, scenarios = load_office(WorkbenchSettings(folder=str(office), held_out_templates=1))
+    # A checkpoint can be evaluated without a training, but not on what it was trained on.
+    named = ["--pipeline", "eval", *OFFICE, "--checkpoint", "checkpoint"]
+    refused = checkout.run(*named, *settings(folder=office, held_out_templates=1))
+    assert refused.returncode == 2 and "was trained on 6 of these 8 held-out tasks" in refused.stderr, refused.stderr
+    _, scenarios = load_office(WorkbenchSettings(folder=str(office)))
+    held_out = [scenario.question for scenario in scenarios if scenario.split == "test"]
     opinion = tmp_path / "opinion.jsonl"
-    opinion.write_text(_evaluation([scenario.question for scenario in scenarios]))
-    everything = [
-        "--pipeline",
-        "eval",
-        *OFFICE,
-        *settings(folder=office, held_out_templates=1, second_opinion=opinion),
-        "--summary",
-        "all.json",
-    ]
+    opinion.write_text(_evaluation(held_out))
     with Idle() as server:
         other = settings(baseline_model="openai/idle", baseline_api_base=server.url, base_limit=1)
-        done = checkout.run(*everything, "--checkpoint", "checkpoint", *other)
+        other += settings(folder=office, second_opinion=opinion)
+        done = checkout.run(*named, *other, "--summary", "all.json")
         assert {request["model"] for request in server.requests} == {"idle"}
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((checkout.folder / "all.json").read_text())
     assert {name: row["n"] for name, row in summary["policies"].items()} == {
-        "some-model": 8,
+        "some-model": 2,
         "base": 1,
-        "trained": 8,
-        "openai/idle": 8,
+        "trained": 2,
+        "openai/idle": 2,
     }
-    assert summary["policies"]["openai/idle"]["accuracy"] == summary["baselines"]["do_nothing"]["accuracy"] == 1 / 8
+    assert summary["policies"]["openai/idle"]["accuracy"] == summary["baselines"]["do_nothing"]["accuracy"]
     assert (summary["policies"]["trained"]["turns"], summary["policies"]["base"]["turns"]) == (4, 4)

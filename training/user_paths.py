@@ -30,9 +30,12 @@ def path_problem(text: str) -> str | None:
 
 def unwritable(file: Path) -> str | None:
     """Return why the file cannot be written, before hours of work; None if it seems writable."""
-    if file.is_dir():
-        return "is a folder; name a file"
-    folder = next(place for place in file.absolute().parents if place.exists())
+    try:
+        if file.is_dir():
+            return "is a folder; name a file"
+        folder = next(place for place in file.absolute().parents if place.exists())
+    except OSError as error:  # a folder that this user may not look into
+        return f"{error.filename}: {error.strerror}"
     if folder.is_dir() and os.access(folder, os.W_OK | os.X_OK):
         return None
     return f"{folder} is not a folder that can be written to"

@@ -11,11 +11,18 @@ from environment.mail_text import one_line
 _NO_TEXT = frozenset({"script", "style", "template", "title"})
 _DELETED = frozenset({"del", "s", "strike"})
 _HIDING_STYLE = re.compile(
-    r"display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|mso-hide\s*:\s*all|(?:font-size|max-height)\s*:\s*0(?:px|pt|em|%)?\s*(?:;|!|$)"
-    r"|(?:text-indent|left|top)\s*:\s*-\d{3}|\A(?=.*overflow\s*:\s*hidden).*(?<![\w-])(?:height|width)\s*:\s*0(?:px)?\s*(?:;|!|$)"
-    r"|(?<![\w-])opacity\s*:\s*0(?:\.0*)?\s*(?:;|!|$)",
+    r"(?<![\w-])(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|max-height\s*:\s*0(?:px|pt|em|%)?\s*(?:;|!|$)"
+    r"|(?:text-indent|left|top)\s*:\s*-\d{3}|opacity\s*:\s*0(?:\.0*)?\s*(?:;|!|$))"
+    r"|\A(?=.*overflow\s*:\s*hidden).*(?<![\w-])(?:height|width)\s*:\s*0(?:px)?\s*(?:;|!|$)",
     re.IGNORECASE,
 )
+_FONT = re.compile(r"(?<![\w-])font(?:-size)?\s*:([^;]*)", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(?<![\w.#/-])(?:(?P<zero>0(?:\.0*)?)(?:[a-z]{2,4}|%)?|(?:\d+(?:\.\d+)?|\.\d+)(?:cm|in|mm|pc|pt|px|q|rem|vh|vw)"
+    r"|initial|medium|(?:xx?-|xxx-)?(?:large|small))(?![\w.%-])",
+    re.IGNORECASE,
+)
+"""A size that does not depend on that of the element around."""
 _VOID = frozenset(
     {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 )
@@ -40,6 +47,7 @@ _LINES = frozenset({"address", "br", "dd", "div", "dt", "footer", "header", "li"
 _MAX_QUOTES = 10
 _MAX_LINK_CHARS = 100
 """Longer targets are for machines, which count who clicked."""
+_NOT_DIALLED = re.compile(r"[\s()./-]")
 _PARAGRAPHS = frozenset(
     {"article", "blockquote", "dl", "form", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "ol", "p", "pre", "table", "ul"}
 )
@@ -67,7 +75,7 @@ class _Reader(HTMLParser):
         self._lines: list[str] = []
         self._line: list[str] = []
         self._no_text: str | None = None
-        self._open: list[tuple[str, bool]] = []  # tag, and whether it is hidden
+        self._open: list[tuple[str, bool, bool]] = []  # tag, whether it is hidden, and whether its letters have no size
         self._open_tags: Counter[str] = Counter()
         self._hiding = 0
         self._target = ""  # of the link that is open
@@ -90,10 +98,11 @@ class _Reader(HTMLParser):
             self._say(" ")
         self._close_before(tag)
         if tag not in _VOID:
-            hides = tag in _DELETED or "hidden" in given or bool(_HIDING_STYLE.search(given.get("style") or ""))
+            style = given.get("style") or ""
+            hides = tag in _DELETED or "hidden" in given or bool(_HIDING_STYLE.search(style))
             if len(self._open) == _MAX_DEPTH:
                 self._close()
-            self._open.append((tag, hides))
+            self._open.append((tag, hides, self._has_no_size(style)))
             self._open_tags[tag] += 1
             self._hiding += hides
         self._block(tag)
@@ -128,7 +137,7 @@ class _Reader(HTMLParser):
             self._raised = False
 
     def handle_data(self, data: str) -> None:
-        if self._no_text or self._hiding:
+        if self._no_text or self._hiding or (self._open and self._open[-1][2]):
             return
         data = _INVISIBLE.sub("", data)
         if self._raised and data.lstrip("+-−")[:1].isdigit() and self._line and self._line[-1][-1:].isalnum():
@@ -140,11 +149,17 @@ class _Reader(HTMLParser):
             self._line.append(line)
 
     def _close(self) -> None:
-        tag, hides = self._open.pop()
+        tag, hides, _ = self._open.pop()
         self._open_tags[tag] -= 1
         if not self._open_tags[tag]:
             del self._open_tags[tag]
         self._hiding -= hides
+
+    def _has_no_size(self, style: str) -> bool:
+        """Return whether the letters of a new element have size 0: layouts set it outside, and a size again inside."""
+        declared = _FONT.findall(style)
+        size = _SIZE.search(declared[-1]) if declared else None
+        return bool(size["zero"]) if size else bool(self._open and self._open[-1][2])
 
     def _say(self, text: str) -> None:
         if not self._hiding:
@@ -153,17 +168,25 @@ class _Reader(HTMLParser):
     def _end_link(self) -> None:
         """Add the target of the open link after its text, unless the text shows it."""
         target, self._target = self._target, ""
-        if self._hiding or not target.lower().startswith(("http://", "https://")) or len(target) > _MAX_LINK_CHARS:
+        scheme, _, bare = target.partition(":")
+        scheme = scheme.lower()
+        if scheme in ("mailto", "tel"):
+            target = bare = bare.partition("?")[0]
+        elif scheme in ("http", "https") and bare.startswith("//"):
+            bare = bare.removeprefix("//").removeprefix("www.").rstrip("/")
+        else:
             return
-        text = one_line("".join(self._line[self._link_begin :]))
-        bare = target.partition("://")[2].removeprefix("www.").rstrip("/")
-        if text and bare.lower() not in text.lower():
+        if self._hiding or len(target) > _MAX_LINK_CHARS:
+            return
+        text = one_line("".join(self._line[self._link_begin :])).lower()
+        shown = _NOT_DIALLED.sub("", text) if scheme == "tel" else text
+        if text and bare.lower() not in shown:
             self._line.append(f" <{target}>")
 
     def _close_before(self, tag: str) -> None:
         """End the elements that the begin of `tag` ends, with the inline elements within them."""
         closed = _CLOSED_BY.get(tag, frozenset())
-        for depth, (other, _) in enumerate(reversed(self._open[-_INLINE_DEPTH:]), start=1):
+        for depth, (other, *_) in enumerate(reversed(self._open[-_INLINE_DEPTH:]), start=1):
             if other in closed:
                 for _ in range(depth):
                     self._close()

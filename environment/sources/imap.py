@@ -11,7 +11,6 @@ import imaplib
 import os
 import re
 import shutil
-import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,7 @@ from imapclient.imapclient import ALL, DRAFTS, JUNK, TRASH, IMAPClient
 from environment.errors import BadMail, Unreachable
 from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
+from environment.sources.imap_client import Client
 from environment.sources.imap_url import ImapUrl
 from environment.sources.maildir import MailFolder
 from environment.sources.rfc822 import MAX_MAIL_BYTES
@@ -200,9 +200,7 @@ class ImapMails(Iterable[Email | DroppedMail]):
             )
         context = ssl.create_default_context()
         try:
-            client = _Client(
-                url.host, url.port, ssl=url.tls, ssl_context=context if url.tls else None, timeout=_SECONDS
-            )
+            client = Client(url.host, url.port, ssl=url.tls, ssl_context=context if url.tls else None, timeout=_SECONDS)
             if not url.tls:
                 client.starttls(context)
         except ssl.SSLCertVerificationError as error:
@@ -218,7 +216,7 @@ class ImapMails(Iterable[Email | DroppedMail]):
                 if token:
                     client.oauth2_login(url.user, token)
                 else:
-                    client.login(url.user, password)
+                    client.login(url.user, password or "")
             except LoginError as error:
                 if isinstance(error.__context__, imaplib.IMAP4.abort):
                     raise error.__context__ from None
@@ -281,18 +279,6 @@ def _foreign_prefixes(client: IMAPClient) -> tuple[str, ...]:
         return ()
     spaces = _answered(client.namespace)
     return tuple(prefix for kind in (spaces.other, spaces.shared) for prefix, _ in kind or () if prefix)
-
-
-class _Client(IMAPClient):
-    """IMAPClient 3.1.0 waits forever for a connection over TLS. imaplib's own class takes its limit of time."""
-
-    def _create_IMAP4(self) -> imaplib.IMAP4:
-        if not self.ssl:
-            return super()._create_IMAP4()
-        return imaplib.IMAP4_SSL(self.host, self.port, ssl_context=self.ssl_context, timeout=_SECONDS)
-
-    def socket(self) -> socket.socket:
-        return self._imap.sock
 
 
 def _uids(client: IMAPClient, count: int) -> set[int]:

@@ -18,6 +18,8 @@ _TIMES = tuple(
     for mark in (":", r"\.", "h")
 )
 _OFFSET = re.compile(r"[A-Z]{0,5}([+-])[+-]*(\d{1,2})(?::?(\d\d)(?::?\d{1,2})?)?[A-Z]{0,5}", re.I)
+_BARE_OFFSET = re.compile(r"(?:0\d|1[0-4])[0-5]\d")
+"""An offset without its sign. 1999 is a year."""
 _CONNECTIVE = re.compile(r"[^\W\d_A-Z]{1,4}\.?")
 """Of, at, den, um, kl. and the like."""
 _DAYLIGHT = re.compile(r"([A-Z]{3})\d[A-Z]{3}")
@@ -27,7 +29,7 @@ _MONTHS = {
         (
             "jan ene gen",
             "feb fev fbr",
-            "mar mrt maa mae",
+            "mar mrt mrz maa mae",
             "apr avr abr kwi",
             "may mai maj mei mag toukokuu",
             "jun juin giu",
@@ -140,7 +142,7 @@ def _zone_of(words: list[str], comments: str) -> tuple[timezone, list[str]]:
     names: list[str] = []
     others = []
     for word in words:
-        if (found := _numeric_zone(f"+{word}" if re.fullmatch(r"[01]\d{3}", word) else word)) is not None:
+        if (found := _numeric_zone(f"+{word}" if _BARE_OFFSET.fullmatch(word) else word)) is not None:
             numeric = numeric or found
         elif (found := _named_zone(word)) is not None:
             named = named or found

@@ -2,8 +2,8 @@
 unpacking it.
 
 Supports the original Enron corpus (`maildir/person/folder/1.`) and the standard Maildir. In the latter, `cur` and `new`
-hold mails, and `tmp` holds incomplete mails, which are skipped. Mails that are marked as deleted are left out. A file
-that begins like an mbox is read as an mbox, and a zip archive in a folder as such.
+hold mails, and `tmp` holds incomplete mails, which are left out. So are mails that are marked as deleted. A file that begins
+like an mbox is read as an mbox, and a zip archive in a folder as such.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import bz2
 import gzip
 import lzma
 import os
-import re
 import stat
 import tarfile
 import zlib
@@ -25,7 +24,7 @@ from environment.errors import BadMail
 from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
 from environment.sources.mbox import MailFile, mails_in
-from environment.sources.walk import mail_files
+from environment.sources.walk import mail_files, marked_by_name
 from environment.sources.zip_archive import ZIP_MAGIC, mails_of_zip
 
 COMPRESSIONS: dict[bytes, Callable[[BinaryIO], Any]] = {
@@ -39,8 +38,6 @@ END_OF_ARCHIVE: type[tarfile.HeaderError] = tarfile.EOFHeaderError  # type: igno
 """Raised for a header of zeros: two blocks of them are the regular end of an archive."""
 
 _DRAINED_BYTES = 1 << 20
-_TRASHED = re.compile(r":2,[A-Za-z]*T[A-Za-z]*\Z")
-"""Flags in the name of a mail that was deleted, but not removed yet (Maildir)."""
 
 
 class MailFolder(Iterable[Email | DroppedMail]):
@@ -66,8 +63,8 @@ class MailFolder(Iterable[Email | DroppedMail]):
 
     def _mails(self, path: str) -> Iterator[Email | DroppedMail]:
         where = self._named(path)
-        if _TRASHED.search(path):
-            yield DroppedMail(reason="deleted", where=where, detail="marked as trashed")
+        if marked := marked_by_name(os.path.relpath(path, self._folder), where):
+            yield marked
             return
         try:
             if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -113,6 +110,8 @@ class MailArchive(MailFile):
                     yield DroppedMail(reason="unsafe_name", where=where)
                 elif not member.isreg():
                     yield DroppedMail(reason="no_file", where=where, detail="a link or a device")
+                elif marked := marked_by_name(member.name, where):
+                    yield marked
                 else:
                     yield from mails_in(cast(BufferedReader, archive.extractfile(member)), where)
         # The checksum of a compressed stream is at its end.

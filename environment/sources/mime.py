@@ -32,6 +32,16 @@ _NOT_SHOWN = frozenset(
 _RARELY_SHOWN = frozenset({"text/calendar", "text/watch-html", "text/x-amp-html"})
 _SHOWN_OF_ATTACHED = ("from", "date", "subject")
 _MAX_STUB_CHARS = 300
+_ELSEWHERE = re.compile(r"\b(?:browser|online|view)", re.IGNORECASE)
+_THIS_MAIL = re.compile(r"\b(?:browser|e-?mail|message|newsletter|version)", re.IGNORECASE)
+_WEB_ADDRESS = re.compile(r"https?://\S*", re.IGNORECASE)
+_MUCH_MORE = 2
+"""Times as many words."""
+_MAX_COMPARED_CHARS = 20_000
+_UUENCODED = re.compile(
+    rb"^begin [0-7]{3,4} ([^\r\n]{1,300})\r?\n(?:[!-`][ -`]{0,62}\r?\n)*+(?:[ `]?\r?\n)?end[ \t]*\r?(?:\n|\Z)",
+    re.MULTILINE,
+)
 _QUOTES = re.compile(r"(?:> ?)*>")
 
 
@@ -67,8 +77,7 @@ class _Part:
     def name(self) -> str:
         """The name of its file, without folders; empty if it has none."""
         named = parameter(self._disposition, "filename") or parameter(self.type, "name")
-        name = one_line(storable(decode_header(named.encode("utf-8", "surrogateescape")))).replace("\\", "/")
-        return name.rpartition("/")[2].strip()[:_MAX_NAME_CHARS]
+        return _file_name(decode_header(named.encode("utf-8", "surrogateescape")))
 
     @property
     def embedded(self) -> bool:
@@ -82,6 +91,10 @@ class _Part:
     @property
     def _disposition(self) -> str:
         return decode_text(first_of(self.fields, "content-disposition"))
+
+
+def _file_name(written: str) -> str:
+    return one_line(storable(written)).replace("\\", "/").rpartition("/")[2].strip()[:_MAX_NAME_CHARS]
 
 
 def text_of(fields: Fields, content: bytes) -> tuple[str, tuple[Attachment, ...]]:
@@ -107,11 +120,26 @@ def _text(part: _Part, depth: int, attached: list[Attachment]) -> str:
         if children:
             if kind == "multipart/alternative":
                 return _best(children, depth, attached)
-            return "\n\n".join(text for child in children if (text := _text(child, depth + 1, attached)).strip())
+            return _joined(children, depth, attached)
         kind = "text/plain"
     if not kind.startswith("text/") or (kind in _NOT_SHOWN and not part.whole):
         return _file(part, attached)
-    return _leaf(part, kind)
+    return _leaf(part, kind, attached)
+
+
+def _joined(children: list[_Part], depth: int, attached: list[Attachment]) -> str:
+    """Return the texts of all parts. A named text below another one is a file, and an invitation is not repeated."""
+    texts: list[str] = []
+    for child in children:
+        if texts and child.kind.startswith("text/") and child.kind != "text/calendar" and child.name:
+            _file(child, attached)
+            continue
+        text = _text(child, depth + 1, attached)
+        if texts and child.kind == "text/calendar":
+            text = _unsaid(text, texts)
+        if text.strip():
+            texts.append(text)
+    return "\n\n".join(texts)
 
 
 def _file(part: _Part, attached: list[Attachment]) -> str:
@@ -147,16 +175,18 @@ def _children(part: _Part, kind: str) -> Iterator[_Part]:
 
 
 def _best(children: list[_Part], depth: int, attached: list[Attachment]) -> str:
-    """Return the text of the alternative that a reader of plain text is shown."""
-    found = [(_rank(child), text) for child in children if (text := _text(child, depth + 1, attached)).strip()]
+    """Return the text of the alternative that a reader of plain text is shown, and what an invitation adds to it."""
+    found = [(child, text) for child in children if (text := _text(child, depth + 1, attached)).strip()]
     if not found:
         return ""
-    rank, best = min(found, key=lambda alternative: alternative[0])
-    if rank == 0 and len(best) <= _MAX_STUB_CHARS and "html" in best.lower():
-        for other_rank, other in found:
-            if other_rank == 1 and not _says_the_same(best, other):
-                return other
-    return best
+    chosen, best = min(found, key=lambda alternative: _rank(alternative[0]))
+    if _rank(chosen) == 0 and _may_be_stub(best):
+        best = next((other for child, other in found if _rank(child) == 1 and not _says_the_same(best, other)), best)
+    texts = [best]
+    for child, text in found:
+        if child.kind == "text/calendar" and child is not chosen and (unsaid := _unsaid(text, texts)):
+            texts.append(unsaid)
+    return best if len(texts) == 1 else "\n\n".join([best.rstrip(), *texts[1:]])
 
 
 def _rank(part: _Part) -> int:
@@ -165,10 +195,30 @@ def _rank(part: _Part) -> int:
     return 0 if kind == "text/plain" else 2 if kind in _RARELY_SHOWN else 1
 
 
+def _may_be_stub(text: str) -> bool:
+    """Return whether a short text may only say where to see the mail: in a program that shows HTML, or on a page."""
+    said = _WEB_ADDRESS.sub("", text)
+    return len(said) <= _MAX_STUB_CHARS and ("html" in said.lower() or (said != text and bool(_ELSEWHERE.search(said))))
+
+
 def _says_the_same(stub: str, text: str) -> bool:
-    """Return whether `text` has at least half of the words of `stub`, which otherwise only asks for another program."""
-    ours, theirs = set(words(stub)), set(words(text))
-    return len(ours & theirs) * 2 >= len(ours)
+    """Return whether `text` has at least half of the words of `stub`, which otherwise only says where to see the mail.
+
+    HTML has the link to its own page, too, and says much more.
+    """
+    said = _WEB_ADDRESS.sub("", stub)
+    ours, theirs = words(said), words(text)
+    common = len(set(ours) & set(theirs))
+    links_itself = said != stub and _THIS_MAIL.search(said) is not None
+    return common * 2 >= len(set(ours)) and not (links_itself and len(theirs) > _MUCH_MORE * len(ours))
+
+
+def _unsaid(invitation: str, texts: list[str]) -> str:
+    """Return the lines of an invitation that `texts` do not have. Long ones are not compared: that takes quadratic time."""
+    if len(invitation) + sum(map(len, texts)) > _MAX_COMPARED_CHARS:
+        return invitation
+    said = one_line(" ".join(texts))
+    return "\n".join(line for line in invitation.split("\n") if one_line(line) not in said)
 
 
 def _attached_mail(part: _Part, depth: int, attached: list[Attachment]) -> str:
@@ -184,7 +234,7 @@ def _attached_mail(part: _Part, depth: int, attached: list[Attachment]) -> str:
     return "\n".join([*head, "", text])
 
 
-def _leaf(part: _Part, kind: str) -> str:
+def _leaf(part: _Part, kind: str, attached: list[Attachment]) -> str:
     content = part.decoded()
     charset = parameter(part.type, "charset")
     if kind.endswith("html"):
@@ -193,14 +243,25 @@ def _leaf(part: _Part, kind: str) -> str:
             named = declared[1].decode("ascii", "ignore")
             charset = charset if named.lower().startswith(("utf-16", "utf-32")) else named
         return html_to_text(decode_text(content, charset))
-    text = decode_text(content, charset)
     if kind == "text/calendar":
-        return calendar_to_text(text)
+        return calendar_to_text(decode_text(content, charset))
+    text = decode_text(_without_files(content, attached), charset)
     if kind in ("text/enriched", "text/richtext"):
         return _MARKUP.sub("", text.replace("<<", "&lt;")).replace("&lt;", "<")
     if parameter(part.type, "format").lower() == "flowed":
         return _unflowed(text, parameter(part.type, "delsp").lower() == "yes")
     return text
+
+
+def _without_files(content: bytes, attached: list[Attachment]) -> bytes:
+    """Return a text without the files that are uuencoded in it, which are noted."""
+
+    def noted(block: re.Match[bytes]) -> bytes:
+        if name := _file_name(decode_text(block[1])):
+            attached.append(Attachment(name, block[0], "x-uuencode"))
+        return b"" if name else block[0]
+
+    return _UUENCODED.sub(noted, content) if b"begin " in content else content
 
 
 def _unflowed(text: str, delete_space: bool) -> str:

@@ -55,7 +55,8 @@ class ParquetEmails(Iterable[Email]):
     def __init__(self, source: str | Path, split: str = "train") -> None:
         self._source = source
         self._split = split
-        self._files = _files(source, split)
+        # A split is one of questions: no mail is left out for the name of its file.
+        self._files = _parquet_files(Path(source)) if _is_local(source) else []
         _check_columns(self._files, _EMAIL_COLUMNS)
 
     def __iter__(self) -> Iterator[Email]:
@@ -66,7 +67,7 @@ class ParquetEmails(Iterable[Email]):
 
 
 def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
-    """Return the mails of a Hub dataset id, a local folder of parquet files, or one parquet file.
+    """Return the mails of a Hub dataset id, of all files of a local folder of parquet files, or of one parquet file.
 
     Raises BadMail if the source is missing, unreadable, has no parquet file or lacks a column: for local files at
     once, for the Hub when iteration starts.
@@ -75,8 +76,8 @@ def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
 
 
 def parquet_questions(source: str | Path, split: str = "train", *, labelled: bool = True) -> Iterator[Question]:
-    """Return the questions of a source as in `parquet_emails`. Only `labelled` questions need columns for answer and
-    mails.
+    """Return the questions of a split of a source. Of local files, those count that name it. Only `labelled` questions need
+    columns for answer and mails.
 
     Raises BadMail as `parquet_emails` does, and for a malformed row.
     """

@@ -1,4 +1,4 @@
-"""Walk a folder of mails: which files may hold mails, also in the profiles of mail programs."""
+"""Which files of a folder or an archive may hold mails, also in the profiles of mail programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import os
 import re
 from collections.abc import Iterator
 
+from environment.models import DroppedMail
+
+_TRASHED = re.compile(r":2,[A-Za-z]*T[A-Za-z]*\Z")
+_INCOMPLETE = re.compile(r"(?:.*[/\\])?tmp[/\\]\d{9,}[._][^/\\]*", re.DOTALL)
+"""A Maildir names a mail after the seconds since 1970. Other files in a folder called tmp may be whole."""
 _INDEX = re.compile(
     r".*\.(?:msf|plist)|msgFilterRules\.dat|popstate\.dat|filterlog\.html|virtualFolders\.dat|table_of_contents"
     r"|archive_browser\.html|\.DS_Store|Thumbs\.db|desktop\.ini",
@@ -17,6 +22,15 @@ _INDEX = re.compile(
 def is_index(path: str) -> bool:
     """Return whether a file is known to hold no mail, by its name."""
     return bool(_INDEX.fullmatch(path.rpartition("/")[2]))
+
+
+def marked_by_name(name: str, where: str) -> DroppedMail | None:
+    """Return the report of a file that a Maildir marks, by its name, as deleted or as not written to its end."""
+    if _TRASHED.search(name):
+        return DroppedMail(reason="deleted", where=where, detail="marked as trashed")
+    if _INCOMPLETE.fullmatch(name):
+        return DroppedMail(reason="incomplete", where=where, detail="in the folder tmp of a Maildir")
+    return None
 
 
 def mail_files(root: str | os.PathLike[str], unreadable: list[OSError]) -> Iterator[tuple[str, list[str]]]:

@@ -15,7 +15,7 @@ from environment.errors import BadMail
 from environment.mail_text import one_line, storable
 from environment.models import DroppedMail, Email
 from environment.sources.mbox import MailFile, mails_in
-from environment.sources.walk import is_index
+from environment.sources.walk import is_index, marked_by_name
 
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")
 """First bytes of a zip archive; the second of one that is empty."""
@@ -53,6 +53,8 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: str, where:
         yield DroppedMail(reason="unsafe_name", where=named)
     elif stat.S_ISLNK(member.external_attr >> 16):
         yield DroppedMail(reason="no_file", where=named, detail="a link or a device")
+    elif marked := marked_by_name(member.filename, named):
+        yield marked
     elif name.suffix.lower() == ".zip":
         yield DroppedMail(reason="nested_archive", where=named, detail="unpack the outer archive, and give the folder")
     elif member.flag_bits & _ENCRYPTED:

@@ -19,12 +19,14 @@ from reports.console import say
 from steps.artifact_names import PREDICTIONS, PRODUCTION_PREDICTIONS
 from steps.evaluation.ask_production import PRODUCTION
 from steps.evaluation.journal import TASK_CODE, open_journal
+from steps.evaluation.prompted import require_own_name
 from steps.evaluation.rows import Rows, also_as_trained, ask_rows, predicting
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
 from steps.model_registry import find_checkpoint
 from steps.project import source_files
-from tasks import load_plugin
+from tasks import load_plugin, trained_settings
 from training.checkpoint import Checkpoint
+from training.errors import BadInput
 from training.plugin import EvaluatedTask
 from training.task import Policy
 
@@ -45,6 +47,9 @@ def ask_task(
     rows that ask no policy. `identity` is a digest of the data, a part of the cache key.
 
     The episodes of an earlier, interrupted run of the same evaluation are not played again.
+
+    Raises:
+        BadInput: the checkpoint was trained on some of these scenarios, or `baseline_model` has the name of another row.
     """
     adapters = adapters_to_ask(checkpoint, warm_start)
     journal = open_journal(
@@ -52,6 +57,14 @@ def ask_task(
     )
 
     with _opened(config, task, settings, checkpoint) as (opened, held_out):
+        if config.baseline_model is not None:
+            require_own_name(config.baseline_model, opened.others())
+        if trained_on := _trained_on(task, settings, checkpoint, opened, held_out):
+            raise BadInput(
+                f"checkpoint {checkpoint.manifest.name} was trained on {len(trained_on)} of these {len(held_out)} held-out "
+                f"{load_plugin(task).unit}: evaluate it with the settings of task {load_plugin(task).name} that it was trained "
+                "with, or train again with these"
+            )
 
         async def ask(rows: Rows, base_url: str) -> list[Prediction]:
             predictions: list[Prediction] = []
@@ -78,7 +91,7 @@ def ask_task_production(
 ) -> Annotated[list[Prediction], PRODUCTION_PREDICTIONS]:
     """Return greedy episodes of the version in production, with its own base model and limits.
 
-    `production` is the id of its checkpoint; without one there are none.
+    Scenarios that it was trained on are left out. `production` is the id of its checkpoint; without one there are none.
     """
     if not production:
         return []
@@ -89,6 +102,9 @@ def ask_task_production(
     journal = open_journal(config, code=TASK_CODE, **of)
 
     with _opened(config, task, settings, checkpoint) as (opened, held_out):
+        if trained_on := _trained_on(task, settings, checkpoint, opened, held_out):
+            say(f"the version in production was trained on {len(trained_on)} of {len(held_out)}: not asked these")
+            held_out = [scenario for scenario in held_out if scenario.id not in trained_on]
 
         async def ask(rows: Rows, base_url: str) -> list[Prediction]:
             play = partial(opened.attempt, _greedy(PRODUCTION, base_url, opened), hosted=False)
@@ -122,3 +138,27 @@ def _opened(
         held_out = [*opened.test_scenarios()]
         random.Random(0).shuffle(held_out)
         yield opened, held_out[: config.eval_limit]
+
+
+def _trained_on(
+    task: str, settings: dict[str, Any], checkpoint: Checkpoint, opened: EvaluatedTask, held_out: list[Any]
+) -> set[str]:
+    """Return the ids of the held-out scenarios that the checkpoint was trained on, as far as its recorded settings tell.
+
+    The settings of an evaluation may divide the scenarios in another way than those of the training.
+    """
+    plugin = load_plugin(task)
+    try:
+        recorded = trained_settings(task, checkpoint.manifest.config)
+        if recorded == plugin.settings.model_validate(settings):
+            return set()
+        trained = [scenario for scenario in plugin.scenarios(recorded) if scenario.split == "train"]
+    except (BadInput, KeyError):  # they were not recorded, or their data are not on this machine
+        return set()
+    # Not by the id alone, which scenarios of other data may have, too.
+    asked = {(scenario.id, opened.described(scenario)["question"]) for scenario in held_out}
+    shared = [scenario for scenario in trained if (scenario.id, opened.described(scenario)["question"]) in asked]
+    # Before its first GRPO step a policy has seen demonstrations only, and a task may demonstrate other scenarios.
+    if shared and checkpoint.manifest.step == 0 and not opened.demonstrations(shared, 1):
+        return set()
+    return {scenario.id for scenario in shared}

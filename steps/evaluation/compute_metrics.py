@@ -38,6 +38,8 @@ def summarize(predictions: list[Prediction]) -> dict[str, Any]:
     rows = {name: metrics_of(of_policy).model_dump(mode="json") for name, of_policy in by_policy.items()}
     for name, samples in sampled.items():
         rows[name] |= {"samples": len(samples), "sample_errors": sum(sample.error is not None for sample in samples)}
+        paid = metrics_of([*by_policy[name], *samples])
+        rows[name] |= {"cost": paid.cost, "judge_tokens": paid.judge_tokens, "judge_cost": paid.judge_cost}
         if (shares := pass_at_k(samples)) is not None:
             rows[name]["pass_at"] = {str(k): share for k, share in shares.items()}
     return {
@@ -97,11 +99,11 @@ def compute_metrics(
 ) -> tuple[Annotated[dict[str, Any], METRICS], Annotated[HTMLString, REPORT]]:
     """Store metrics in the model version, which becomes the one in production if the gate lets it pass.
 
-    `checkpoint` is the evaluated one; `production` has the answers of the version that is in production now: without any, there is
-    none, or it is the evaluated one. `title` is that of the report, `compared_with` the id of the checkpoint that gave the
-    answers of `production`.
+    `checkpoint` is the evaluated one; `production` has the answers of the version that is in production now, and `compared_with` is
+    the id of its checkpoint: empty if there is none, or if it is the evaluated one. `title` is that of the report.
     """
-    production = production or None
+    # A version that was trained on every held-out question has no answers, and is in production all the same.
+    production = production or ([] if compared_with else None)
     summary = summarize([*predictions, *(production or [])])
     if checkpoint.manifest.step == 0:  # the policy before GRPO itself, which was asked once: no comparison
         for before in (WARM_START, START):
@@ -122,6 +124,7 @@ def compute_metrics(
         of_policy["base"],
         production,
         alerts=sorted(set(checkpoint.manifest.alerts) - set(config.accepted_alerts)),
+        accepted=config.accepted_alerts,
         floor=config.promotion_floor,
         min_gain=config.min_gain,
         significance=config.promotion_significance,

@@ -130,20 +130,25 @@ class Begun:
         if run.checkpoint is None:
             raise BadInput(nothing_learnt(run))
         described = manifest_fields(self.files, self._base["source"], experiment)
-        # Alerts stay unresolved in a run that continues from a suspicious policy.
-        inherited = self._continued.manifest.alerts if self._continued else ()
+        # Alerts stay unresolved in a run that continues from a suspicious policy, and its training counts as well.
+        earlier = self._continued.manifest if self._continued else None
+        inherited, seconds_before = (earlier.alerts, earlier.seconds) if earlier else ((), 0.0)
         alerts = alerts_about(run, self.config.max_steps_off_policy).union(inherited)
-        start_seconds = seconds_until(run, 0)
+
+        def seconds_at(step: int) -> float | None:
+            return None if seconds_before is None else seconds_before + seconds_until(run, step)
+
         trained = Checkpoint.from_adapter(
             run.checkpoint,
             name=experiment.run,
             step=run.checkpoint_of,
             alerts=tuple(sorted(alerts)),
-            seconds=seconds_until(run, run.checkpoint_of),
-            start_seconds=start_seconds,
+            seconds=seconds_at(run.checkpoint_of),
+            start_seconds=seconds_at(0),
             **described,
         )
         if not run.warm_start:
             return trained, trained
         name = f"{experiment.run}-warm-start"
-        return trained, Checkpoint.from_adapter(run.warm_start, name=name, step=0, seconds=start_seconds, **described)
+        before = {"name": name, "step": 0, "alerts": tuple(sorted(inherited)), "seconds": seconds_at(0)}
+        return trained, Checkpoint.from_adapter(run.warm_start, **before, **described)

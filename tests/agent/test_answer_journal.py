@@ -29,6 +29,16 @@ def test_any_answer_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactor
     assert again.find("trained", 0, "test-0") is None and again.find("base", 2, "test-0") is None
 
 
+def test_half_of_a_surrogate_pair_is_kept_as_a_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    journal = AnswerJournal(path)
+    journal.add(prediction("half \ud83d of a pair, and a whole 🌍"))
+    journal.add(prediction("Dana", policy="base"))
+    again = AnswerJournal(path)
+    kept = again.find("trained", 2, "test-0")
+    assert again.answers == 2 and kept is not None and kept.answer == "half ? of a pair, and a whole 🌍"
+
+
 def test_answers_that_ended_in_an_error_are_asked_again(tmp_path: Path) -> None:
     AnswerJournal(tmp_path / "one.jsonl").add(prediction(None, error="TimeoutError"))
     assert AnswerJournal(tmp_path / "one.jsonl").answers == 0

@@ -103,9 +103,9 @@ def test_citing_everything_does_not_pay() -> None:
 
 def test_nothing_to_count_is_not_a_crash() -> None:
     empty = compute_metrics([])
-    assert (empty.n, empty.accuracy, empty.ci95, empty.seconds.p95) == (0, 0.0, (0.0, 1.0), 0.0)
+    assert (empty.n, empty.accuracy, empty.ci95, empty.seconds.p95) == (0, None, None, 0.0)
     only_errors = compute_metrics([prediction(error="OSError", correct=None)])
-    assert (only_errors.n, only_errors.errors) == (0, 1)
+    assert (only_errors.n, only_errors.errors, only_errors.accuracy, only_errors.ci95) == (0, 1, None, None)
 
 
 def test_token_f1() -> None:

@@ -103,3 +103,22 @@ def test_incomparable_versions_are_not_promoted() -> None:
     assert not decide(answers(20), answers(20, error="OSError")).promoted
     failed = decide(answers(20, error="TimeoutError"), answers(1))
     assert not failed.promoted and "error" in failed.reason
+
+
+def test_a_question_on_which_the_base_failed_is_no_pair() -> None:
+    """On the 98 others both are right 49 times. The two that are left decided before."""
+    base = answers(49, 98) + answers(0, 2, start=98, error="Slow")
+    trained = answers(49, 98) + answers(2, 2, start=98)
+    decision = decide_promotion(trained, base, None, **LIMITS)
+    assert not decision.promoted and decision.reason.startswith("50.0% correct is not above the base's 50.0%")
+    assert decide_promotion(answers(50, 98), base, None, **LIMITS).promoted
+    other = decide_promotion(answers(5), answers(5, start=100), None, **LIMITS)
+    assert not other.promoted and other.reason == "no question was answered by both this version and the base"
+
+
+@pytest.mark.parametrize(("right", "of_base"), [(16, 14), (6, 4), (20, 18)])
+def test_a_gain_of_exactly_min_gain_is_not_above_it(right: int, of_base: int) -> None:
+    """0.8 is more than 0.7 + 0.1 in binary fractions."""
+    limits = {**LIMITS, "min_gain": 0.1}
+    assert not decide_promotion(answers(right), answers(of_base), None, **limits).promoted
+    assert decide_promotion(answers(right), answers(of_base - 1), None, **limits).promoted

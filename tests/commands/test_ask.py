@@ -9,7 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from commands import running_service
+from commands import ask, running_service
+from steps.artifact_names import MAIL_DATABASE
+from steps.data import create_database
+from steps.model_registry import StoredCheckpoint, find_mail_database
+from training.record.experiment import MAIL_TASK
 from tests.fakes.policy import MailPolicy
 from tests.front_door import FrontDoor
 from tests.ports import free_port
@@ -95,7 +99,8 @@ def test_an_answer_that_no_mail_proves_and_none_at_all(door: FrontDoor, policy: 
     ("words", "said"),
     [
         (ASK, "needs a question"),
-        ([*ASK, "--unpromoted", QUESTION], "leave out --checkpoint and --unpromoted"),
+        ([*ASK, "--unpromoted", QUESTION], "leave out --checkpoint, --unpromoted and --mail"),
+        ([*ASK, "--mail", "latest", QUESTION], "leave out --checkpoint, --unpromoted and --mail"),
         (["--pipeline", "ask", "--name", "absent", QUESTION], "there is no service 'absent'"),
         ([*ASK, QUESTION], "--inbox ADDRESS is needed, for there are 3 inboxes, such as bo@kestrel.example"),
         ([*ASK, "--inbox", "nobody@kestrel.example", QUESTION], "unknown inbox"),
@@ -142,3 +147,36 @@ def test_a_wrong_key_and_a_service_that_is_gone(door: FrontDoor, deployment: Sim
     assert done.stderr.count("\n") == 1
     deployment.url = None
     assert "here is not running" in door.refuses(*ASK, "--inbox", ANN, QUESTION)
+
+
+def test_the_mail_that_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the training, or what `--pipeline data` reported last, also when it found everything in the cache."""
+    monkeypatch.setattr(create_database, "DATA", tmp_path / "data")
+    door = FrontDoor(tmp_path / "door", monkeypatch)
+    databases = {}
+    for name in ("first", "second", "first"):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        mail = f"From: {name}@x.example\nTo: bo@x.example\nDate: Mon, 4 Mar 2024 10:00:00 +0000\nSubject: s\n\nHello {name}.\n"
+        if not (folder / "1.eml").exists():
+            (folder / "1.eml").write_text(mail)
+        done = door.run("--pipeline", "data", "--set", f"emails={folder}")
+        assert done.returncode == 0, done.stderr
+        databases.setdefault(name, str(find_mail_database().id))
+    assert "unchanged, reused" in done.stdout
+    assert str(find_mail_database().id) == databases["first"] != databases["second"]
+
+    def asked(trained_on: str, *words: str, task: str = MAIL_TASK, refusal: str = "unknown inbox") -> str:
+        manifest = SimpleNamespace(data={MAIL_DATABASE: trained_on})
+        stored = StoredCheckpoint(SimpleNamespace(manifest=manifest, task=task), "here", None)
+        monkeypatch.setattr(ask, "find_checkpoint", lambda *_, **__: stored)
+        done = door.run("--pipeline", "ask", "--checkpoint", "here", "--inbox", "bob@x.example", *words, "Where?")
+        assert done.returncode == 2 and refusal in done.stderr
+        return done.stdout
+
+    said = f"mail: what `--pipeline data` prepared last, not that of the training: 1 mails in 2 inboxes, source {tmp_path}/first\n"
+    assert asked("00000000-0000-0000-0000-000000000001") == said
+    assert asked(databases["second"]) == asked(databases["first"], "--mail", "latest") == ""
+    assert asked(databases["second"], "--mail", "latest") == said
+    assert asked(databases["second"], "--mail", "latest", "--json") == ""
+    asked(databases["first"], task="coding", refusal="--checkpoint: it was trained with task=coding")

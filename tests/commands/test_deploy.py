@@ -224,12 +224,15 @@ def test_a_service_elsewhere_downloads_no_base_model_to_this_machine(
         lambda: SimpleNamespace(flavor="kubernetes", settings_class=BaseDeployerSettings),
     )
     monkeypatch.setattr(deploy, "find_checkpoint", lambda *_, **__: stored)
-    monkeypatch.setattr(deploy, "find_mail_database", lambda _: SimpleNamespace(id="database-1"))
+    monkeypatch.setattr(deploy, "find_mail_database", lambda *_, latest: SimpleNamespace(id=f"database-{latest}"))
+    monkeypatch.setattr(deploy, "describe_other_mail", lambda _, database: f"mail: {database.id}")
     monkeypatch.setattr(deploy, "published_base_model", lambda *_: object() if published else None)
     monkeypatch.setattr(deploy, "base_model_here", lambda *_: None)
     monkeypatch.setattr(deploy, "resolve_base_model", lambda *_, **__: pytest.fail("it was downloaded"))
     monkeypatch.setattr(deploy, "inference_pipeline", SimpleNamespace(with_options=deployed))
     monkeypatch.setattr(deploy, "say", said.append)
-    url = deploy.deploy_inference("agent", settings={"deployer": {"generate_auth_key": True}}, models_dir=tmp_path)
+    with_key = {"deployer": {"generate_auth_key": True}}
+    url = deploy.deploy_inference("agent", settings=with_key, models_dir=tmp_path, latest_mail=True)
     assert url == "http://service.example" and pinned["base_model"] == "Qwen/Qwen2.5-7B-Instruct"
+    assert pinned["mail_database"] == "database-True" and "mail: database-True" in said
     assert any("every replica of the service fetches it from its source" in line for line in said) != published

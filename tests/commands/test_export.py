@@ -129,10 +129,13 @@ def test_the_card_has_the_evaluation_of_this_adapter_only(
     agent = exported_model.Agent("E-mail search agent", "exported")
     monkeypatch.setattr(exported_model, "MAIL_AGENT", agent)
     card = exported_model.card_of(checkpoint, checkpoint.manifest, "adapter", agent)
-    assert "41 held-out questions, answers judged by openai/one" in card
+    assert "41 held-out questions, answers judged by openai/one:\n" in card
     assert "| trained | 40 | 1 | 50.0% (35.0-65.0%) | 90.0% | 75.0% | 3.2 |" in card
     assert "exported, version tiny-1" in card and "scoring ruler" in card and load("system") in card
     assert checkpoint.manifest.base_model_checksum in card and "## Intended use" in card
+    of_task = exported_model.Agent("Coding agent", "exported")
+    card = exported_model.card_of(checkpoint, checkpoint.manifest, "adapter", of_task)
+    assert "41 held-out scenarios:\n" in card and "judged" not in card, "the task's own code decides"
     other = tiny_checkpoint(tmp_path, seed=2)
     other.manifest = other.manifest.model_copy(update={"name": "tiny-1"})
     assert "not evaluated" in exported_model.card_of(other, other.manifest, "adapter", agent)
@@ -182,14 +185,26 @@ def test_what_a_killed_export_left_goes_and_another_export_is_not_disturbed(
     assert not list(tmp_path.glob(".exported*"))
 
 
-def test_a_folder_that_cannot_be_made_is_named(
-    checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_made_is_named(checkpoint: Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="^--to .*/file/x cannot be made: Not a directory$"):
         run_export(tmp_path / "file" / "x", Config(), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
-    empty = tmp_path / "here"
-    empty.mkdir()
-    monkeypatch.chdir(empty)
-    with pytest.raises(BadInput, match="is the current directory"):
-        run_export(Path("."), Config(), form="adapter", checkpoint=str(checkpoint.path), base_model=None)
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["empty", "with what a killed export left"])
+def test_a_folder_that_may_be_a_mount_point_is_filled(
+    left: bool, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    before = mounted.stat().st_ino
+    if left:
+        (mounted / ".mounted.partial").mkdir()
+        (mounted / ".mounted.partial" / "half.safetensors").write_text("half")
+        (mounted / ".mounted.lock").touch()
+        monkeypatch.chdir(mounted)  # it cannot be replaced either
+    to = "." if left else str(mounted)
+    assert run.main(["--pipeline", "export", "--checkpoint", str(checkpoint.path), "--to", to]) == 0
+    assert mounted.stat().st_ino == before
+    assert Checkpoint.load(mounted).manifest.name == "tiny-1" and (mounted / "README.md").is_file()
+    assert not list(mounted.glob(".*")) and not list(mounted.glob("half*")) and not list(tmp_path.glob(".mounted*"))

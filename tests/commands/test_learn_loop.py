@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from steps.project import learn_loop_code, task_code, training_code
 from tasks.coding.plugin import PLUGIN
 from tasks.outreach.scenarios import Scenario
 from tasks.outreach.synthetic import synthetic_graph, synthetic_scenarios
+from tests.front_door import FrontDoor
 from training.errors import BadInput
 from training.record.experiment import Experiment
 
@@ -63,6 +66,7 @@ def test_a_named_loop_goes_on_only_with_the_same_code_files_and_settings(
     said: list[str] = []
     monkeypatch.setattr(learn_loop, "say", said.append)
     learn_loop._require_same_run(folder, config, cache=True)
+    learn_loop._say_what_is_fixed(folder)
     assert said == ["learn loop first goes on with values that are fixed now: outreach.node_decay=0.5 (now 0.97)"]
     assert "began with another seed: " in refusal("seed=5")
     written(tmp_path, synthetic_scenarios(0, 4, 3))
@@ -147,6 +151,39 @@ def test_arts_variables_choose_base_model_project_and_name(monkeypatch: pytest.M
         monkeypatch.setenv("ART_MODEL_NAME", name)
         with pytest.raises(BadInput, match="ART_MODEL_NAME="):
             model_name()
+
+
+def test_a_loop_that_began_while_this_one_waited_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = FrontDoor(tmp_path / "door", monkeypatch)
+    begun = Experiment(
+        name="first",
+        run="first",
+        config=learn_loop_config(None, ["experiment=first"]).model_dump(mode="json"),
+        code=learn_loop_code(),
+        git_revision=None,
+        sources=sources_of(learn_loop_config(None, [])),
+        base_model="m",
+        base_model_checksum="0" * 64,
+        created=datetime(2026, 11, 23, tzinfo=UTC),
+    )
+
+    @contextmanager
+    def after_another(*_: object, **__: object) -> Iterator[None]:
+        begun.save(learn_loop.LEARN_LOOPS / "first")
+        yield
+
+    monkeypatch.setattr(learn_loop, "only_loop_on", after_another)
+    monkeypatch.setattr(learn_loop, "run_pipeline", lambda *_, **__: pytest.fail("it began"))
+    monkeypatch.setattr(learn_loop, "base_model_content", lambda *_, **__: None)
+    words = ["--pipeline", "learn-loop", "--wait", "--set", "experiment=first", "--set", "seed=5"]
+    assert "learn loop first began with another seed: " in door.refuses(*words)
+
+
+@pytest.mark.parametrize("words", [["--task", "coding"], ["--set", "task=email-search"], ["--config", "coding.yaml"]])
+def test_another_task_is_not_replaced(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = FrontDoor(tmp_path / "door", monkeypatch)
+    (door.folder / "coding.yaml").write_text("task: coding\n")
+    assert "--pipeline learn-loop trains task=outreach" in door.refuses("--pipeline", "learn-loop", *words)
 
 
 def test_changed_code_is_another_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["--pipeline", "learn-loop", "--dry-run"], "learn_outreach"),
         (["--pipeline", "train", "--set", "task=coding"], "train_agent"),
         (["--pipeline", "train"], "train_agent"),
+        (["--pipeline", "train", "--dry-run"], "train_agent"),
     ],
 )
 def test_a_step_operator_is_missed_before_anything_runs(

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,20 @@ def test_a_query_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
         database.rows(endless)
     assert database.email_count() == 3 and len(database.mailbox(OWNER, LATE).search(["note"])) == 3
     database.close()
+
+
+def test_many_copies_of_a_text_and_many_answers_to_a_mail_take_linear_time(database_of: Build) -> None:
+    begin, minute = datetime(2001, 1, 1), timedelta(minutes=1)
+    alarms = [mail(n, subject="Alarm", body="It rings.", date=begin + n * minute) for n in range(8_000)]
+    answers = [mail(n, date=begin + n * minute, replies_to=("<0@example.com>",)) for n in range(10_000)]
+    mailboxes = [database_of(mails).mailbox(OWNER, LATE) for mails in (alarms, answers)]
+    started = time.thread_time()
+    for keywords in (["alarm"], []):
+        assert [hit.id for hit in mailboxes[0].search(keywords, from_addr="bob.ray", to_addr=OWNER)] == [1]
+    searched = time.thread_time()
+    view = mailboxes[1].read(1)
+    assert view is not None and view.thread == tuple(range(2, 10_001))
+    assert searched - started < 1 and time.thread_time() - searched < 0.8, "of processor time; before, 18 and 2 seconds"
 
 
 def test_waiting_for_the_processor_stops_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

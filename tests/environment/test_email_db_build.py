@@ -148,6 +148,19 @@ def test_copies_in_later_batches_are_found(database_of: Build, monkeypatch: pyte
     ]
 
 
+def test_long_mails_are_written_before_they_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(email_db_build, "_CHARS_PER_BATCH", 10_000)
+    held, flush = [], email_db_build._Builder._flush
+
+    def noted(builder: email_db_build._Builder) -> None:
+        held.append(sum(len(str(row[-1])) for row in builder._rows["email"]))
+        flush(builder)
+
+    monkeypatch.setattr(email_db_build._Builder, "_flush", noted)
+    report = build_database([mail(n, body=f"{n}{'x' * 4_000}") for n in range(50)], tmp_path / "mails.sqlite")
+    assert report.kept == 50 and max(held) < 15_000
+
+
 def test_same_content_gives_the_same_checksum_and_other_content_another(tmp_path: Path) -> None:
     reports = [build_database([mail(1), mail(n)], tmp_path / f"{i}.sqlite") for i, n in enumerate((2, 2, 3))]
     checksums = [report.content_checksum for report in reports]

@@ -41,6 +41,8 @@ class ImapServer:
         self.asked: list[str] = []
         self.before: Callable[[str], str | None] = lambda command: None
         self.tls = tls
+        self.plain = ""
+        """User and password of AUTHENTICATE PLAIN, after a NUL each; empty if the server lacks it."""
         authority = trustme.CA()
         self.authority = scratch / "authority.pem"
         authority.cert_pem.write_to_path(self.authority)
@@ -95,6 +97,10 @@ class _Session:
             if name == "AUTHENTICATE":
                 self._say("+ ")
                 given = base64.b64decode(lines.readline())
+                if command.endswith(" PLAIN"):
+                    accepted = bool(self.server.plain) and given.decode() == self.server.plain
+                    self._say(f"{tag} {'OK done' if accepted else 'NO [AUTHENTICATIONFAILED] Authentication failed.'}")
+                    continue
                 if given != f"user={USER}\1auth=Bearer {TOKEN}\1\1".encode():
                     self._say("+ " + base64.b64encode(b'{"status":"401"}').decode())
                     lines.readline()
@@ -112,7 +118,8 @@ class _Session:
         if name == "LOGIN" and command.split(" ", 2)[2].strip('"') != PASSWORD:
             return "NO [AUTHENTICATIONFAILED] Authentication failed."
         if name == "CAPABILITY":
-            self._say(f"* CAPABILITY IMAP4rev1 AUTH=XOAUTH2{'' if self.server.tls else ' STARTTLS'}")
+            plain = " AUTH=PLAIN" if self.server.plain else ""
+            self._say(f"* CAPABILITY IMAP4rev1 AUTH=XOAUTH2{plain}{'' if self.server.tls else ' STARTTLS'}")
         if name == "LIST":
             pattern = re.escape(_quoted(command)[-1]).replace(r"\*", ".*")
             for listed in folders:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -90,6 +91,32 @@ def test_each_of_two_runs_at_once_stores_its_own_mails(
         materializer.save(database)
         stored = MailDatabase(Path(materializer.uri) / "mails.sqlite")
         assert stored.content_checksum == database.content_checksum and len(stored.rows("SELECT 1 FROM email")) == kept
+
+
+def test_what_a_killed_run_left_goes_and_what_another_run_builds_stays(
+    config: DataConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        create_database, "get_step_context", lambda: SimpleNamespace(add_output_metadata=lambda *_, **__: None)
+    )
+    data, build = create_database.DATA, create_database.create_database.entrypoint
+    data.mkdir()
+    killed = [data / f".mail_database-4711{end}" for end in ("", ".partial-4712", ".partial-4712.lock")]
+    for file in killed:
+        file.touch()
+    mine, _ = build(config, "1")
+    other, _ = build(config, "2")
+    assert not any(file.exists() for file in killed) and mine.path.is_file() and other.path.is_file()
+    del mine, other
+    gc.collect()
+    assert [file.name for file in data.iterdir()] == ["mail_database.sqlite"]
+    monkeypatch.setattr("environment.scratch_file.FileLock.acquire", refused)
+    with pytest.raises(BadMail, match="cannot write a mail database to .*: Permission denied"):
+        build(config, "3")
+
+
+def refused(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")
 
 
 def test_a_database_that_was_replaced_is_not_stored(config: DataConfig, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ def test_accuracy_over_minutes_is_in_the_order_of_time() -> None:
         "warm_start": {"accuracy": 0.73, "training_seconds": 252.0},
         "base": {"accuracy": 0.0, "training_seconds": 0.0},
         "production": {"accuracy": 0.9},
+        "start": {"accuracy": 0.0, "training_seconds": 300.0, "comparable": False},
     }
     said = accuracy_over_minutes({"policies": rows})
     expected = "base 0.0% after 0.0 min, warm start 73.0% after 4.2 min, trained 92.0% after 8.1 min"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
+from hypothesis import given
+from hypothesis import strategies as st
 
 import serving.answering
 import serving.service
-from environment.email_db import MailDatabase
+from environment.email_db import Mailbox, MailDatabase
 from serving.app import ServiceApp
 from serving.bodies import Reply
+from serving.events import EventQueue
 from tests.fakes.policy import MailPolicy
 from tests.serving.scripted_service import GOOD, HOSTILE
 from tests.serving.service_client import asked, events, waited
@@ -113,6 +118,31 @@ def test_events_describe_the_episode_in_order(client: TestClient, policy: MailPo
     source = next(data for kind, data in recorded if kind == "source")
     assert source["subject"] == "Budget review"
     assert recorded[-1][1]["answer"] == policy.answer and recorded[-1][1]["sources"][0]["read"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '<tool_call>\n{{"name": "return_final_answer_tool", "arguments": {{"answer": {}, "source_ids": [1]}}}}\n</tool_call>',
+        ">>return {} 1",
+        '>>return={{"answer": {}, "source_ids": []}}',
+    ],
+)
+@given(answer=st.text(), ascii=st.booleans(), size=st.integers(1, 9))
+def test_an_answer_is_sent_while_it_is_written(written: str, answer: str, ascii: bool, size: int) -> None:
+    async def sent() -> str:
+        queue = EventQueue(cast(Mailbox, None))
+        text = written.format(json.dumps(answer, ensure_ascii=ascii)).encode()
+        for start in range(0, len(text), size):
+            queue.sampled(text[start : start + size])
+        await asyncio.sleep(0)
+        pieces = []
+        while event := queue.get_nowait():
+            assert event.event == "token"
+            pieces.append(event.data["text"])
+        return "".join(pieces)
+
+    assert asyncio.run(sent()) == answer
 
 
 def test_a_failure_ends_the_stream_with_an_error(client: TestClient, policy: MailPolicy) -> None:

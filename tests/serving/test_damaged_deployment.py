@@ -41,7 +41,8 @@ def test_nothing_that_runs_is_stopped_for_a_damaged_file(
         "get_active_deployer",
         lambda: SimpleNamespace(flavor="local", settings_class=LocalDeployerSettings),
     )
-    monkeypatch.setattr(deploy, "find_mail_database", lambda stored: database)
+    monkeypatch.setattr(deploy, "find_mail_database", lambda *_, **__: database)
+    monkeypatch.setattr(deploy, "describe_other_mail", lambda *_: None)
     deployed: list[str] = []
     service = SimpleNamespace(
         deploy=lambda deployment_name: deployed.append(deployment_name) or SimpleNamespace(url="u")

@@ -129,9 +129,26 @@ def test_an_alert_holds_a_version_back_until_somebody_accepts_it(stages: list[Mo
     refused = close(12, None, alerts=("length_drift", "reward_jump"), accepted_alerts=("length_drift",))[0]["promotion"]
     assert not stages and not refused["promoted"]
     assert "unresolved alerts of the training: reward_jump;" in refused["reason"]
-    assert "--set accepted_alerts=[reward_jump]" in refused["reason"]
+    assert "--set accepted_alerts=[length_drift,reward_jump]" in refused["reason"]
     close(12, None, alerts=("reward_jump",), accepted_alerts=("reward_jump",))
     assert stages == [ModelStages.PRODUCTION]
+
+
+def test_a_version_in_production_that_could_be_asked_nothing_is_not_replaced(stages: list[ModelStages]) -> None:
+    predictions = answers("base", 0) + answers("trained", 3)
+    step, arguments = module.compute_metrics.entrypoint, (EvaluationConfig(), predictions, evaluated(), [])
+    promotion = step(*arguments, compared_with="of the version in production")[0]["promotion"]
+    assert not stages and promotion["reason"].startswith("no question was answered by both this version and the one in")
+
+
+def test_samples_are_paid_for_too() -> None:
+    paid = {"cost": 0.5, "judge_cost": 0.25, "judge_tokens": 100}
+    rows = [row.model_copy(update=paid) for row in answers("trained", 2, n=4)]
+    sampled = [row.model_copy(update={"sample": n}) for n in (1, 2) for row in rows]
+    row = module.summarize([*rows, *sampled, *answers("base", 0, n=4)])["policies"]["trained"]
+    assert (row["cost"], row["judge_cost"], row["judge_tokens"]) == (6.0, 3.0, 1200)
+    assert (row["n"], row["samples"], row["accuracy"]) == (4, 8, 0.5)
+    assert module.summarize(answers("trained", 2))["policies"]["trained"]["cost"] is None
 
 
 def test_without_a_version_in_production_there_is_no_comparison(stages: list[ModelStages]) -> None:

@@ -21,6 +21,7 @@ class Store:
     def __init__(self) -> None:
         self.versions: list[Any] = []
         self.artifacts: dict[tuple[str, str | None], Any] = {}
+        self.runs: list[Any] = []
 
     def add_version(self, stage: str | None = None, **artifacts: Any) -> Any:
         name = f"r{len(self.versions)}"
@@ -39,6 +40,9 @@ class Store:
         if not self.versions:
             raise KeyError(MODEL_NAME)
         return self.versions
+
+    def list_pipeline_runs(self, **_: Any) -> list[Any]:
+        return self.runs
 
     def get_artifact_version(self, name: str, version: str | None = None) -> Any:
         return self.artifacts[name, version]
@@ -122,3 +126,4 @@ def test_mail_database_follows_the_checkpoint(store: Store) -> None:
     store.add_version(**{CHECKPOINT: stored(2, **{MAIL_DATABASE: "id-of-3"}), MAIL_DATABASE: "linked"})
     assert model_registry.find_mail_database(model_registry.find_checkpoint()) == "linked"
     assert model_registry.find_mail_database(model_registry.find_checkpoint(), "chosen") == "chosen"
+    assert model_registry.find_mail_database(model_registry.find_checkpoint(), latest=True) == "latest"

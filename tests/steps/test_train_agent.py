@@ -15,6 +15,7 @@ from configs.schema import TrainingConfig
 from steps.training import train_agent, training_run
 from steps.training.outputs import alerts_about, nothing_learnt
 from tests.tiny_checkpoint import tiny_checkpoint
+from training.checkpoint import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from training.errors import BadInput
 from training.loop.trainer import TrainingRun
 from training.record.history import StepRecord
@@ -51,6 +52,37 @@ def test_a_checkpoint_of_another_shape_is_refused_when_the_run_begins(
     monkeypatch.setattr(training_run, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=checkpoint))
     with pytest.raises(BadInput, match="^lora_rank=16 does not fit the checkpoint to continue from, which has 2"):
         train_agent.train_agent.entrypoint(TrainingConfig(lora_rank=16), "r1", base, None, [], start="an id")
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds"), [(600.0, (690.0, 610.0, 610.0)), (None, (None, None, None)), ("nothing", (90.0, 10.0, 10.0))]
+)
+def test_the_checkpoints_of_a_run_include_the_training_that_it_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: Any, seconds: tuple[float | None, ...]
+) -> None:
+    for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+        (tmp_path / name).write_text(name)
+    fits = {"require_base": lambda files: None, "require_shape": lambda rank, layers: None, "path": tmp_path}
+    manifest = SimpleNamespace(alerts=("reward_jump", "length_drift"), seconds=before)
+    files = SimpleNamespace(id="tiny", checksum="of the base", path=tmp_path)
+    monkeypatch.setattr(training_run, "base_model_files", lambda *_, **__: files)
+    monkeypatch.setattr(training_run, "require_ready", lambda *_, **__: None)
+    earlier = SimpleNamespace(checkpoint=SimpleNamespace(**fits, manifest=manifest))
+    monkeypatch.setattr(training_run, "find_checkpoint", lambda _: earlier)
+    base = {"source": "a folder", "checksum": "of the base", "content": "of all files"}
+    start = None if before == "nothing" else "an id"
+    begun = training_run.Begun(TrainingConfig(), "r1", base, start, tmp_path)
+    rows = [
+        StepRecord(step=step, phase="grpo", checkpoint_step=step, seconds=seconds)
+        for step, seconds in enumerate((10.0, 30.0, 50.0, 70.0))
+    ]
+    folders = {"checkpoint": tmp_path, "warm_start": tmp_path, "folder": tmp_path}
+    run = TrainingRun(history=rows, checkpoint_of=2, resumed_from=None, stopped="max_steps", **folders)
+    experiment = begun.experiment(code="c", data={}, seeds={})
+    trained, first = (checkpoint.manifest for checkpoint in begun.checkpoints_of(run, experiment))
+    assert (trained.seconds, trained.start_seconds, first.seconds) == seconds
+    inherited = () if start is None else ("length_drift", "reward_jump")
+    assert (trained.alerts, first.alerts, first.step) == (inherited, inherited, 0)
 
 
 def test_a_run_without_a_checkpoint_says_why() -> None:

@@ -129,6 +129,8 @@ def known_runs(runs: Path) -> list[tuple[Experiment, Path]]:
 def find_runs(known: Sequence[tuple[Experiment, Where]], names: list[str]) -> list[tuple[Experiment, Where]]:
     """Return the known runs with these names. A name is that of an experiment, or the key of a run or its first letters.
 
+    The first letters count only where nothing has exactly that name.
+
     Raises:
         BadInput: no name is given, or a name fits no run or several.
     """
@@ -143,8 +145,9 @@ def find_runs(known: Sequence[tuple[Experiment, Where]], names: list[str]) -> li
         raise BadInput(f"name a run; {there}")
     found = []
     for name in names:
-        # Every key begins with the empty name of an unset variable.
-        fitting = [(e, folder) for e, folder in known if name and (e.name == name or e.run.startswith(name))]
+        fitting = [(e, folder) for e, folder in known if name in (e.name, e.run)]
+        if name and not fitting:  # every key begins with the empty name of an unset variable
+            fitting = [(e, folder) for e, folder in known if e.run.startswith(name)]
         if not fitting:
             raise BadInput(f"there is no run {name!r}; {there}")
         if len(fitting) > 1:

@@ -32,12 +32,26 @@ from environment.sources.html_text import html_to_text
         ("<table><td><span style='visibility:hidden'>a</td><td>b</table>", "b"),
         ("<ul><li hidden>a<li>b</ul>", "b"),
         ("<span style='font-size:0'>a</span><span style='font-size:0.9em'>b</span>", "b"),
+        (
+            "<td style='font-size:0px;padding:9px'><div style='font-family:Arial;font-size:13px'>Room <b>4B</b></div>x</td>",
+            "Room 4B",
+        ),
+        ("<p style='font:0/0 a'>a<i style='font-size:2em'>b</i><i style='font:bold 12px/1.5 Arial'>c<img alt=d>", "cd"),
+        ("<div style='mso-hide:all'>a<div style='margin-top:-120px;backface-visibility:hidden'>b", "a\nb"),
         ("<s>9:00</s> <strike>9:30</strike> <ins>10:00</ins>", "10:00"),
         (
             "<a href='https://x.example/a'>plan</a> <a href='https://x.example'>X.example</a>",
             "plan <https://x.example/a> X.example",
         ),
         ("<a href='https://x.example/" + "a" * 200 + "'>plan</a><a href='https://x.example'></a>", "plan"),
+        (
+            "<a href='mailto:jo@x.example?subject=Hi'>Jo</a> <a href='MAILTO:al@x.example'>Al@x.example</a>",
+            "Jo <jo@x.example> Al@x.example",
+        ),
+        (
+            "<a href='tel:+49301234'>Call</a> <a href='tel:+49301234'>+49 (30) 12-34</a> <a href='data:x'>x</a>",
+            "Call <+49301234> +49 (30) 12-34 x",
+        ),
         ("Room <img alt=4B> <img alt=secret hidden>", "Room 4B"),
         ("2<sup>10</sup>, the 1<sup>st</sup>, m<sup>2</sup>, 10<sup>-3</sup>", "2^10, the 1st, m^2, 10^-3"),
         ("a<!-- b --!>c<!-->d<!--->e", "acde"),

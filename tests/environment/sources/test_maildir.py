@@ -5,6 +5,7 @@ import io
 import operator
 import os
 import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -69,6 +70,27 @@ def test_of_a_standard_maildir_cur_and_new_are_read(tmp_path: Path) -> None:
     (root / ".Sent" / "new").mkdir()
     (root / ".Sent" / "subscriptions").write_text("no mail")
     assert [mail.message_id for mail in mail_source(str(root))] == [f"<{n}.JavaMail@thyme>" for n in (4, 1, 2)]
+
+
+def test_what_a_maildir_marks_in_its_names_is_left_out_of_archives_too(tmp_path: Path) -> None:
+    files = {
+        "cur/1700000001.a.host:2,S": raw_mail(1),
+        "cur/1700000002.b.host:2,ST": raw_mail(2),
+        "tmp/1700000003.c.host": raw_mail(3)[:-5],
+    }
+    folder = folder_of(tmp_path / "Maildir", files)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    deleted = {"cur/1700000002.b.host:2,ST": "deleted"}
+    incomplete = {"tmp/1700000003.c.host": "incomplete"}
+    archives = (archive_of(tmp_path / "a.tar", files, "w"), tmp_path / "a.zip")
+    for source, reasons in ((folder, deleted), *((archive, deleted | incomplete) for archive in archives)):
+        mails = list(mail_source(str(source)))
+        assert defects(mails) == reasons
+        assert [mail.message_id for mail in mails if isinstance(mail, Email)] == ["<1.JavaMail@thyme>"]
+    others = archive_of(tmp_path / "b.tar", {"tmp/4.eml": raw_mail(4)}, "w")
+    assert not defects(mail_source(str(others))), "any folder may be called tmp"
 
 
 def test_mbox_files_in_a_folder_or_an_archive_are_read_as_such(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_mails_written_by_the_standard_library_are_read_back(tmp_path: Path, tex
         (b"From 1234567890@xxx Thu Feb 20 10:00:00 +0000 2014\r\n", b"\r\n"),
         (b"From - Mon May 14 16:39:00 2001\n", b"\n"),
         (b"From \n", b"\n"),
+        (b"From - Sun Oct 24 23:57:07 1999\n", b"\n"),
+        (b"From bob Sun Oct 24 23:57:07 1999\n", b"\n"),
         (SEPARATOR, b""),
         (SEPARATOR + b">From bob Mon May 14 16:39:00 2001 remote from host\n", b"\n"),
     ],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from binascii import b2a_uu
+
 import pytest
 
+from environment.sources.transfer import decoded_content
 from tests.environment.raw_mails import raw_mail
 from tests.environment.sources.test_rfc822 import multipart, parsed, part, with_content
 
@@ -79,6 +82,58 @@ INVITATION = "BEGIN:VCALENDAR\nBEGIN:VEVENT\nSUMMARY:Review\nLOCATION:Room 4B\nE
 def test_an_attached_invitation_is_shown(kind: str) -> None:
     attached = part(kind, INVITATION, disposition="attachment; filename=Invite.ICS")
     assert parsed(with_content(multipart("mixed", attached))).body == "Review\nWhere: Room 4B"
+
+
+MEETING = INVITATION.replace("LOCATION", "DTSTART:20240304T100000Z\nDESCRIPTION:Please bring\\n the plan.\nLOCATION")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "text/html"])
+def test_a_meeting_request_keeps_time_and_place(kind: str) -> None:
+    request = multipart("alternative", part(kind, "Please bring\nthe plan."), part("text/calendar", MEETING))
+    text = "Please bring the plan. Review When: 2024-03-04 10:00 UTC Where: Room 4B"
+    assert parsed(with_content(request)).body.split() == text.split()
+    twice = multipart("mixed", request, part("application/ics", MEETING, disposition="attachment; filename=invite.ics"))
+    assert parsed(with_content(twice)).body.split() == text.split()
+
+
+STUB = "View this message in your browser: https://x.example/" + "a" * 400
+
+
+@pytest.mark.parametrize(
+    ("plain", "html", "expected"),
+    [
+        (
+            STUB,
+            "<a href='https://x.example'>View this message in your browser</a>" + "<p>The lift is closed." * 30,
+            "lift",
+        ),
+        (STUB, "<p>The lift is closed.", "lift"),
+        ("View the plan online: https://x.example/plan", "<p>View the plan online: here<p>Jo, Head of Plans", "/plan"),
+        ("See https://x.example/view.html", "<p>Something else", "view.html"),
+    ],
+)
+def test_a_text_that_only_says_where_to_see_the_mail_is_ignored(plain: str, html: str, expected: str) -> None:
+    alternatives = multipart("alternative", part("text/plain", plain), part("text/html", html))
+    assert expected in parsed(with_content(alternatives)).body
+
+
+def test_files_within_the_text_are_attached() -> None:
+    block = f"begin 644 C:\\plans\\floor.txt\n{b2a_uu(b'x' * 45).decode()}{b2a_uu(b'Room 4B').decode()}`\nend\n"
+    mail = parsed(with_content(part("text/plain", f"Here.\n\n{block}Bye\nbegin 644 open\nMABC\n")))
+    assert mail.body.split("\n") == ["Here.", "", "Bye", "begin 644 open", "MABC", ""]
+    [file] = mail.attachments
+    assert file.name == "floor.txt" and decoded_content(file.encoded, file.encoding) == b"x" * 45 + b"Room 4B"
+    inline = part("text/plain; name=a.log", "a log", disposition="inline; filename=a.log")
+    mixed = parsed(with_content(multipart("mixed", inline, inline, part("text/plain", "the footer"))))
+    assert mixed.body.split() == ["a", "log", "the", "footer"] and [file.name for file in mixed.attachments] == [
+        "a.log"
+    ]
+
+
+@pytest.mark.timeout(60)  # against hours
+@pytest.mark.parametrize("text", ["begin 644 a\nMABC\n" * 200_000, "begin 644 a\n" + f"M{'A' * 60}\n" * 200_000])
+def test_files_that_never_end_take_linear_time(text: str) -> None:
+    assert not parsed(with_content(part("text/plain", text))).attachments
 
 
 def test_html_may_name_its_charset() -> None:

@@ -139,6 +139,14 @@ def test_questions_and_their_splits(tmp_path: Path) -> None:
     assert has_split(tmp_path, "test") and not has_split(tmp_path / "data" / "train-00000-of-00001.parquet", "test")
 
 
+def test_no_mail_is_left_out_for_the_name_of_its_file(tmp_path: Path) -> None:
+    names = ("2024.parquet", "test-results.parquet", "validation/a.parquet")
+    for name in names:
+        write(tmp_path / name, [ROW | {"message_id": name}], EMAIL_SCHEMA)
+    assert [email.message_id for email in parquet_emails(tmp_path)] == list(names)
+    assert [email.message_id for email in parquet_emails(tmp_path / names[1])] == [names[1]]
+
+
 def one_line_of(*arguments: Any) -> str:
     with pytest.raises(BadMail) as caught:
         list(parquet_questions(*arguments) if arguments[1:] else parquet_emails(*arguments))

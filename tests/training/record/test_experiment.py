@@ -56,6 +56,15 @@ def test_runs_are_found_by_name_key_and_its_first_letters(tmp_path: Path) -> Non
             find_runs(known_runs(tmp_path), names)
 
 
+def test_a_whole_key_names_one_run_and_not_those_that_begin_with_it(tmp_path: Path) -> None:
+    for run, name in (("1", None), ("10", None), ("11", None), ("r7", "1x"), ("1x9", None)):
+        experiment(run, name).save(tmp_path / f"{run}-base")
+    known = known_runs(tmp_path)
+    assert [e.run for e, _ in find_runs(known, ["1", "10", "1x"])] == ["1", "10", "r7"]
+    with pytest.raises(BadInput, match="there is no run '12'"):
+        find_runs(known, ["12"])
+
+
 def test_an_unknown_name_lists_the_newest_runs_only(tmp_path: Path) -> None:
     for number in range(12):
         (tmp_path / f"r{number}-base").mkdir()
