@@ -13,12 +13,12 @@ from commands import ask, running_service
 from steps.artifact_names import MAIL_DATABASE
 from steps.data import create_database
 from steps.model_registry import StoredCheckpoint, find_mail_database
-from training.record.experiment import MAIL_TASK
 from tests.fakes.policy import MailPolicy
 from tests.front_door import FrontDoor
 from tests.ports import free_port
 from tests.serving.scripted_service import ANN, BO, GOOD, scripted_app, served
 from tests.serving.service_client import ANNS_KEY, KEYS, OWNER_KEY
+from training.record.experiment import MAIL_TASK
 
 pytestmark = pytest.mark.service
 
