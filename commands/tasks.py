@@ -109,7 +109,7 @@ def _require_baseline(evaluation: EvaluationConfig) -> None:
     """Raise BadInput if `baseline_model` cannot be asked, before a training is spent."""
     if (named := evaluation.baseline_model) is None:
         return
-    # Tasks ask it through OpenAI's API, whoever its provider is.
+    # Tasks ask every provider through OpenAI's API.
     model, setting = f"openai/{named.removeprefix('openai/')}", "baseline_model"
     require_model(model, evaluation.baseline_api_base, setting=setting)
     require_reply(model, evaluation.baseline_api_base, setting=setting)

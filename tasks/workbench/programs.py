@@ -22,7 +22,7 @@ from tasks.workbench.tables import MOMENT
 LONGEST = 10_000
 """Characters of a program, or of a text that it gives to a function."""
 LARGEST = 10**15
-_LIMITS: ResourceLimits = {"max_feed_duration_secs": 1.0, "max_memory": 32 * 2**20, "max_suspensions": 500}
+_LIMITS: ResourceLimits = {"max_feed_duration_secs": 1.0, "max_memory": 8 * 2**20, "max_suspensions": 500}
 """Seconds, bytes and calls of functions, at most."""
 _WORLD: OSPolicy = {"datetime": datetime.fromisoformat(MOMENT), "sleep": "zero", "random_start": {"seed": 0}}
 _PLAIN = (str, int, float, bool, type(None))
@@ -57,7 +57,8 @@ def run(program: str, functions: Mapping[str, Callable[..., Any]]) -> None:
             session.feed_run(program, inputs=objects, external_lookup=alone, print_callback=lambda *_: None)
     except MontyError as error:
         if not bugs:
-            raise ProgramError(" ".join(str(error).split()).removeprefix("Exception: ")[:200]) from None
+            said = str(error)[:1000].removeprefix("Exception: ")  # it may quote a text of the program
+            raise ProgramError(" ".join(said.split())[:200]) from None
     if bugs:
         raise bugs[0]
 

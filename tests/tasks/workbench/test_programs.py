@@ -81,6 +81,10 @@ def test_chance_is_the_same_in_every_run() -> None:
         ("'a' * 10 ** 9", "memory limit exceeded"),
         ("10 ** 10 ** 9", "memory limit exceeded"),
         ("f'{1:>999999999}'", "memory limit exceeded"),
+        ("{}['ab ' * 500_000]", "KeyError"),
+        ("raise Exception('ab ' * 2_000_000)", "ab ab"),
+        ("a = []\nfor n in range(60):\n    a = [a, a]\nsay(str(a))", "memory limit"),
+        ("a = []\nb = []\nfor n in range(60):\n    a = [a, a]\n    b = [b, b]\nsay(a == b)", "killed after"),
     ],
 )
 def test_what_a_program_cannot_do_is_said_in_one_line(program: str, wrong: str) -> None:
