@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.output import show
+from benchmarks.output import progress, show
 from tasks.workbench.judge import Judge, parse, state_after
 from tasks.workbench.scenarios import WorkbenchSettings, load_office, published_calls
 from tasks.workbench.tables import State
@@ -45,6 +45,7 @@ def main() -> int:
     unlabelled = {question: _rows(state_after(tables, known[question].reference)) for question in known}
     rows, disagreeing, doubtful = [], [], []
     for model, runs in published.items():
+        progress(f"{model}: {len(runs)} runs")
         agreeing = 0
         for record, calls in runs:
             question, failed = record["query"], bool(record["error"])

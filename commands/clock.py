@@ -41,7 +41,7 @@ def begin_clock(config: Config, *, evaluates: bool) -> None:
         return
     expected = pace.seconds_per_demonstration or 0.0 if pace else 0.0
     clock.begin(seconds, warm_start=expected * training.warm_start_demonstrations)
-    say(f"about {max(1, round(seconds / 60))} minutes on this machine ({machine}); what is finished already is reused")
+    say(f"about {max(1, round(seconds / 60))} minutes on this machine, {machine}; what is finished already is reused")
 
 
 def _of_this_machine(measured: Pace, training: TrainingConfig) -> tuple[Pace, str]:
@@ -51,7 +51,7 @@ def _of_this_machine(measured: Pace, training: TrainingConfig) -> tuple[Pace, st
     from training.backends.torch.speed import cpu_flops
 
     flops = cpu_flops(TorchSettings.model_validate(training.torch.model_dump()))
-    return measured.at(flops), f"{flops / 1e9:.0f} GFLOP/s measured"
+    return measured.at(flops), f"at the {flops / 1e9:.0f} GFLOP/s that other programs leave now"
 
 
 def _seconds(config: Config, training: TrainingConfig, pace: Pace, *, evaluates: bool) -> float | None:

@@ -192,6 +192,7 @@ def test_invented_tasks_alone_can_be_trained_on(door: FrontDoor, office: Path) -
     words = settings(folder=office, held_out_templates=1, exercises=5)
     done = door.run("--pipeline", "train", *OFFICE, *words, "--dry-run")
     assert done.returncode == 0 and "5 tasks to train on, 8 held out" in done.stdout
+    assert "0 to train on, with 5 invented tasks; 7 held out" in done.stdout
 
 
 def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, office: Path, tiny_base: Path) -> None:

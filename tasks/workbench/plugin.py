@@ -54,6 +54,7 @@ class WorkbenchPlugin(TaskPlugin):
         scenarios: Sequence[WorkbenchScenario],
         elsewhere: Sequence[str],
     ) -> Iterator[Check]:
+        yield "templates", lambda: _templates(scenarios)
         yield "published", lambda: f"runs of {len(published_calls(_folder(settings)))} models to compare with"
 
     def described(self, settings: WorkbenchSettings) -> dict[str, str]:
@@ -64,6 +65,13 @@ class WorkbenchPlugin(TaskPlugin):
         limits = Limits.model_validate(trained_with)
         tables, scenarios = load_office(settings)
         yield WorkbenchTask(tables, [*scenarios, *invented(tables, settings.exercises)], limits, trained_with["seed"])
+
+
+def _templates(scenarios: Sequence[WorkbenchScenario]) -> str:
+    """Say how the templates are split, and how many tasks have none."""
+    train, held_out = ({s.template for s in scenarios if s.split == split and s.template} for split in ("train", "test"))
+    exercises = sum(not scenario.template for scenario in scenarios)
+    return f"{len(train)} to train on, with {exercises} invented tasks; {len(held_out)} held out"
 
 
 def _folder(settings: WorkbenchSettings) -> Path:

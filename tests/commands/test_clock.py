@@ -18,7 +18,7 @@ from training.backends.torch.settings import TorchSettings
 from training.backends.torch.speed import cpu_flops
 from training.record.history import StepRecord
 
-SAID = r"about (\d+) minutes on this machine \((\d+) GFLOP/s measured\); what is finished already is reused"
+SAID = r"about (\d+) minutes on this machine, at the (\d+) GFLOP/s that other programs leave now; what is finished already is reused"
 
 
 @pytest.fixture(autouse=True)
