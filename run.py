@@ -42,6 +42,8 @@ def quiet_third_parties() -> None:
         "WANDB_SILENT": "true",
         "TQDM_DISABLE": "1",  # progress bars of libraries; ours are rich's
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_VERBOSITY": "error",  # its warnings count its retries
+        "DATASETS_VERBOSITY": "error",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONWARNINGS": "ignore",
@@ -160,6 +162,7 @@ def execute(arguments: argparse.Namespace) -> None:
         options = {"dry_run": arguments.dry_run, "cache": not arguments.no_cache, "summary": arguments.summary}
         named = explicit_values(arguments.config, arguments.set).get("trainer", {}).get("base_model")
         options |= {"schedule": arguments.schedule, "checkpoint": arguments.checkpoint, "base_model": named}
+        options["with_profile"] = arguments.config is not None or resumed is not None
         run_task(config, arguments.pipeline, resumed=resumed, **options)
         return
     if arguments.pipeline == "stack":

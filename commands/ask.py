@@ -88,8 +88,9 @@ def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
         try:
             database.mailbox(question.inbox_address, date)  # before the model is loaded
         except BadMail as error:
-            near = near_address(question.inbox_address, database.inboxes_by_size())
-            raise BadInput(f"--inbox: {error}{near}") from None
+            hint = _in_latest(question.inbox_address)
+            hint = hint or near_address(question.inbox_address, database.inboxes_by_size())
+            raise BadInput(f"--inbox: {error}{hint}") from None
     source = asked.base_model or stored.checkpoint.manifest.base_model_source
     resolve_base_model(source, MODELS, progress=None if quiet else say)
     with console.status("loading the model") as status:
@@ -141,6 +142,13 @@ def _streamed(client: httpx.Client, asked: Asked, show: Show) -> dict[str, Any]:
                     raise RunFailed(str(data["error"]))
                 show(event, data)
     raise RunFailed("the service closed the connection before it answered")
+
+
+def _in_latest(inbox: str) -> str:
+    """Return a hint to end a message if what `--pipeline data` prepared last has this inbox, else an empty text."""
+    latest: MailDatabase = find_mail_database(latest=True).load()
+    with closing(latest):
+        return "; the mail that was prepared last has it: --mail latest" if latest.knows(inbox) else ""
 
 
 def _question(asked: Asked, inboxes: Callable[[], Sequence[str]]) -> Question:

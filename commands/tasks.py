@@ -27,7 +27,7 @@ from configs.schema import EvaluationConfig, TrainingConfig
 from pipelines.task import task_evaluation_pipeline, task_retraining_pipeline, task_training_pipeline
 from reports.console import say
 from steps.model_registry import find_checkpoint
-from steps.project import MODELS, RUNS, digest_of, task_code
+from steps.project import MODELS, ROOT, RUNS, digest_of, task_code
 from tasks import load_plugin
 from training.errors import BadInput
 from training.guard.plan import earlier_pace, plan_run
@@ -53,18 +53,23 @@ def run_task(
     checkpoint: str | None = None,
     base_model: str | None = None,
     resumed: Resumable | None = None,
+    with_profile: bool = True,
 ) -> None:
     """Train, or train and evaluate. Reuses a finished training with the same settings, data and code.
 
     With a `schedule`, a cron expression, both happen at its times, and nothing now.
 
     With `checkpoint`, evaluate that one without training; `base_model` then replaces the source that it names. `resumed` is a
-    run to continue.
+    run to continue. Without `with_profile`, say which profile the task has.
 
     Raises:
         BadInput: the pipeline or an option is for the e-mail agent only, or a setting or the task's data cannot be used.
     """
     plugin = load_plugin(config.task)
+    profile = ROOT / "configs" / f"{config.task}.yaml"
+    if not with_profile and profile.is_file():
+        shown = profile.relative_to(Path.cwd()) if profile.is_relative_to(Path.cwd()) else profile
+        say(f"default settings; a profile has those for this task: --config {shown}", quiet=True)
     _require_for_mail_only(config, pipeline_name)
     require_zenml_settings(config.settings, config.step_settings)
     if schedule is not None:

@@ -61,7 +61,8 @@ def explain(error: ValidationError, kind: type[BaseModel]) -> str:
     if first["type"] == "string_pattern_mismatch" and field and field.description:
         reason = f"not valid; it is the {field.description}"
     limits = bounds(field) if field else ""
-    return f"{path}={first['input']!r}: {reason}" + (f" (allowed: {limits})" if limits else "")
+    given = " has no value" if first["input"] is None else f"={first['input']!r}"
+    return f"{path}{given}: {reason}" + (f" (allowed: {limits})" if limits else "")
 
 
 def _field(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> FieldInfo | None:

@@ -55,19 +55,40 @@ class RunClock:
         """Correct the estimate: what is left takes as much more or less time than expected as the warm start did."""
         if self._total is not None and self._warm_start:
             passed = time.monotonic() - self._started
-            left = max(0.0, self._total - self._warm_start - max(0.0, passed - seconds))
-            self._total, self._warm_start = passed + left * seconds / self._warm_start, 0.0
+            self._total, self._warm_start = self._corrected(self._total, seconds, passed - seconds), 0.0
+
+    def _corrected(self, total: float, seconds: float, before: float) -> float:
+        """Return the estimate for a warm start of `seconds`, which began `before` seconds after the run."""
+        before = max(0.0, before)
+        left = max(0.0, total - self._warm_start - before)
+        return before + seconds + left * seconds / self._warm_start
 
     def stop(self) -> None:
         """Show nothing from now on."""
         self._total = None
 
-    def shown(self) -> str:
-        """Return the time so far and the estimate, as "3:05 of about 14 min"; empty without an estimate."""
+    def shown(self, stage: Task | None = None) -> str:
+        """Return the time so far and the estimate, as "3:05 of about 14 min"; empty without an estimate.
+
+        While `stage` is the warm start, the estimate follows its pace.
+        """
         if self._total is None:
             return ""
-        minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
-        return f"{minutes}:{seconds:02d} of about {max(1, round(self._total / 60))} min"
+        passed, total = time.monotonic() - self._started, self._total
+        if (
+            stage is not None
+            and self._warm_start
+            and stage.description.startswith("warm start on ")
+            and _under_way(stage)
+        ):
+            elapsed = stage.elapsed or 0.0
+            total = self._corrected(total, elapsed * (stage.total or 0.0) / stage.completed, passed - elapsed)
+        minutes, seconds = divmod(int(passed), 60)
+        return f"{minutes}:{seconds:02d} of about {max(1, round(total / 60))} min"
+
+
+def _under_way(stage: Task) -> bool:
+    return stage.total is not None and bool(stage.completed) and stage.completed >= _FIRST_SHARE * stage.total
 
 
 clock = RunClock()
@@ -78,7 +99,7 @@ class _OfRun(ProgressColumn):
     """The clock of the run."""
 
     def render(self, task: Task) -> Text:
-        return Text(clock.shown(), style="dim")
+        return Text(clock.shown(task), style="dim")
 
 
 class _Pace(ProgressColumn):
@@ -92,7 +113,7 @@ class _Pace(ProgressColumn):
             return Text("")
         rate = task.completed / task.elapsed
         shown = f"{rate:,.{0 if rate >= 10 else 1}f}/s" if rate >= 0.1 else f"{1 / rate:,.0f} s each"
-        if task.total is not None and task.completed >= _FIRST_SHARE * task.total:
+        if task.total is not None and _under_way(task):
             shown += f", {timedelta(seconds=round(max(0, task.total - task.completed) / rate))} left"
         return Text(shown)
 
@@ -129,7 +150,7 @@ class _Bars(Progress):
         self._last_line = self.get_time()
         [task] = [task for task in self.tasks if task.id == task_id]
         of = f" of {task.total:,.0f}" if task.total is not None else ""
-        say(f"  {task.description}: {task.completed:,.0f}{of}, {_Pace().render(task)}{_after(';')}")
+        say(f"  {task.description}: {task.completed:,.0f}{of}, {_Pace().render(task)}{_after(';', task)}")
 
 
 class Counter:
@@ -177,9 +198,9 @@ def _number(value: float | None, form: str) -> str:
     return format(value, form) if value is not None else "-"
 
 
-def _after(separator: str) -> str:
+def _after(separator: str, stage: Task | None = None) -> str:
     """Return the clock of the run after `separator`, if it runs."""
-    return f"{separator} {shown}" if (shown := clock.shown()) else ""
+    return f"{separator} {shown}" if (shown := clock.shown(stage)) else ""
 
 
 class TrainingConsole:

@@ -69,7 +69,9 @@ class WorkbenchPlugin(TaskPlugin):
 
 def _templates(scenarios: Sequence[WorkbenchScenario]) -> str:
     """Say how the templates are split, and how many tasks have none."""
-    train, held_out = ({s.template for s in scenarios if s.split == split and s.template} for split in ("train", "test"))
+    train, held_out = (
+        {s.template for s in scenarios if s.split == split and s.template} for split in ("train", "test")
+    )
     exercises = sum(not scenario.template for scenario in scenarios)
     return f"{len(train)} to train on, with {exercises} invented tasks; {len(held_out)} held out"
 

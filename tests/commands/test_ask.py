@@ -166,11 +166,17 @@ def test_the_mail_that_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "unchanged, reused" in done.stdout
     assert str(find_mail_database().id) == databases["first"] != databases["second"]
 
-    def asked(trained_on: str, *words: str, task: str = MAIL_TASK, refusal: str = "unknown inbox") -> str:
+    def asked(
+        trained_on: str,
+        *words: str,
+        inbox: str = "bob@x.example",
+        task: str = MAIL_TASK,
+        refusal: str = "unknown inbox",
+    ) -> str:
         manifest = SimpleNamespace(data={MAIL_DATABASE: trained_on})
         stored = StoredCheckpoint(SimpleNamespace(manifest=manifest, task=task), "here", None)
         monkeypatch.setattr(ask, "find_checkpoint", lambda *_, **__: stored)
-        done = door.run("--pipeline", "ask", "--checkpoint", "here", "--inbox", "bob@x.example", *words, "Where?")
+        done = door.run("--pipeline", "ask", "--checkpoint", "here", "--inbox", inbox, *words, "Where?")
         assert done.returncode == 2 and refusal in done.stderr
         return done.stdout
 
@@ -180,3 +186,4 @@ def test_the_mail_that_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert asked(databases["second"], "--mail", "latest") == said
     assert asked(databases["second"], "--mail", "latest", "--json") == ""
     asked(databases["first"], task="coding", refusal="--checkpoint: it was trained with task=coding")
+    asked(databases["second"], inbox="first@x.example", refusal="the mail that was prepared last has it: --mail latest")

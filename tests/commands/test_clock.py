@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.progress import Task, TaskID
 
 import commands.clock
 import reports.console
@@ -86,6 +87,20 @@ def test_the_estimate_follows_the_warm_start(monkeypatch: pytest.MonkeyPatch) ->
     assert clock.shown() == f"16:40 of about {round((1000 + 4550 * 950 / 3400) / 60)} min"
     clock.warm_start_took(950.0)
     assert clock.shown() == "16:40 of about 38 min", "once is enough"
+
+
+def test_the_estimate_follows_the_warm_start_from_its_first_tenth(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(reports.console.time, "monotonic", lambda: now[0])
+    clock.begin(8000.0, warm_start=3400.0)
+    stage = Task(TaskID(0), "warm start on 128 demonstrations", 64, 0, _get_time=lambda: now[0])
+    stage.start_time = 50.0
+    now[0], stage.completed = 145.0, 6
+    assert clock.shown(stage) == "2:25 of about 133 min", "too early"
+    now[0], stage.completed = 287.5, 16  # a quarter of 950 seconds
+    assert clock.shown(stage) == f"4:47 of about {round((1000 + 4550 * 950 / 3400) / 60)} min"
+    stage.description = "rest of the warm start on 128 demonstrations"
+    assert clock.shown(stage) == "4:47 of about 133 min", "its length is not that of the warm start"
 
 
 def test_the_speed_is_measured() -> None:

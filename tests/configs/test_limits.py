@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
+from configs.loading import load_config
 from configs.schema import (
+    ConfigError,
     DataConfig,
     DeploymentConfig,
     EvaluationConfig,
@@ -54,3 +57,9 @@ def test_limits_are_those_written_down() -> None:
     """If a change is meant, write it to the file, too."""
     now = {model.__name__: limits(model.model_json_schema()) for model in MODELS}
     assert now == json.loads(FILE.read_text())
+
+
+@pytest.mark.parametrize("word", ["max_steps=", "max_steps=null"])
+def test_a_number_without_a_value(word: str) -> None:
+    with pytest.raises(ConfigError, match="^trainer.max_steps has no value: .*integer"):
+        load_config(None, [word])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from environment.errors import BadMail
 from environment.mail_text import (
     condensed,
+    near_address,
     normalise_address,
     normalise_addresses,
     parse_query_date,
@@ -182,3 +183,18 @@ def test_text_that_resembles_headers_or_rules_is_kept(lines: list[str], subject:
 def test_nothing_is_shown_that_a_mail_does_not_say(body: str, subject: str) -> None:
     said = body.split()
     assert all(any(word in whole for whole in said) for word in condensed(body, subject).split())
+
+
+@pytest.mark.parametrize(
+    ("address", "near"),
+    [
+        ("nobody@x.example", ""),  # although rose.bond@x.example has most of its letters
+        ("rose.bnd@x.example", "; did you mean rose.bond@x.example?"),
+        ("rose.bond@x.exmaple", "; did you mean rose.bond@x.example?"),
+        ("rose.bond", "; did you mean rose.bond@x.example?"),
+        ("ann@x.example", "; did you mean ann@y.example?"),
+        ("", ""),
+    ],
+)
+def test_a_similar_address_has_a_similar_name(address: str, near: str) -> None:
+    assert near_address(address, ["rose.bond@x.example", "ann@y.example"]) == near

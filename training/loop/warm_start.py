@@ -81,7 +81,7 @@ async def warm_start(
             if "time/earlier_s" in metrics:
                 earlier = float(metrics["time/earlier_s"])
                 progress.note(f"the warm start continues after {len(losses)} of {batches} batches")
-                progress.stage(stage, batches - len(losses))
+                progress.stage(f"rest of the {stage}", batches - len(losses))
     if too_long:
         limit = f"max_context={settings.max_context}"
         warn(
