@@ -15,6 +15,8 @@ from configs.config import Config
 from configs.decisions import mail_decisions
 from configs.schema import SYNTHETIC, DataConfig, TrainingConfig
 from environment.errors import BadMail
+from environment.feedback import rating_files
+from environment.scenarios import count_train_questions
 from reports.console import say
 from steps.data.sources import current_source_version, open_mails
 from steps.project import MODELS, RUNS
@@ -107,10 +109,12 @@ def require_none(failed: Sequence[RunCheck], why: str = "") -> None:
 
 
 def _sources(data: DataConfig) -> Iterator[RunCheck]:
-    """Check that mails and questions are available."""
+    """Check that the mails are available."""
     try:
         open_mails(data)
-        current_source_version(data)
+        current_source_version(
+            data.model_copy(update=dict.fromkeys(("train_questions", "test_questions", "reviewed_feedback")))
+        )
         yield RunCheck("mail", True, data.emails)
     except BadMail as error:
         yield RunCheck("mail", False, str(error))
@@ -127,20 +131,40 @@ def _judge(training: TrainingConfig) -> Iterator[RunCheck]:
 
 
 def _questions(data: DataConfig, training: TrainingConfig) -> Iterator[RunCheck]:
-    """Check that validation leaves questions to train on, as far as their number is known before the data are prepared."""
-    most = data.train_limit
-    if data.emails == SYNTHETIC:
-        most = data.synthetic_train_inboxes * data.synthetic_questions_per_inbox
+    """Check that the questions are available, and that validation leaves some to train on, as far as their number is
+    known before the data are prepared.
+    """
+    try:
+        most = _most_questions(data)
+    except BadMail as error:
+        yield RunCheck("questions", False, str(error))
+        return
     if most is None:
         return
     held_out = training.validation_questions if training.validates else 0
-    if held_out < most:
+    if not most:
+        yield RunCheck("questions", False, f"{data.train_questions} has no question to train on: name files with rows")
+    elif held_out < most:
         yield RunCheck("questions", True, f"at most {most - held_out:,} to train on and {held_out:,} for validation")
     else:
         problem = (
             f"validation_questions={held_out} leaves nothing to train on: there are at most {most:,} train questions"
         )
         yield RunCheck("questions", False, f"{problem}; set it lower, or validate_every=0")
+
+
+def _most_questions(data: DataConfig) -> int | None:
+    """Return how many questions there are at most to train on, if known. Raises BadMail if they are unavailable."""
+    if data.emails == SYNTHETIC:
+        most: int | None = data.synthetic_train_inboxes * data.synthetic_questions_per_inbox
+    else:
+        rows = count_train_questions(
+            data.train_questions or "", data.test_questions, unlabelled=data.unlabelled_questions
+        )
+        most = min((number for number in (rows, data.train_limit) if number is not None), default=None)
+    current_source_version(data.model_copy(update={"emails": SYNTHETIC}))
+    reviewed = len(rating_files(data.reviewed_feedback)) if data.reviewed_feedback else 0
+    return None if most is None else most + reviewed
 
 
 def _start(config: Config) -> tuple[Config, list[RunCheck]]:
@@ -169,7 +193,7 @@ def plan_lines(planned: Plan) -> list[str]:
         few = f"{planned.questions_for_fewer_steps:,}"
         steps += f"; fewer if there are at most {few} questions to train on (epochs={planned.epochs})"
     lines = [
-        f"warm start     {planned.demonstrations:,} demonstrations",
+        f"warm start     {'at most ' if planned.demonstrations else ''}{planned.demonstrations:,} demonstrations",
         f"steps          {steps}",
         f"rollouts       {rollouts}, and {planned.validation_rollouts:,} for validation",
         f"tokens         {tokens} sampled",

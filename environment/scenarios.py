@@ -14,7 +14,7 @@ from environment.email_db import Mailbox, MailDatabase
 from environment.errors import BadMail
 from environment.mail_text import normalise_address, one_line, parse_query_date, storable
 from environment.models import Scenario
-from environment.sources.parquet import Question, has_split, parquet_questions
+from environment.sources.parquet import Question, count_questions, has_split, is_local, parquet_questions
 
 Split = Literal["train", "test"]
 WITHOUT_ANSWER = frozenset(("49", "101", "129", "171", "208", "266", "327"))
@@ -94,16 +94,35 @@ def load_scenarios(
 def _read_questions(
     train_questions: str | Path, test_questions: str | Path | None, held_out_fraction: float, labelled: bool
 ) -> list[tuple[Question, Split]]:
-    if test_questions is None and has_split(train_questions, "test"):
-        test_questions = train_questions
+    tested = _test_source(train_questions, test_questions)
     rows: list[tuple[Question, Split]] = []
     for question in parquet_questions(train_questions, "train", labelled=labelled):
-        held_out = test_questions is None and _fraction("held out", question.id) < held_out_fraction
+        held_out = tested is None and _fraction("held out", question.id) < held_out_fraction
         rows.append((question, "test" if held_out else "train"))
-    if test_questions is not None:
-        split = "test" if has_split(test_questions, "test") else "train"
-        rows.extend((question, "test") for question in parquet_questions(test_questions, split, labelled=labelled))
+    if tested is not None:
+        rows.extend((question, "test") for question in parquet_questions(*tested, labelled=labelled))
     return rows
+
+
+def count_train_questions(
+    train_questions: str | Path, test_questions: str | Path | None, *, unlabelled: bool = False
+) -> int | None:
+    """Return how many train questions `load_scenarios` reads, without reading a row; `None` if they are on the Hub.
+
+    Raise BadMail when the files of either source cannot be read or lack a column. The Hub is not asked.
+    """
+    if is_local(train_questions if test_questions is None else test_questions):
+        tested = _test_source(train_questions, test_questions)
+        if tested is not None:
+            count_questions(*tested, labelled=not unlabelled)
+    return count_questions(train_questions, "train", labelled=not unlabelled)
+
+
+def _test_source(train_questions: str | Path, test_questions: str | Path | None) -> tuple[str | Path, str] | None:
+    """Return the source of the test questions and its split; `None` if a part of the train questions is held out."""
+    if test_questions is None:
+        return (train_questions, "test") if has_split(train_questions, "test") else None
+    return test_questions, "test" if has_split(test_questions, "test") else "train"
 
 
 def about_tested_mails(train: Iterable[Scenario], test: Iterable[Scenario], database: MailDatabase) -> list[str]:

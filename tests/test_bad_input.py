@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import SMALL_COMPANY, settings
+from tests.enron import write_enron
+from tests.environment.raw_mails import raw_mail
 from tests.front_door import FrontDoor
 
 pytestmark = pytest.mark.service
@@ -88,6 +90,26 @@ def test_a_dry_run_checks_and_plans_and_makes_nothing(door: FrontDoor, tiny_base
     assert "at most 2 optimizer steps" in done.stdout
     assert "time           unknown" in done.stdout and "nothing was trained" in done.stdout
     assert not (door.folder / "outputs" / "runs").exists()
+
+
+def test_a_dry_run_opens_the_files_of_the_questions(door: FrontDoor, tiny_base: Path) -> None:
+    (door.folder / "me.mbox").write_bytes(b"From a@x Mon Mar  4 10:00:00 2024\n" + raw_mail(1))
+    (door.folder / "nomail.txt").write_text("no questions\n")
+    enron = write_enron(door.folder / "q")
+    planned = ["--pipeline", "train", "--dry-run", *settings(base_model=tiny_base)]
+    for named, problem in (
+        ("nomail.txt", "nomail.txt is not a readable parquet file"),
+        ("/no/questions", "'/no/questions' does not exist; set emails, train_questions or test_questions to a folder"),
+    ):
+        for words in (settings(train_questions=named), settings(train_questions="q/questions", test_questions=named)):
+            done = door.run(*planned, *settings(emails="me.mbox"), *words)
+            assert done.returncode == 2 and problem in done.stderr, done.stdout + done.stderr
+            assert re.search(r"mail +ok +me.mbox", done.stdout)
+            assert re.search(rf"questions +missing +{re.escape(problem)}", done.stdout)
+    done = door.run(*planned, *enron, *settings(validate_every=1, validation_questions=3))
+    assert re.search(r"questions +ok +at most 13 to train on and 3 for validation", done.stdout), done.stdout
+    refused = door.refuses(*planned, *enron, *settings(validate_every=1, validation_questions=16))
+    assert "there are at most 16 train questions; set it lower" in refused
 
 
 def test_a_backend_that_cannot_work_here_is_named(door: FrontDoor, tiny_base: Path) -> None:

@@ -56,14 +56,14 @@ class ParquetEmails(Iterable[Email]):
         self._source = source
         self._split = split
         # A split is one of questions: no mail is left out for the name of its file.
-        self._files = _parquet_files(Path(source)) if _is_local(source) else []
+        self._files = _parquet_files(Path(source)) if is_local(source) else []
         _check_columns(self._files, _EMAIL_COLUMNS)
 
     def __iter__(self) -> Iterator[Email]:
         return map(_email, _rows(self._source, self._files, self._split, _EMAIL_COLUMNS, _EMAIL_OPTIONAL))
 
     def __length_hint__(self) -> int:
-        return sum(file.metadata.num_rows for file in map(_open, self._files))
+        return _count_rows(self._files)
 
 
 def parquet_emails(source: str | Path, split: str = "train") -> ParquetEmails:
@@ -83,7 +83,7 @@ def parquet_questions(source: str | Path, split: str = "train", *, labelled: boo
     """
     files = _files(source, split)
     optional = () if labelled else _LABEL_COLUMNS
-    required = tuple(name for name in _QUESTION_COLUMNS if name not in optional)
+    required = _question_columns(labelled)
     _check_columns(files, required)
     for number, row in enumerate(_rows(source, files, split, required, optional), start=1):
         # Empty fields are counted with their reason when the questions are chosen.
@@ -98,14 +98,26 @@ def parquet_questions(source: str | Path, split: str = "train", *, labelled: boo
             raise BadMail(f"question {number} of {source}: column '{column}': {problem['msg'].lower()}") from error
 
 
+def count_questions(source: str | Path, split: str = "train", *, labelled: bool = True) -> int | None:
+    """Return the number of rows that `parquet_questions` reads, without reading them; `None` for a Hub id.
+
+    Raises BadMail as it does, but for the Hub and for a malformed row.
+    """
+    if not is_local(source):
+        return None
+    files = _files(source, split)
+    _check_columns(files, _question_columns(labelled))
+    return _count_rows(files)
+
+
 def has_split(source: str | Path, split: str) -> bool:
     """Return whether a source has separate rows for `split`. Raises BadMail when the source is missing."""
-    if _is_local(source):
+    if is_local(source):
         return bool(_files_of_split(_parquet_files(Path(source)), split))
     return split in _hub("get_dataset_split_names", str(source))
 
 
-def _is_local(source: str | Path) -> bool:
+def is_local(source: str | Path) -> bool:
     """Return whether `source` is on disk; False for a Hub id. Raises BadMail when it is neither."""
     if str(source).strip() and Path(source).expanduser().exists():
         return True
@@ -141,7 +153,7 @@ def _files_of_split(files: list[Path], split: str) -> list[Path]:
 
 def _files(source: str | Path, split: str) -> list[Path]:
     """Return the local files of `split`; an empty list for a Hub id."""
-    if not _is_local(source):
+    if not is_local(source):
         return []
     files = _files_of_split(_parquet_files(Path(source)), split)
     if not files:
@@ -154,6 +166,14 @@ def _open(file: Path) -> pq.ParquetFile:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
         raise BadMail(f"{file} is not a readable parquet file: {str(error).splitlines()[0]}") from error
+
+
+def _count_rows(files: list[Path]) -> int:
+    return sum(file.metadata.num_rows for file in map(_open, files))
+
+
+def _question_columns(labelled: bool) -> tuple[str, ...]:
+    return tuple(name for name in _QUESTION_COLUMNS if labelled or name not in _LABEL_COLUMNS)
 
 
 def _check_columns(files: list[Path], columns: tuple[str, ...]) -> None:
@@ -212,7 +232,7 @@ def _hub_rows(source: str, split: str, columns: tuple[str, ...]) -> Iterator[dic
         except StopIteration:
             return
         except Exception as error:  # the Hub client raises errors of a dozen libraries
-            raise _unreachable(source, error) from error
+            raise unreachable(source, error) from error
         if first:
             _require(set(row), columns, source)
             first = False
@@ -225,10 +245,11 @@ def _hub(function: str, source: str, **options: Any) -> Any:
     try:
         return getattr(datasets, function)(source, **options)
     except Exception as error:  # the Hub client raises errors of a dozen libraries
-        raise _unreachable(source, error) from error
+        raise unreachable(source, error) from error
 
 
-def _unreachable(source: str, error: Exception) -> BadMail:
+def unreachable(source: str, error: Exception) -> BadMail:
+    """Return the error of a source that is not on disk and that the Hub did not give."""
     why = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
     return BadMail(f"{source} is neither a folder here nor a dataset that could be fetched from the Hub ({why})")
 

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HTTPError  # the second is of the HTTP library of this version
 from zenml.client import Client
 from zenml.models import ArtifactVersionResponse
 
 from configs.schema import SYNTHETIC, DataConfig
 from environment.email_db import MailDatabase
-from environment.errors import Unreachable
+from environment.errors import BadMail, Unreachable
 from environment.feedback import rating_files, with_reviewed
 from environment.models import DroppedMail, Email
 from environment.scenarios import ScenarioReport, check_scenarios, load_scenarios
 from environment.sources.detection import files_of, mail_source
 from environment.sources.imap import ImapMails
 from environment.sources.imap_url import ImapUrl, is_imap
+from environment.sources.parquet import is_local, unreachable
 from environment.sources.synthetic import SyntheticCompany, synthetic_company
 from steps.artifact_names import MAIL_DATABASE
 from steps.project import DATA
 
 IMAP_COPIES = DATA / "imap"
 _HUB_SECONDS = 30
+_CONNECT_SECONDS = 10
+_RETRY_SECONDS = 1
 
 
 def company(config: DataConfig) -> SyntheticCompany:
@@ -43,7 +48,11 @@ def open_mails(config: DataConfig) -> Iterable[Email | DroppedMail]:
     """Return the mails of the configured source, and what cannot be read as mail. Those of an account have to be fetched."""
     if is_imap(config.emails):
         return ImapMails(config.emails, IMAP_COPIES)
-    return company(config).emails() if config.emails == SYNTHETIC else mail_source(config.emails)
+    if config.emails == SYNTHETIC:
+        return company(config).emails()
+    mails = mail_source(config.emails)
+    _require_connection(config.emails)
+    return mails
 
 
 def owner_of(config: DataConfig) -> str | None:
@@ -63,6 +72,9 @@ def _questions(config: DataConfig, database: MailDatabase) -> ScenarioReport:
         return check_scenarios(company(config).scenarios(), database)
     if not config.train_questions and not config.test_questions:
         return ScenarioReport(read=0, scenarios=[], dropped_ids={})  # mail to ask, not to train on
+    for source in (config.train_questions, config.test_questions):
+        if source:
+            _require_connection(source)
     return load_scenarios(
         config.train_questions or "",
         config.test_questions,
@@ -75,6 +87,26 @@ def _questions(config: DataConfig, database: MailDatabase) -> ScenarioReport:
         unlabelled=config.unlabelled_questions,
         seed=config.data_seed,
     )
+
+
+def _require_connection(source: str) -> None:
+    """Raise BadMail if a dataset is on the Hub, and this machine has no connection to it.
+
+    `datasets` would ask the Hub six times. It still decides what to do about each answer of the Hub.
+    """
+    for last in () if is_local(source) else (False, True):
+        try:
+            HfApi().dataset_info(source, timeout=_CONNECT_SECONDS)
+            return
+        except Exception as error:
+            if isinstance(error, HfHubHTTPError) or not isinstance(error, HTTPError):
+                return
+            if last:
+                raise BadMail(
+                    f"{unreachable(source, error)}: name a folder that exists, check the connection, or set HF_HUB_OFFLINE=1 "
+                    "if the Hub's cache has it"
+                ) from error
+        time.sleep(_RETRY_SECONDS)
 
 
 def source_version(config: DataConfig) -> str:
@@ -109,7 +141,8 @@ def current_source_version(config: DataConfig) -> str:
             except Exception as error:  # the Hub's client raises its own errors and those of its HTTP library
                 reason = " ".join(str(error).split())[:160]
                 raise Unreachable(
-                    f"{dataset}: the Hub does not say whether it changed ({reason}): check the connection, or name a folder with its files"
+                    f"{dataset}: the Hub does not say whether it changed ({reason}), and there is no such folder here: "
+                    "check the connection, or name a folder with its files"
                 ) from error
             version.update(f"{dataset} {revision}\n".encode())
     return version.hexdigest()[:16]

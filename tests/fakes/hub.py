@@ -17,10 +17,11 @@ _FILE = re.compile(r"/(datasets/)?([^/]+/[^/]+)/resolve/[^/]+/(.+)")
 
 
 class Hub(FakeServer):
-    """Serves within a `with` block. A repository has one revision."""
+    """Serves within a `with` block. A repository has one revision. The first `busy` requests for files get a 503."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, busy: int = 0) -> None:
         super().__init__()
+        self.busy = busy
         self.RequestHandlerClass = _Handler
         self.folder = folder
 
@@ -31,6 +32,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        if self.server.busy and _FILE.fullmatch(path):
+            self.server.busy -= 1
+            self._reply(503, {"error": "busy"}, {"Retry-After": "0"})
+            return
         if asked := _FILE.fullmatch(path):
             self._file(self.server.folder / ("datasets" if asked[1] else "models") / asked[2] / asked[3])
         elif asked := _API.fullmatch(path):

@@ -7,10 +7,13 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
 from configs.schema import DataConfig
+from environment.email_db import MailDatabase
 from environment.errors import BadMail
 from steps.data import sources
 from steps.data.sources import company, source_version
@@ -76,6 +79,40 @@ def test_a_datasets_revision_is_part_of_its_version(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sources, "HfApi", lambda: Hub(None))
     with pytest.raises(BadMail, match="somebody/mails: the Hub does not say whether it changed .no route to the Hub."):
         sources.current_source_version(config)
+    with pytest.raises(BadMail, match="there is no such folder here"):
+        sources.current_source_version(config)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_without_a_connection_the_hub_is_asked_twice(monkeypatch: pytest.MonkeyPatch, connected: bool) -> None:
+    """Its client would ask six times. A Hub that answers that it is busy is asked again as its client does."""
+    asked, waited, read = [], [], []
+
+    def dataset_info(dataset: str, timeout: float) -> None:
+        asked.append(dataset)
+        if not connected:
+            raise HTTPError("Name or service not known")
+        answer: Any = SimpleNamespace(headers={}, request=None)
+        raise HfHubHTTPError("503 Service Unavailable", response=answer)
+
+    monkeypatch.setattr(sources, "HfApi", lambda: SimpleNamespace(dataset_info=dataset_info))
+    monkeypatch.setattr(sources, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr(sources, "load_scenarios", lambda *_, **__: read.append("questions"))
+    mails = DataConfig(emails="no/mails")
+    questions = DataConfig(emails="me.mbox", train_questions="no/questions")
+    if connected:
+        sources.open_mails(mails)
+        sources.open_scenarios(questions, cast(MailDatabase, None))
+        assert (asked, waited, read) == (["no/mails", "no/questions"], [], ["questions"])
+        return
+    missing = (
+        "is neither a folder here nor a dataset that could be fetched .*Name or service not known.*: name a folder"
+    )
+    with pytest.raises(BadMail, match=f"no/mails {missing}"):
+        sources.open_mails(mails)
+    with pytest.raises(BadMail, match=f"no/questions {missing}"):
+        sources.open_scenarios(questions, cast(MailDatabase, None))
+    assert asked == ["no/mails"] * 2 + ["no/questions"] * 2 and sum(waited) <= 2 and not read
 
 
 def test_sources_on_this_machine(tmp_path: Path) -> None:

@@ -85,4 +85,6 @@ def test_a_warm_start_that_continues_counts_the_time_before_it_was_killed(tmp_pa
     run, _ = run_with(Continuing, tmp_path / "run", settings(max_steps=1), ToyTask(), recorded)
     assert 1000 < run.history[0].seconds < 1100 and run.history[0].loss == 1.0
     name = "warm start on 5 demonstrations"
-    assert recorded.stages[:2] == [[name, 3, 2], [f"rest of the {name}", 1, 1]], "the pace is that of the batches of this process"
+    assert recorded.stages[:2] == [[name, 3, 2], [f"rest of the {name}", 1, 1]], (
+        "the pace is that of the batches of this process"
+    )
