@@ -159,8 +159,9 @@ def _question(asked: Asked, inboxes: Callable[[], Sequence[str]]) -> Question:
             listed = ", ".join(known[:_SHOWN_INBOXES])
             raise BadInput(f"--inbox ADDRESS is needed, for there are {len(known):,} inboxes, such as {listed}")
         [inbox] = known
+    date = today() if asked.date is None else asked.date
     try:
-        return Question(question=asked.question, inbox_address=inbox, query_date=asked.date or today())
+        return Question(question=asked.question, inbox_address=inbox, query_date=date)
     except ValidationError as error:
         raise BadInput(": ".join(first_problem(error))) from None
 

@@ -143,14 +143,33 @@ def _opened(
 def _trained_on(
     task: str, settings: dict[str, Any], checkpoint: Checkpoint, opened: EvaluatedTask, held_out: list[Any]
 ) -> set[str]:
-    """Return the ids of the held-out scenarios that the checkpoint was trained on, as far as its recorded settings tell.
+    """Return the ids of the held-out scenarios that the checkpoint was trained on, as far as recorded settings tell.
 
     The settings of an evaluation may divide the scenarios in another way than those of the training.
     """
+    chosen = load_plugin(task).settings.model_validate(settings)
+    found = (_trained_by_run(task, chosen, of_run, opened, held_out) for of_run in _runs_of(checkpoint))
+    return set().union(*found)
+
+
+def _runs_of(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """Yield the checkpoint, that which its run continued from, and so on, as far as they are still there."""
+    yield checkpoint
+    while start := checkpoint.manifest.config.get("continue_from"):
+        try:
+            checkpoint = find_checkpoint(start).checkpoint
+        except BadInput:
+            return
+        yield checkpoint
+
+
+def _trained_by_run(
+    task: str, chosen: Any, checkpoint: Checkpoint, opened: EvaluatedTask, held_out: list[Any]
+) -> set[str]:
     plugin = load_plugin(task)
     try:
         recorded = trained_settings(task, checkpoint.manifest.config)
-        if recorded == plugin.settings.model_validate(settings):
+        if recorded == chosen:
             return set()
         trained = [scenario for scenario in plugin.scenarios(recorded) if scenario.split == "train"]
     except (BadInput, KeyError):  # they were not recorded, or their data are not on this machine

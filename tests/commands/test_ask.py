@@ -106,6 +106,7 @@ def test_an_answer_that_no_mail_proves_and_none_at_all(door: FrontDoor, policy: 
         ([*ASK, "--inbox", "nobody@kestrel.example", QUESTION], "unknown inbox"),
         ([*ASK, "--inbox", "bob@kestrel.example", QUESTION], "did you mean bo@kestrel.example?"),
         ([*ASK, "--inbox", ANN, "--date", "yesterday", QUESTION], "query_date"),
+        ([*ASK, "--inbox", ANN, "--date", "", QUESTION], "query_date"),
         ([*ASK, "--inbox", ANN, " "], "question: is empty"),
         ([*ASK, "--inbox", ANN, "x" * 4001], "question: has 4,001 characters"),
         (["--pipeline", "ask", QUESTION], "there is no trained checkpoint yet: run"),

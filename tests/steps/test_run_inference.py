@@ -119,15 +119,32 @@ def ask_office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
             return []
 
     def ask(
-        trained_with: dict[str, Any], *, step: int = 6, production: bool = False, **evaluation: Any
+        trained_with: dict[str, Any],
+        *,
+        step: int = 6,
+        production: bool = False,
+        began_with: dict[str, Any] | None = None,
+        **evaluation: Any,
     ) -> dict[str, int]:
         counted = Counted()
         monkeypatch.setattr(ask_task, "open_journal", lambda *_, **__: None)
         monkeypatch.setattr(ask_task, "ask_rows", lambda ask, *_, **__: asyncio.run(ask(counted, "http://here")))
         known = {"folder": str(folder), "exercises": 2}
-        recorded = WorkbenchSettings(**{**known, **trained_with}).model_dump(mode="json") if trained_with else {}
-        trained = checkpoint(step, "a", **recorded, task="workbench", max_turns=1, max_tokens=8, seed=0)
-        monkeypatch.setattr(ask_task, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=trained))
+
+        def policy(trained_with: dict[str, Any], step: int, start: str | None) -> Any:
+            recorded = WorkbenchSettings(**{**known, **trained_with}).model_dump(mode="json") if trained_with else {}
+            limits = {"max_turns": 1, "max_tokens": 8, "seed": 0}
+            return checkpoint(step, "a", **recorded, task="workbench", continue_from=start, **limits)
+
+        trained = policy(trained_with, step, "its start" if began_with else None)
+        stored = {"an id": trained, "its start": policy(began_with or {}, 6, "deleted")}
+
+        def find(reference: str) -> Any:
+            if reference == "deleted":
+                raise BadInput("checkpoint: deleted is neither a folder nor an artifact version")
+            return SimpleNamespace(checkpoint=stored[reference])
+
+        monkeypatch.setattr(ask_task, "find_checkpoint", find)
         settings = WorkbenchSettings(**known, held_out_templates=evaluation.pop("share")).model_dump(mode="json")
         asked = {"task": "workbench", "settings": settings, "identity": ""}
         asked["config"] = EvaluationConfig(base_limit=None, **evaluation)
@@ -153,6 +170,12 @@ def test_a_policy_is_not_evaluated_on_what_it_was_trained_on(ask_office: Ask) ->
     assert ask_office(ALL_HELD_OUT, share=1 / 3)["trained"] == 2, "it was trained on invented tasks alone"
     assert ask_office({}, share=1)["trained"] == 8, "its settings were not recorded"
     assert ask_office({**DEFAULT_SPLIT, "folder": "/gone"}, share=1)["trained"] == 8
+
+
+def test_what_its_start_was_trained_on_counts(ask_office: Ask) -> None:
+    with pytest.raises(BadInput, match="was trained on 6"):
+        ask_office(ALL_HELD_OUT, began_with=DEFAULT_SPLIT, share=1)
+    assert ask_office(ALL_HELD_OUT, began_with=ALL_HELD_OUT, share=1)["trained"] == 8
 
 
 def test_tasks_of_other_data_may_have_the_same_ids(ask_office: Ask, tmp_path: Path) -> None:
