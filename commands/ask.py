@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -88,7 +89,7 @@ def _here(asked: Asked, show: Show, *, quiet: bool) -> dict[str, Any]:
         try:
             database.mailbox(question.inbox_address, date)  # before the model is loaded
         except BadMail as error:
-            hint = _in_latest(question.inbox_address)
+            hint = _in_latest(question.inbox_address, str(found.id))
             hint = hint or near_address(question.inbox_address, database.inboxes_by_size())
             raise BadInput(f"--inbox: {error}{hint}") from None
     source = asked.base_model or stored.checkpoint.manifest.base_model_source
@@ -144,11 +145,15 @@ def _streamed(client: httpx.Client, asked: Asked, show: Show) -> dict[str, Any]:
     raise RunFailed("the service closed the connection before it answered")
 
 
-def _in_latest(inbox: str) -> str:
-    """Return a hint to end a message if what `--pipeline data` prepared last has this inbox, else an empty text."""
-    latest: MailDatabase = find_mail_database(latest=True).load()
-    with closing(latest):
-        return "; the mail that was prepared last has it: --mail latest" if latest.knows(inbox) else ""
+def _in_latest(inbox: str, searched: str) -> str:
+    """Return a hint to end a message if what `--pipeline data` prepared last is not `searched` and has this inbox, else ""."""
+    # The message must come, whatever has become of other mail.
+    with contextlib.suppress(BadMail, BadInput, OSError, RuntimeError):
+        if str((latest := find_mail_database(latest=True)).id) != searched:
+            database: MailDatabase = latest.load()
+            with closing(database):
+                return "; the mail that was prepared last has it: --mail latest" if database.knows(inbox) else ""
+    return ""
 
 
 def _question(asked: Asked, inboxes: Callable[[], Sequence[str]]) -> Question:

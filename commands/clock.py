@@ -51,7 +51,7 @@ def _of_this_machine(measured: Pace, training: TrainingConfig) -> tuple[Pace, st
     from training.backends.torch.speed import cpu_flops
 
     flops = cpu_flops(TorchSettings.model_validate(training.torch.model_dump()))
-    return measured.at(flops), f"at the {flops / 1e9:.0f} GFLOP/s that other programs leave now"
+    return measured.at(flops), f"at the {flops / 1e9:.0f} GFLOP/s measured now"
 
 
 def _seconds(config: Config, training: TrainingConfig, pace: Pace, *, evaluates: bool) -> float | None:

@@ -140,6 +140,7 @@ def _questions(data: DataConfig, training: TrainingConfig) -> Iterator[RunCheck]
         yield RunCheck("questions", False, str(error))
         return
     if most is None:
+        yield RunCheck("questions", True, str(data.train_questions))
         return
     held_out = training.validation_questions if training.validates else 0
     if not most:

@@ -66,11 +66,11 @@ def run_task(
         BadInput: the pipeline or an option is for the e-mail agent only, or a setting or the task's data cannot be used.
     """
     plugin = load_plugin(config.task)
+    _require_for_mail_only(config, pipeline_name)
     profile = ROOT / "configs" / f"{config.task}.yaml"
     if not with_profile and profile.is_file():
         shown = profile.relative_to(Path.cwd()) if profile.is_relative_to(Path.cwd()) else profile
-        say(f"default settings; a profile has those for this task: --config {shown}", quiet=True)
-    _require_for_mail_only(config, pipeline_name)
+        say(f"without --config: {shown} has the settings for this task", quiet=True)
     require_zenml_settings(config.settings, config.step_settings)
     if schedule is not None:
         require_cron(schedule)

@@ -194,9 +194,15 @@ def near_address(address: str, inboxes: Sequence[str]) -> str:
     """Return a question that names the most similar of many normalised inboxes, to end a message; empty if none is similar."""
     # An address takes about 27 µs, on the event loop of a service. So those with the most mail must do.
     compared, sought = inboxes[:_COMPARED_INBOXES], normalise_address(address)
-    # A common domain would make any two addresses similar.
-    names = difflib.get_close_matches(_name(sought), {_name(inbox) for inbox in compared})
-    near = difflib.get_close_matches(sought, [inbox for inbox in compared if _name(inbox) in names], n=1)
+    name, at, _ = sought.partition("@")
+    if at:
+        # A common domain would make any two addresses similar, so the names must be.
+        names = difflib.get_close_matches(name, {_name(inbox) for inbox in compared})
+        similar = [inbox for inbox in compared if _name(inbox) in names or (name and _name(inbox).startswith(name))]
+        near = difflib.get_close_matches(sought, similar, n=1)
+    else:
+        near = [inbox for inbox in compared if sought and _name(inbox) == sought]
+        near = near or difflib.get_close_matches(sought, compared, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

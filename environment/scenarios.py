@@ -109,6 +109,8 @@ def count_train_questions(
 ) -> int | None:
     """Return how many train questions `load_scenarios` reads, without reading a row; `None` if they are on the Hub.
 
+    A part of them is held out if there are no test questions.
+
     Raise BadMail when the files of either source cannot be read or lack a column. The Hub is not asked.
     """
     if is_local(train_questions if test_questions is None else test_questions):

@@ -46,22 +46,24 @@ class RunClock:
         self._started = time.monotonic()
         self._total: float | None = None
         self._warm_start = 0.0
+        self._followed: float | None = None
 
     def begin(self, total: float, *, warm_start: float = 0.0) -> None:
         """Count from now towards `total` seconds, of which the warm start is expected to take `warm_start`."""
         self._started, self._total, self._warm_start = time.monotonic(), total, warm_start
+        self._followed = None
 
     def warm_start_took(self, seconds: float) -> None:
         """Correct the estimate: what is left takes as much more or less time than expected as the warm start did."""
         if self._total is not None and self._warm_start:
             passed = time.monotonic() - self._started
-            self._total, self._warm_start = self._corrected(self._total, seconds, passed - seconds), 0.0
+            self._total = passed + self._left(self._total, self._warm_start, seconds, passed - seconds)
+            self._warm_start, self._followed = 0.0, None
 
-    def _corrected(self, total: float, seconds: float, before: float) -> float:
-        """Return the estimate for a warm start of `seconds`, which began `before` seconds after the run."""
-        before = max(0.0, before)
-        left = max(0.0, total - self._warm_start - before)
-        return before + seconds + left * seconds / self._warm_start
+    @staticmethod
+    def _left(total: float, expected: float, seconds: float, before: float) -> float:
+        """Return the time after a warm start that takes `seconds`, not `expected`, and began `before` seconds after the run."""
+        return max(0.0, total - expected - max(0.0, before)) * seconds / expected
 
     def stop(self) -> None:
         """Show nothing from now on."""
@@ -74,15 +76,14 @@ class RunClock:
         """
         if self._total is None:
             return ""
-        passed, total = time.monotonic() - self._started, self._total
-        if (
-            stage is not None
-            and self._warm_start
-            and stage.description.startswith("warm start on ")
-            and _under_way(stage)
-        ):
+        passed = time.monotonic() - self._started
+        expected = self._warm_start  # read once: the bars are drawn by a thread of their own
+        total = self._followed if expected and self._followed else self._total
+        if stage is not None and expected and stage.description.startswith("warm start on ") and _under_way(stage):
             elapsed = stage.elapsed or 0.0
-            total = self._corrected(total, elapsed * (stage.total or 0.0) / stage.completed, passed - elapsed)
+            whole = elapsed * (stage.total or 0.0) / stage.completed
+            left = self._left(self._total, expected, whole, passed - elapsed)
+            total = self._followed = passed - elapsed + whole + left
         minutes, seconds = divmod(int(passed), 60)
         return f"{minutes}:{seconds:02d} of about {max(1, round(total / 60))} min"
 
@@ -239,7 +240,7 @@ class TrainingConsole:
 
     def step(self, row: Any) -> None:
         if row.phase == "warm_start":
-            clock.warm_start_took(row.seconds)
+            clock.warm_start_took(row.seconds - (row.validation_seconds or 0.0))
             say(f"warm start on {row.demonstrations} demonstrations  {row.seconds:5.0f} s{_after(' ')}")
         elif row.phase == "grpo":
             say(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from zenml.client import Client
 from zenml.enums import ModelStages
+from zenml.io import fileio
 from zenml.models import ArtifactVersionResponse, ModelVersionResponse
 
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
 from steps.data.sources import settings_of_step
-from training.checkpoint import Checkpoint
+from training.checkpoint import MANIFEST, Checkpoint, CheckpointManifest
 from training.errors import BadInput
 
 _DATA_PIPELINE = "data_preparation_pipeline"
@@ -58,6 +60,16 @@ def find_checkpoint(
             f"checkpoint: {reference} is neither a folder nor an artifact version (see `zenml artifact version list`)"
         ) from error
     return StoredCheckpoint(_load_checkpoint(artifact), str(artifact.id), None)
+
+
+def find_manifest(checkpoint: str) -> CheckpointManifest | None:
+    """Return the manifest of a stored checkpoint without its adapter; None if it is no longer there."""
+    try:
+        uri = Client().get_artifact_version(checkpoint).uri
+        with fileio.open(os.path.join(uri, MANIFEST), "rb") as file:
+            return CheckpointManifest.model_validate_json(file.read())
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 def describe_version(version: ModelVersionResponse) -> str:

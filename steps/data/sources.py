@@ -30,7 +30,6 @@ from steps.project import DATA
 
 IMAP_COPIES = DATA / "imap"
 _HUB_SECONDS = 30
-_CONNECT_SECONDS = 10
 _RETRY_SECONDS = 1
 
 
@@ -96,15 +95,14 @@ def _require_connection(source: str) -> None:
     """
     for last in () if is_local(source) else (False, True):
         try:
-            HfApi().dataset_info(source, timeout=_CONNECT_SECONDS)
+            HfApi().dataset_info(source, timeout=_HUB_SECONDS)
             return
         except Exception as error:
             if isinstance(error, HfHubHTTPError) or not isinstance(error, HTTPError):
                 return
             if last:
                 raise BadMail(
-                    f"{unreachable(source, error)}: name a folder that exists, check the connection, or set HF_HUB_OFFLINE=1 "
-                    "if the Hub's cache has it"
+                    f"{unreachable(source, error)}: name a folder that exists, or check the connection"
                 ) from error
         time.sleep(_RETRY_SECONDS)
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from zenml import step
 from zenml.config.cache_policy import CachePolicy
@@ -22,10 +22,10 @@ from steps.evaluation.journal import TASK_CODE, open_journal
 from steps.evaluation.prompted import require_own_name
 from steps.evaluation.rows import Rows, also_as_trained, ask_rows, predicting
 from steps.evaluation.run_inference import adapters_to_ask, question_limit
-from steps.model_registry import find_checkpoint
+from steps.model_registry import find_checkpoint, find_manifest
 from steps.project import source_files
 from tasks import load_plugin, trained_settings
-from training.checkpoint import Checkpoint
+from training.checkpoint import Checkpoint, CheckpointManifest
 from training.errors import BadInput
 from training.plugin import EvaluatedTask
 from training.task import Policy
@@ -60,11 +60,7 @@ def ask_task(
         if config.baseline_model is not None:
             require_own_name(config.baseline_model, opened.others())
         if trained_on := _trained_on(task, settings, checkpoint, opened, held_out):
-            raise BadInput(
-                f"checkpoint {checkpoint.manifest.name} was trained on {len(trained_on)} of these {len(held_out)} held-out "
-                f"{load_plugin(task).unit}: evaluate it with the settings of task {load_plugin(task).name} that it was trained "
-                "with, or train again with these"
-            )
+            _refuse(task, checkpoint.manifest.name, trained_on, len(held_out))
 
         async def ask(rows: Rows, base_url: str) -> list[Prediction]:
             predictions: list[Prediction] = []
@@ -142,33 +138,35 @@ def _opened(
 
 def _trained_on(
     task: str, settings: dict[str, Any], checkpoint: Checkpoint, opened: EvaluatedTask, held_out: list[Any]
-) -> set[str]:
-    """Return the ids of the held-out scenarios that the checkpoint was trained on, as far as recorded settings tell.
+) -> dict[str, str]:
+    """Return the ids of the held-out scenarios that the checkpoint was trained on, each with the name of the run.
 
-    The settings of an evaluation may divide the scenarios in another way than those of the training.
+    Known is what the settings of its run, and of those that it continues, tell. The settings of an evaluation may divide the
+    scenarios in another way.
     """
     chosen = load_plugin(task).settings.model_validate(settings)
-    found = (_trained_by_run(task, chosen, of_run, opened, held_out) for of_run in _runs_of(checkpoint))
-    return set().union(*found)
+    found: dict[str, str] = {}
+    for manifest in _line_of(checkpoint.manifest):
+        ids = _trained_by(manifest, task, chosen, opened, held_out)
+        found |= dict.fromkeys(ids - found.keys(), manifest.name)
+    return found
 
 
-def _runs_of(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
-    """Yield the checkpoint, that which its run continued from, and so on, as far as they are still there."""
-    yield checkpoint
-    while start := checkpoint.manifest.config.get("continue_from"):
-        try:
-            checkpoint = find_checkpoint(start).checkpoint
-        except BadInput:
-            return
-        yield checkpoint
+def _line_of(manifest: CheckpointManifest) -> Iterator[CheckpointManifest]:
+    """Yield the manifest, that of the checkpoint which its run continued, and so on, as far as they are still there."""
+    last: CheckpointManifest | None = manifest
+    while last is not None:
+        yield last
+        start = last.config.get("continue_from")
+        last = find_manifest(start) if start else None
 
 
-def _trained_by_run(
-    task: str, chosen: Any, checkpoint: Checkpoint, opened: EvaluatedTask, held_out: list[Any]
+def _trained_by(
+    manifest: CheckpointManifest, task: str, chosen: Any, opened: EvaluatedTask, held_out: list[Any]
 ) -> set[str]:
     plugin = load_plugin(task)
     try:
-        recorded = trained_settings(task, checkpoint.manifest.config)
+        recorded = trained_settings(task, manifest.config)
         if recorded == chosen:
             return set()
         trained = [scenario for scenario in plugin.scenarios(recorded) if scenario.split == "train"]
@@ -178,6 +176,18 @@ def _trained_by_run(
     asked = {(scenario.id, opened.described(scenario)["question"]) for scenario in held_out}
     shared = [scenario for scenario in trained if (scenario.id, opened.described(scenario)["question"]) in asked]
     # Before its first GRPO step a policy has seen demonstrations only, and a task may demonstrate other scenarios.
-    if shared and checkpoint.manifest.step == 0 and not opened.demonstrations(shared, 1):
+    if shared and manifest.step == 0 and not opened.demonstrations(shared, 1):
         return set()
     return {scenario.id for scenario in shared}
+
+
+def _refuse(task: str, name: str, trained_on: dict[str, str], held_out: int) -> NoReturn:
+    plugin = load_plugin(task)
+    earlier = sorted(set(trained_on.values()) - {name})
+    who, with_these = f"checkpoint {name}", "train again with these"
+    if earlier:
+        who, with_these = f"{who} continues run {earlier[0]}, which", f"{with_these}, but not from that run"
+    raise BadInput(
+        f"{who} was trained on {len(trained_on)} of these {held_out} held-out {plugin.unit}: evaluate it with the settings of task "
+        f"{plugin.name} that {'that run' if earlier else 'it'} was trained with, or {with_these}"
+    )

@@ -179,6 +179,7 @@ def test_the_mail_that_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(ask, "find_checkpoint", lambda *_, **__: stored)
         done = door.run("--pipeline", "ask", "--checkpoint", "here", "--inbox", inbox, *words, "Where?")
         assert done.returncode == 2 and refusal in done.stderr
+        assert ("--mail latest" in done.stderr) == ("--mail latest" in refusal)
         return done.stdout
 
     said = f"mail: what `--pipeline data` prepared last, not that of the training: 1 mails in 2 inboxes, source {tmp_path}/first\n"

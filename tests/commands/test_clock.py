@@ -19,7 +19,7 @@ from training.backends.torch.settings import TorchSettings
 from training.backends.torch.speed import cpu_flops
 from training.record.history import StepRecord
 
-SAID = r"about (\d+) minutes on this machine, at the (\d+) GFLOP/s that other programs leave now; what is finished already is reused"
+SAID = r"about (\d+) minutes on this machine, at the (\d+) GFLOP/s measured now; what is finished already is reused"
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,11 @@ def test_the_estimate_follows_the_warm_start_from_its_first_tenth(monkeypatch: p
     assert clock.shown(stage) == "2:25 of about 133 min", "too early"
     now[0], stage.completed = 287.5, 16  # a quarter of 950 seconds
     assert clock.shown(stage) == f"4:47 of about {round((1000 + 4550 * 950 / 3400) / 60)} min"
+    assert clock.shown() == clock.shown(stage), "also while the warm start is validated"
+    clock.warm_start_took(950.0)  # most of it in an earlier process, which was killed
+    assert clock.shown() == f"4:47 of about {round((287.5 + 4600 * 950 / 3400) / 60)} min"
+    clock.begin(8000.0, warm_start=3400.0)
+    now[0] += 287.5
     stage.description = "rest of the warm start on 128 demonstrations"
     assert clock.shown(stage) == "4:47 of about 133 min", "its length is not that of the warm start"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from zenml.enums import ModelStages
 
 from steps import model_registry
 from steps.artifact_names import CHECKPOINT, MAIL_DATABASE, MODEL_NAME
-from training.checkpoint import Checkpoint
+from training.checkpoint import Checkpoint, CheckpointManifest
 from training.errors import BadInput
 
 pytestmark = pytest.mark.service
@@ -109,6 +110,19 @@ def test_named_checkpoints(store: Store, tmp_path: Path) -> None:
         model_registry.find_checkpoint("missing")
     with pytest.raises(BadInput, match="adapter_config.json"):
         model_registry.find_checkpoint(str(tmp_path))
+
+
+def test_a_manifest_without_its_adapter(store: Store, tmp_path: Path) -> None:
+    known = {"base_model": "b", "base_model_checksum": "c", "base_model_source": "s", "name": "r1", "step": 3}
+    store.artifacts["here", None] = SimpleNamespace(uri=str(tmp_path / "here"))
+    store.artifacts["gone", None] = SimpleNamespace(uri=str(tmp_path / "gone"))
+    (tmp_path / "here").mkdir()
+    file = tmp_path / "here" / "manifest.json"
+    file.write_text("{")
+    assert [model_registry.find_manifest(name) for name in ("deleted", "gone", "here")] == [None] * 3
+    file.write_text(CheckpointManifest(**known, adapter_checksum="a", created=datetime.now(UTC)).model_dump_json())
+    found = model_registry.find_manifest("here")
+    assert found and found.name == "r1"
 
 
 def test_mail_database_follows_the_checkpoint(store: Store) -> None:

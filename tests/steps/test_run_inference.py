@@ -137,14 +137,10 @@ def ask_office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
             return checkpoint(step, "a", **recorded, task="workbench", continue_from=start, **limits)
 
         trained = policy(trained_with, step, "its start" if began_with else None)
-        stored = {"an id": trained, "its start": policy(began_with or {}, 6, "deleted")}
-
-        def find(reference: str) -> Any:
-            if reference == "deleted":
-                raise BadInput("checkpoint: deleted is neither a folder nor an artifact version")
-            return SimpleNamespace(checkpoint=stored[reference])
-
-        monkeypatch.setattr(ask_task, "find_checkpoint", find)
+        monkeypatch.setattr(ask_task, "find_checkpoint", lambda _: SimpleNamespace(checkpoint=trained))
+        start = policy(began_with or {}, 6, "deleted").manifest
+        start.name = "r0"
+        monkeypatch.setattr(ask_task, "find_manifest", {"its start": start}.get)
         settings = WorkbenchSettings(**known, held_out_templates=evaluation.pop("share")).model_dump(mode="json")
         asked = {"task": "workbench", "settings": settings, "identity": ""}
         asked["config"] = EvaluationConfig(base_limit=None, **evaluation)
@@ -173,7 +169,8 @@ def test_a_policy_is_not_evaluated_on_what_it_was_trained_on(ask_office: Ask) ->
 
 
 def test_what_its_start_was_trained_on_counts(ask_office: Ask) -> None:
-    with pytest.raises(BadInput, match="was trained on 6"):
+    refused = r"^checkpoint r1 continues run r0, which was trained on 6 of these 8 .* but not from that run$"
+    with pytest.raises(BadInput, match=refused):
         ask_office(ALL_HELD_OUT, began_with=DEFAULT_SPLIT, share=1)
     assert ask_office(ALL_HELD_OUT, began_with=ALL_HELD_OUT, share=1)["trained"] == 8
 
