@@ -88,9 +88,15 @@ def main() -> int:
 def read_predictions(file: Path) -> list[Prediction]:
     """Return the predictions without error that compare policies. Raises ValueError if the file has none."""
     text = file.read_text(encoding="utf-8")
-    rows = text.split("\n")  # not splitlines, which also splits at U+2028
-    lines = text if text.lstrip().startswith("[") else f"[{','.join(filter(str.strip, rows))}]"
-    found = [p for p in TypeAdapter(list[Prediction]).validate_json(lines) if p.sample == 0 and p.error is None]
+    rows = [row for row in text.split("\n") if row.strip()]  # not splitlines, which also splits at U+2028
+    if rows and rows[0].startswith('{"class": '):  # a stored artifact, whose first line describes the others
+        del rows[0]
+    lines = text if text.lstrip().startswith("[") else f"[{','.join(rows)}]"
+    try:
+        predictions = TypeAdapter(list[Prediction]).validate_json(lines)
+    except ValidationError:
+        raise ValueError(f"{file} is no evaluation: name the values.jsonl of its predictions") from None
+    found = [prediction for prediction in predictions if prediction.sample == 0 and prediction.error is None]
     if not found:
         raise ValueError(f"{file} has no predictions; name the answers of a finished evaluation")
     return found

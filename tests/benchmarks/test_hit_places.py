@@ -98,6 +98,9 @@ def test_a_line_separator_in_an_answer_ends_no_line(tmp_path: Path) -> None:
     given = Prediction(policy="trained", scenario_id="p1", answer="on\u2028Tuesday\x85at 3", **known)
     (tmp_path / "answers.jsonl").write_text(f"{given.model_dump_json()}\n", encoding="utf-8")
     assert read_predictions(tmp_path / "answers.jsonl") == [given]
+    head = '{"class": "agent.metrics.Prediction", "count": 1}'
+    (tmp_path / "values.jsonl").write_text(f"{head}\n{given.model_dump_json()}\n", encoding="utf-8")
+    assert read_predictions(tmp_path / "values.jsonl") == [given], "as it is in the artifact store"
 
 
 @pytest.mark.parametrize("content", [None, "", "no json", "[]", '{"policy": 1}'])
