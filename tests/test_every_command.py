@@ -62,7 +62,7 @@ BAD_SETTINGS = {
     "an infinite number": (["--set", "learning_rate=.inf"], "learning_rate=inf"),
     "a list for a number": (["--set", "max_steps=[1, 2]"], "max_steps=[1, 2]"),
     "a mapping for a text": (["--set", "base_model={a: 1}"], "base_model"),
-    "nothing for what must be": (["--set", "max_steps=null"], "max_steps=None"),
+    "nothing for what must be": (["--set", "max_steps=null"], "max_steps has no value"),
     "a date": (["--set", "base_model=2024-06-28"], "base_model"),
     "a number for a text": (["--set", "emails=12"], "emails=12"),
     "an unknown choice": (["--set", "backend=abacus"], "backend='abacus'"),

@@ -31,7 +31,7 @@ def test_another_verdict_is_found(office: Path, capsys: pytest.CaptureFixture[st
     file.write_text(text.replace('"0","0"', '"1","0"', 1))
     assert file.read_text() != text and main() == 1
     said = capsys.readouterr()
-    assert said.err.startswith("disagrees: some-model") and json.loads(said.out.splitlines()[-1])["disagreeing"] == 1
+    assert "\ndisagrees: some-model" in said.err and json.loads(said.out.splitlines()[-1])["disagreeing"] == 1
 
 
 def test_a_text_that_python_cannot_read_is_listed(office: Path, capsys: pytest.CaptureFixture[str]) -> None:
