@@ -93,7 +93,9 @@ def _require_connection(source: str) -> None:
 
     `datasets` would ask the Hub six times. It still decides what to do about each answer of the Hub.
     """
-    for last in () if is_local(source) else (False, True):
+    if is_local(source):
+        return
+    for last in (False, True):
         try:
             HfApi().dataset_info(source, timeout=_HUB_SECONDS)
             return
